@@ -22,8 +22,8 @@ __all__ = ["check_communication_model", "check_latency_model", "check_slicer", "
 
 
 def example_cluster(num_hosts: int = 2, devices_per_host: int = 4, memory_bytes: float = 2.0**30) -> Cluster:
-    """Returns a made-up cluster of equal fast devices, whose links between hosts are ten times slower than those
-    within.
+    """Returns a made-up cluster of equal devices, whose links between hosts are ten times slower than those within
+    hosts.
     """
     device = Device("example", memory_bytes, {"float32": 1e12}, 1e12, 1e11, kernel_s=1e-6, dispatch_s=1e-5)
     hosts = [f"host-{n}" for n in range(num_hosts)]
@@ -83,11 +83,16 @@ def random_problem(
     limited: bool = True,
     num_kinds: int = 0,
 ) -> SlicingProblem:
-    """Returns a slicing problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory sets limits
-    if `limited`.
+    """Returns a slicing problem of random stage costs, some infinite, on submeshes of 1, 2, 4 ... devices.
 
-    With `num_kinds` above 0, submeshes are on that many kinds of hosts, some on two of them, and transfers between
-    stages cost.
+    Args:
+        rng: the random generator.
+        num_layers: how many layers are to be cut into stages.
+        num_devices: how many devices the cluster has.
+        num_configs: how many configs each submesh has.
+        limited: whether memory limits how many stages may follow a stage, and stages have costs once a step.
+        num_kinds: the number of kinds of hosts; if it is above 0, submeshes are on one kind or two, and transfers
+            between stages cost.
     """
     sites = _random_sites(rng, num_layers, num_devices, num_kinds) if num_kinds else None
     sizes = 2 ** np.arange(int(math.log2(num_devices)) + 1) if sites is None else sites.uses.sum(axis=1)
@@ -123,10 +128,10 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
     """Checks that a slicer keeps its contract on random problems: allowed slicings, true costs, sound bounds, the same
     answer again, and if `exact` the best one.
 
-    It is asked on hosts that are alike and on up to three kinds of them, with exactly or at most so many devices, with
-    any number of stages or a given one, by the objectives that have a name and by the simulated step
-    (`alpa_dejavu.slicing.makespan.Makespan`). An objective other than "training" may be refused by a ValueError that
-    names it.
+    The problems have hosts that are alike, or of up to three kinds; they ask for exactly or at most a number of
+    devices, and for any number of stages or a given one; their objectives are those that have a name, and the simulated
+    step (`alpa_dejavu.slicing.makespan.Makespan`). The slicer may refuse an objective other than "training" by a
+    ValueError that names it.
 
     Args:
         slicer: the slicer to check.

@@ -18,8 +18,10 @@ PARAMETERS = (
 
 
 def checking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's compilation of a pipeline, wrapped so that batch, layers and submeshes are checked before it where
-    the stage option is a `DejavuStageOption`.
+    """Returns Alpa's `compile_pipeshard_executable`, wrapped so that batch, layers and submeshes are checked before
+    anything is compiled, if the stage option is a `DejavuStageOption`.
+
+    If that option has a file of past runs, the executable's steps are recorded, too.
     """
 
     @functools.wraps(original)

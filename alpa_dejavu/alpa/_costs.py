@@ -27,11 +27,12 @@ def get_compute_cost(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     """Predicts the costs of all candidate stages in place of Alpa's `get_compute_cost`, which compiles and runs them.
 
-    The arguments are Alpa's. Its caller doesn't say the schedule here; memory is reckoned for 1F1B.
+    The arguments are those of Alpa's function. The schedule isn't among them, so memory is counted for 1F1B.
 
     Returns:
-        Seconds of one micro-batch, forward and backward, of shape (L, L, S, C), infinite where there is no such stage;
-        and how many stages may follow before memory is full, of the same shape (None in inference).
+        Seconds of one micro-batch, forward and backward, of each stage of layers i..j on each of S submeshes with each
+        of C configs, shape (L, L, S, C), infinite where there is no such stage; and how many stages may follow it
+        before memory is full, of the same shape (None in inference).
     """
     from alpa_dejavu.alpa._translate import model_of, space_of
     from alpa_dejavu.alpa.ray_cluster import cluster_of

@@ -24,7 +24,14 @@ class HookError(RuntimeError):
 @final
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """A hook that replaces one function of Alpa, in all modules that hold it under its name, by our version of it."""
+    """A hook that replaces one function of Alpa by this package's version of it, in all modules that import it.
+
+    Attributes:
+        name: the function's name.
+        modules: the modules that hold the function under its name.
+        parameters: the names of the parameters that the function must have.
+        replacement: a function that takes Alpa's function, and returns this package's version of it.
+    """
 
     name: str
     modules: tuple[str, ...]
@@ -32,7 +39,9 @@ class Hook:
     replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
 
     def install(self) -> None:
-        """Replaces Alpa's function by ours; raises HookError, and changes nothing, if Alpa's isn't as expected."""
+        """Replaces one function of Alpa by this package's version; raises HookError, and changes nothing, if Alpa's
+        function hasn't the expected parameters.
+        """
         modules = [importlib.import_module(module) for module in self.modules]
         found = [getattr(module, self.name, None) for module in modules]
         for path, function in zip(self.modules, found, strict=True):
@@ -50,7 +59,7 @@ class Hook:
                 setattr(module, self.name, ours)
 
     def uninstall(self) -> None:
-        """Puts Alpa's own function back in the place of ours, in each module that holds it."""
+        """Puts one of Alpa's own functions back in the place of this package's version, in each module that has it."""
         for module in map(importlib.import_module, self.modules):
             original = _replaced.pop(getattr(module, self.name), None)
             if original is not None:
@@ -112,13 +121,13 @@ def install(*names: str) -> None:
     """Puts hooks into Alpa: some of its functions are replaced by this package's.
 
     Args:
-        names: "stages", "submeshes" and "checks" are what `DejavuStageOption` needs, and the default. "shutdown"
-            records runs, and is put in where an option has a history. "get_compute_cost", "training_dp" and
-            "inference_dp" replace these functions for plain `AutoStageOption` too.
+        names: the names of the hooks. "stages", "submeshes" and "checks" are what `DejavuStageOption` needs, and the
+            default. "shutdown" records runs when Alpa shuts down. "get_compute_cost", "training_dp" and "inference_dp"
+            replace Alpa's functions of these names, for plain `AutoStageOption` too.
 
     Raises:
-        ValueError: no hook of that name.
-        HookError: Alpa isn't as expected; nothing of that hook is changed.
+        ValueError: there is no hook of such a name.
+        HookError: a function of Alpa hasn't the expected parameters; it isn't replaced.
     """
     for hook in _chosen(names or DEFAULT):
         hook.install()
@@ -132,7 +141,12 @@ def uninstall(*names: str) -> None:
 
 @contextlib.contextmanager
 def installed(*names: str) -> Iterator[None]:
-    """Puts hooks into Alpa for the time of a `with` block; they are taken out again whatever happens in it."""
+    """Replaces some of Alpa's functions by this package's for the time of a `with` block; they are put back whatever
+    happens in it.
+
+    Args:
+        names: the names of the hooks, as `install` has them; none: those that `DejavuStageOption` needs.
+    """
     install(*names)
     try:
         yield

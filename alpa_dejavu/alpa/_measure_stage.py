@@ -18,13 +18,13 @@ def stage_measurer(
     """Returns a function that measures a stage's seconds and memory, by running it in Alpa's profiling workers.
 
     Args:
-        given: the arguments of Alpa's construction of stages.
+        given: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
         submeshes: (hosts, devices per host) of each submesh.
-        configs: of each submesh, (logical mesh, auto-sharding options) or None.
+        configs: for each submesh its configs, each a pair (logical mesh, auto-sharding options) or None.
 
     Returns:
-        From a stage to the seconds of its forward and backward for one micro-batch, and its peak of memory; None where
-        it doesn't compile, or doesn't run.
+        A function from a stage to the seconds of its forward and backward for one micro-batch, and its peak of memory;
+        it returns None where the stage doesn't compile, or doesn't run.
     """
     from alpa import AutoStageOption
     from alpa.pipeline_parallel import stage_profiling

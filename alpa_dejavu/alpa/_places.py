@@ -13,8 +13,14 @@ from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 
 def places(plan: Plan, mesh: Any, cluster: object = None) -> list[tuple[int, ...]]:
-    """Returns for each stage of a plan the numbers of its hosts in Alpa's cluster; `cluster_differences` must have
-    found no difference.
+    """Returns for each stage of a plan the numbers of its hosts in Alpa's cluster, found by the hosts' names.
+
+    The plan must be known to fit that cluster.
+
+    Args:
+        plan: the plan.
+        mesh: Alpa's virtual mesh.
+        cluster: a `Cluster` with the names of the mesh's hosts; anything else: the names that Ray knows are taken.
     """
     numbers = _numbers(plan, mesh, cluster)
     return [tuple(numbers[host] for host in stage.hosts) for stage in plan.stages]
@@ -24,10 +30,9 @@ def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
     """Yields sentences on what a plan asks for that the cluster of Alpa's virtual mesh, or Alpa itself, doesn't have.
 
     Args:
-        plan: the one that is to run.
+        plan: the plan that is to run.
         mesh: Alpa's virtual mesh.
-        cluster: what the stage option says of it: a `Cluster` has the names of its hosts; anything else: those that
-            Ray knows.
+        cluster: a `Cluster` with the names of the mesh's hosts; anything else: the names that Ray knows are taken.
     """
     counts = [host.num_devices for host in alpa_hosts(mesh)]
     names, numbers = _names(mesh, cluster), _numbers(plan, mesh, cluster)
@@ -38,7 +43,14 @@ def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
 
 
 def running_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
-    """Yields sentences that say which stages of a plan are on other hosts than the meshes that run already."""
+    """Yields a sentence if another pipeline already runs on Alpa's virtual mesh, with its stages on other hosts than
+    those that a plan names.
+
+    Args:
+        plan: the plan that is to run.
+        mesh: Alpa's virtual mesh.
+        cluster: a `Cluster` with the names of the mesh's hosts; anything else: the names that Ray knows are taken.
+    """
     group = mesh.launched_physical_mesh_group
     if group is None:
         return

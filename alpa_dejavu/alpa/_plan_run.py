@@ -17,12 +17,12 @@ class PlanRun:
     """A training by a plan, on the Ray cluster that Alpa is connected to.
 
     Args:
-        plan: of a known batch.
-        model: a name, "module:function", or the function; None: the plan's, a known name.
+        plan: the plan, which must say its batch.
+        model: the model's name, "module:function", or that function; None: the plan's model, a known name.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
     Attributes:
-        state: the first argument of the next step: the last one's result, if it renews it.
+        state: the first argument of the next training step; if a step returns a new one, that.
 
     Raises:
         ValueError: the plan doesn't fit the model or the cluster, or doesn't say its model or batch; or its model is a
@@ -66,18 +66,22 @@ class PlanRun:
         return notes
 
     def noting(self, noting: bool) -> None:
-        """Has workers note when each instruction of the next steps begins and ends, or no longer."""
+        """Switches on or off that Alpa's workers note when each instruction of a training step begins and ends."""
         self._workers.noting(noting)
 
     def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """Calls a function in the process of each worker; returns its answers, a list for each stage.
+        """Calls a function in the process of each of Alpa's workers; returns its answers, a list for each stage.
 
-        The function is imported there.
+        The function must be importable in those processes.
         """
         return self._workers.call(function, *args)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
-        """Has the workers of each stage run on these cores alone, and returns the cores that each worker got."""
+        """Has the workers of each stage run on only the given CPU cores, and returns the cores that each worker got.
+
+        Args:
+            cores: for each stage the numbers of its cores.
+        """
         return self._workers.pin(cores)
 
 

@@ -26,13 +26,13 @@ _QUICK_S, _QUICK_RUNS = 0.02, 3
 
 @final
 class Port:
-    """A TCP port on a host, which sends messages to other ports, times them, and answers those that come.
+    """A TCP port on a host, which sends messages to other such ports, times them, and answers those that come.
 
     Args:
-        address: of this host.
-        token: that all ends know.
-        patience_s: after which an end that doesn't answer is given up.
-        clock: what tells the seconds that have passed.
+        address: the IP address of this host, on which it listens.
+        token: a secret that all ports share; connections that don't begin with it are closed.
+        patience_s: the seconds after which a port that doesn't answer is given up.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(
@@ -49,14 +49,18 @@ class Port:
         return str(host), int(port)
 
     def send(self, target: tuple[str, int], num_bytes: int) -> float:
-        """Sends messages of so many bytes to another port; returns the seconds until one is there and the answer back.
+        """Sends messages of so many bytes to another TCP port, and returns the seconds from the start of sending one
+        until its answer is back.
 
-        These are the least of several small messages, and the median of larger ones.
+        For small messages these are the least of several, as whatever else runs can only make a message slower; for
+        larger ones the median, as these are meant to share links with other messages that are sent at the same time.
 
-        What else runs makes a message longer, never shorter; but large ones are to meet others that are sent beside.
+        Args:
+            target: the other port's IP address and number.
+            num_bytes: the bytes of each message.
 
         Raises:
-            OSError: the target can't be reached, or doesn't answer in time.
+            OSError: the other port can't be reached, or doesn't answer in time.
         """
         first = self._message(target, num_bytes)
         if num_bytes <= _SMALL_BYTES:

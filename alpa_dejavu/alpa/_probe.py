@@ -17,7 +17,12 @@ _TASK = "stage "
 
 
 def watch(worker: Any, uuid: int) -> None:
-    """Starts to time the steps of an executable in a worker."""
+    """Starts to time the steps of an executable in one of Alpa's workers.
+
+    Args:
+        worker: the worker, in whose process this runs.
+        uuid: Alpa's number of the executable.
+    """
     probe = getattr(worker, _NAME, None)
     if probe is None:
         probe = Probe(worker)
@@ -26,12 +31,22 @@ def watch(worker: Any, uuid: int) -> None:
 
 
 def note(worker: Any, uuid: int, noting: bool) -> None:
-    """Has a worker note when each instruction of an executable's next steps begins and ends, or no longer."""
+    """Switches on or off that one of Alpa's workers notes when each instruction of an executable's steps begins and
+    ends.
+
+    Args:
+        worker: the worker, in whose process this runs.
+        uuid: Alpa's number of the executable.
+        noting: whether the next steps are noted.
+    """
     getattr(worker, _NAME).noted = uuid if noting else None
 
 
 def last_step(worker: Any) -> StageNotes:
-    """Returns the notes of a worker's last step; a call of a worker is answered after the steps before it."""
+    """Returns when the last step began and ended in one of Alpa's workers, with its instructions if they were noted.
+
+    As Alpa's workers answer calls in order, this waits for the steps before it.
+    """
     probe: Probe = getattr(worker, _NAME)
     assert probe.last is not None, "a step was run"
     return probe.last
@@ -60,7 +75,7 @@ class Probe:
             self._listen(worker.tiles)
 
     def watch(self, uuid: int) -> None:
-        """Starts to time the steps of one of the worker's executables."""
+        """Starts to time the steps of one of an Alpa worker's executables, which is given by Alpa's number of it."""
         executable = self._worker.executables[uuid]
         for instruction in executable.instructions:
             if instruction.info.startswith(_TASK) and instruction.task_uuid is not None:

@@ -57,10 +57,10 @@ def profile(
     """Runs a plan on the cluster that Alpa is connected to, and returns its measured steps and stage times.
 
     Args:
-        plan: of a known model and batch.
-        predicted: the times of its stages, whose bytes the measured ones take over.
-        steps: how many are measured, and again as many with each instruction noted, in turns.
-        model: the one to run instead of the plan's.
+        plan: the plan, which must say its batch.
+        predicted: the predicted seconds and bytes of its stages; the bytes are copied into the result.
+        steps: how many plain steps are measured; in turn with them as many are run in which each instruction is timed.
+        model: the model to run, or its name; None: the plan's.
 
     Raises:
         ValueError: the plan doesn't fit the model, or names none.

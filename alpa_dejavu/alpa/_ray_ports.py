@@ -24,11 +24,12 @@ _LOOPBACK = "127.0.0.1"
 
 @contextlib.contextmanager
 def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
-    """Yields TCP ports on nodes of the Ray cluster that this process is connected to; they are gone after the block.
+    """Opens a TCP port on each of some nodes of the Ray cluster for the time of a `with` block, and yields an object
+    that times messages between them.
 
     Args:
         nodes: the nodes' ids.
-        names: of the hosts, for errors.
+        names: the hosts' names, for error messages.
 
     Raises:
         MeasurementError: a host has left the cluster, or a port can't be opened there; says which.
@@ -67,9 +68,9 @@ class RayPorts:
     """A set of TCP ports in Ray's actors, one on each host, by which messages from host to host are timed.
 
     Args:
-        ports: actors, one on each host.
-        addresses: where they listen.
-        names: of the hosts, for errors.
+        ports: the Ray actors, one on each host.
+        addresses: the IP address and TCP port at which each of them listens.
+        names: the hosts' names, for error messages.
     """
 
     def __init__(self, ports: Sequence[Any], addresses: Sequence[tuple[str, int]], names: Sequence[str]) -> None:

@@ -41,7 +41,9 @@ _watched: list[_Watched] = []
 
 
 def watch(executable: Any, option: DejavuStageOption) -> None:
-    """Has an executable's steps appended to the option's history when Alpa shuts down, or the program ends."""
+    """Has the times of an executable's steps appended to the stage option's file of past runs when Alpa shuts down, or
+    the program ends.
+    """
     from alpa_dejavu.alpa import install
 
     assert option.history is not None, "only options with a history are watched"
@@ -55,8 +57,8 @@ def watch(executable: Any, option: DejavuStageOption) -> None:
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `shutdown_global_cluster`, wrapped so that steps are recorded before it: their timers go with the
-    workers.
+    """Returns Alpa's `shutdown_global_cluster`, wrapped so that the times of training steps are recorded before it, as
+    the workers that have timed them end with it.
     """
 
     @functools.wraps(original)
@@ -68,20 +70,22 @@ def recording(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def record(executable: Any) -> int:
-    """Appends the steps that an executable has run and that aren't in its history yet, not waiting for Alpa's shutdown.
+    """Appends the times of the steps that an executable has run to its file of past runs, without waiting for Alpa's
+    shutdown; steps that are in the file already aren't appended again.
 
-    Alpa's workers time their steps; they answer when the steps before are done, so this waits for those.
+    Alpa's workers time the steps, and answer once all steps before are done, so this waits for those.
 
     Args:
         executable: what `parallelized_step.get_executable(...)` returns, compiled with
             `DejavuStageOption(history=...)`.
 
     Returns:
-        How many steps were appended, those to warm up left out.
+        How many steps were appended; the executable's first three are left out, as they warm up.
 
     Raises:
-        ValueError: the executable keeps no history, or the file can't be written.
-        RuntimeError: Alpa doesn't wait for steps, so what it times isn't what they take.
+        ValueError: the executable has no file of past runs, or the file can't be written.
+        RuntimeError: Alpa doesn't wait for steps (`pipeline_sync_for_timer`), so that their times aren't known; or Ray
+            has ended.
     """
     for watched in _watched:
         if watched.executable() is executable:

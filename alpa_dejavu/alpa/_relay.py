@@ -14,13 +14,17 @@ _WIDTH, _LAYERS, _MICRO_BATCHES, _STEPS = 16, 4, 4, 3
 
 
 def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
-    """Measures a pipeline of two stages that pass on a tensor; returns seconds by name, as `Bench.open` has them.
+    """Measures a pipeline of two stages, of one device each, that compute next to nothing and pass on a tensor.
 
-    Alpa is connected to the two devices.
+    Alpa must be connected to the two devices.
 
     Args:
-        cluster: the two devices.
-        num_bytes: how many a stage passes on for each micro-batch.
+        cluster: the cluster of the two devices.
+        num_bytes: how many bytes a stage passes on for each micro-batch.
+
+    Returns:
+        Mean seconds by name: "dispatch_s" of a stage's forward or backward, "step_s" of what a stage does once a step,
+        "send_s" of an interstage transfer.
     """
     stages = profile(_plan(cluster, max(num_bytes // (4 * _WIDTH), 1)), (), _STEPS, _relay).stages
     first, last = stages[0], stages[-1]

@@ -32,22 +32,23 @@ def training_dp(
     """Returns the stages of least cost for training, as Alpa's `training_dp` does, but exactly in float64.
 
     Args:
-        num_layers: L.
-        num_devices: a plan takes up exactly that many.
-        num_microbatches: B.
+        num_layers: the number of layers, L.
+        num_devices: the number of devices, all of which the stages take.
+        num_microbatches: the number of micro-batches.
         submesh_choices: S pairs of hosts and devices per host.
-        num_autosharding_configs: C.
-        compute_cost: shape (L, L, S, C), seconds of one micro-batch; infinite where there is no such stage.
-        max_n_succ_stages: shape (L, L, S, C).
-        slicer: by a name in `alpa_dejavu.slicing.SLICERS`, or one of your own.
+        num_autosharding_configs: the number of configs of a submesh, C.
+        compute_cost: seconds of one micro-batch for a stage of layers i..j on submesh s with config c, shape
+            (L, L, S, C); infinite where there is no such stage.
+        max_n_succ_stages: how many stages may follow such a stage before memory is full, shape (L, L, S, C).
+        slicer: a name in `alpa_dejavu.slicing.SLICERS`, or a `Slicer` of your own.
 
     Returns:
-        The cost and a list of ((first layer, last layer + 1), submesh, config); (infinity, None) if nothing fits, or
-        the slicer found nothing that does. The log then says what forbids it.
+        The cost in seconds and a list of ((first layer, last layer + 1), submesh, config); (infinity, None) if nothing
+        fits, or the slicer found nothing that does. The log then says why.
 
     Raises:
         ValueError: shapes that don't fit, NaN or negative costs, counts below one, an unknown slicer.
-        TypeError: a slicer that is none.
+        TypeError: `slicer` is neither a name nor a `Slicer`.
     """
     return _solve(
         num_layers, num_devices, num_microbatches, submesh_choices, num_autosharding_configs, compute_cost,
@@ -62,8 +63,20 @@ def inference_dp(
     num_autosharding_configs: int,
     compute_cost: Any,
 ) -> tuple[float, Solution | None]:
-    """Returns the stages with the least product of their number and the largest one's cost, as Alpa's `inference_dp`
-    does, but exactly in float64.
+    """Returns the stages of least cost for inference, as Alpa's `inference_dp` does, but exactly in float64.
+
+    The cost is the number of stages times the seconds of the slowest one.
+
+    Args:
+        num_layers: the number of layers, L.
+        num_devices: the number of devices, all of which the stages take.
+        submesh_choices: S pairs of hosts and devices per host.
+        num_autosharding_configs: the number of configs of a submesh, C.
+        compute_cost: seconds of one micro-batch for a stage of layers i..j on submesh s with config c, shape
+            (L, L, S, C); infinite where there is no such stage.
+
+    Returns:
+        The cost and a list of ((first layer, last layer + 1), submesh, config); (infinity, None) if nothing fits.
     """
     return _solve(
         num_layers, num_devices, 1, submesh_choices, num_autosharding_configs, compute_cost, None, "inference",

@@ -44,8 +44,8 @@ PARAMETERS = (
 
 
 def planning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `cluster_layers_and_slice_mesh`, wrapped so that this package plans the stages where the option is
-    a `DejavuStageOption`.
+    """Returns Alpa's `cluster_layers_and_slice_mesh`, wrapped so that this package plans the stages if the stage option
+    is a `DejavuStageOption`.
     """
 
     @functools.wraps(original)
@@ -189,10 +189,11 @@ def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
 
 
 def by_strategy(option: DejavuStageOption, task: PlanningTask) -> PlanningTask:
-    """Returns the planning task with the stage option's strategy in the place of the search.
+    """Returns a planning task in which the strategy that a stage option names, such as "amp", chooses the stages in the
+    place of this package's search.
 
     Raises:
-        ValueError: the schedule isn't 1F1B.
+        ValueError: the task's schedule isn't 1F1B.
     """
     # Which layers are computed again is the layer option's to say.
     chosen = AlpaDefault(("none",), (0,)) if option.strategy == "alpa" else strategy(option.strategy)
@@ -208,15 +209,15 @@ _REMAT = ("checkpoint", "remat", "remat2")
 
 
 def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], cluster: object = None) -> Plan:
-    """Returns the plan, if it fits the arguments of Alpa's stage construction; raises ValueError if not.
+    """Returns a plan as it is, after checking that it fits the step and the cluster that Alpa constructs stages for.
 
     Args:
-        plan: that is given.
-        given: those arguments.
-        cluster: as the stage option says it.
+        plan: the plan that is to run.
+        given: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
+        cluster: a `Cluster` with the names of Alpa's hosts; anything else: the names that Ray knows are taken.
 
     Raises:
-        ValueError: every difference, with what the plan has and what there is.
+        ValueError: the plan doesn't fit; says every difference, with what the plan has and what there is.
     """
     assert isinstance(plan, Plan), "the option reads plan files when it is made"
     mesh = given["virtual_mesh"]

@@ -25,7 +25,9 @@ _places: contextvars.ContextVar[Places | None] = contextvars.ContextVar("places"
 
 
 def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `get_sliced_virtual_submeshes`, wrapped so that stages are on the hosts that `on_hosts` says."""
+    """Returns Alpa's `get_sliced_virtual_submeshes`, wrapped so that stages get the hosts that a plan names, within a
+    `with on_hosts(...)` block; elsewhere Alpa's own function is called.
+    """
 
     @functools.wraps(original)
     def get_sliced_virtual_submeshes(virtual_mesh: Any, submesh_shapes: Sequence[Sequence[int]]) -> Any:
@@ -39,7 +41,11 @@ def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def on_hosts(places: Places) -> Iterator[None]:
-    """Has Alpa put each stage's submesh on the given hosts for the time of a `with` block."""
+    """Has Alpa put each stage's submesh on given hosts for the time of a `with` block.
+
+    Args:
+        places: for each stage the numbers of its hosts, in the order of Alpa's hosts.
+    """
     token = _places.set(places)
     try:
         yield

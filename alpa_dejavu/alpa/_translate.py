@@ -20,7 +20,15 @@ def model_of(
     inference: bool,
     micro_batch: int | None,
 ) -> Model:
-    """Returns the model of Alpa's pipeline layers (forward ones, then backward ones from the last to the first)."""
+    """Returns the model, with its operators, tensors and sharding, that Alpa's pipeline layers make.
+
+    Args:
+        layers: Alpa's layers: the forward ones, then the backward ones from the last to the first.
+        accumulators: by each operand of backward layers that gradients are added to, the result of that.
+        apply_grad_layers: for each forward layer its part of the optimizer, or None.
+        inference: whether there are only forward layers.
+        micro_batch: samples of a micro-batch; None: it isn't known.
+    """
     jaxprs = [layer.closed_jaxpr().jaxpr for layer in layers]
     half = len(jaxprs) if inference else len(jaxprs) // 2
     updates = [None if layer is None else layer.closed_jaxpr().jaxpr for layer in apply_grad_layers]
@@ -35,7 +43,14 @@ def space_of(
     tolerance: float,
     default_options: Any,
 ) -> SearchSpace:
-    """Returns the search space of Alpa's submesh shapes and (logical mesh, options) pairs."""
+    """Returns the search space that Alpa's choices of submeshes and auto-sharding configs make.
+
+    Args:
+        submesh_choices: pairs of hosts and devices per host.
+        autosharding_configs: for each submesh its configs, each a pair (logical mesh, auto-sharding options) or None.
+        tolerance: Alpa's `stage_imbalance_tolerance`.
+        default_options: Alpa's default `AutoShardingOption`, whose data parallelism and ZeRO all configs take over.
+    """
     submeshes = tuple(Submesh(int(hosts), int(devices)) for hosts, devices in submesh_choices)
     forced = bool(getattr(default_options, "force_data_parallel", False))
     zero = 3 if getattr(default_options, "force_zero_stage_3", False) else 0

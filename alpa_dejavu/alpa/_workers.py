@@ -13,7 +13,9 @@ from alpa_dejavu.calibration.measurement import StageNotes, StepNotes
 
 @final
 class StageWorkers:
-    """The workers of all stages of an executable that Alpa has compiled; each stage's first worker times its steps."""
+    """The workers of all stages of an executable that Alpa has compiled; the first worker of each stage is made to time
+    the stage's part of every step.
+    """
 
     def __init__(self, executable: Any) -> None:
         self._meshes, self._uuid = list(executable.mesh_group), executable.exec_uuid
@@ -21,25 +23,31 @@ class StageWorkers:
         self._ask(_probe.watch, self._uuid)
 
     def timed(self, step: Callable[[], Any]) -> tuple[Any, StepNotes]:
-        """Calls a function that runs a step; returns its result, and when each stage ran, until every one is done."""
+        """Calls a function that runs a training step, and waits until every stage is done; returns the function's
+        result, and notes of when each stage ran.
+        """
         start = time.time()
         result = step()
         stages: list[StageNotes] = self._ask(_probe.last_step)
         return result, StepNotes(start, time.time(), tuple(stages))
 
     def noting(self, noting: bool) -> None:
-        """Has workers note when each instruction of the next steps begins and ends, or no longer."""
+        """Switches on or off that Alpa's workers note when each instruction of a training step begins and ends."""
         self._ask(_probe.note, self._uuid, noting)
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """Calls a function in the process of each worker; returns its answers, a list for each stage.
+        """Calls a function in the process of each of Alpa's workers; returns its answers, a list for each stage.
 
-        The function is imported there.
+        The function must be importable in those processes.
         """
         return self._of_each(function, [args] * len(self._meshes))
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
-        """Has the workers of each stage run on these cores alone, and returns the cores that each worker got."""
+        """Has the workers of each stage run on only the given CPU cores, and returns the cores that each worker got.
+
+        Args:
+            cores: for each stage the numbers of its cores.
+        """
         return self._of_each(pin, [(of,) for of in cores])
 
     def _of_each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

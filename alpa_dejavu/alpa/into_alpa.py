@@ -27,16 +27,17 @@ __all__ = ["placed", "spare_workers"]
 
 
 def placed(state: Any, executable: Any) -> Any:
-    """Puts a state on the devices of a parallelized step, sharded as the step's plan says, and returns it.
+    """Puts a training state on the devices of a training step that Alpa has parallelized, sharded as the step's plan
+    says, and returns it.
 
     Args:
-        state: of arrays, as `Initialized` has it. Functions and the like that come with it, as a flax `TrainState` has
-            its optimizer, are left out: those that the step was compiled with stay, so it isn't compiled again.
-        executable: what `get_executable` of a function gives that `alpa.parallelize` made, whose first argument is the
-            state: of a pipeline, or of a single mesh.
+        state: the state, a tree of arrays. Functions and the like in it, as a flax `TrainState` has its optimizer, are
+            replaced by those that the step was compiled with, so that it isn't compiled again.
+        executable: what `get_executable` returns for a function that `alpa.parallelize` made, whose first argument is
+            the state: of a pipeline, or of a single mesh.
 
     Returns:
-        the state of Alpa's arrays; arrays that the step doesn't read stay numpy's.
+        The state with Alpa's arrays; arrays that the step doesn't read stay numpy's.
 
     Raises:
         ValueError: the state's arrays aren't those of the step: other names, shapes or dtypes. Nothing is sent then.
@@ -60,16 +61,18 @@ def placed(state: Any, executable: Any) -> Any:
 
 
 def spare_workers(plan: Plan, cluster: Cluster | None = None) -> Sequence[dict[str, Any]]:
-    """Returns options of Ray actors that train candidates beside a plan: one for each device that it leaves unused.
+    """Returns the options of Ray actors for the devices that a plan leaves unused, one actor for each device.
 
-    They are for `parallel_initialize(..., workers=len(options), worker_options=options)`.
+    They are for `parallel_initialize(..., workers=len(options), worker_options=options)`, which trains other candidate
+    initializations there.
 
     Args:
-        plan: that runs, or is going to, on the cluster that Alpa is connected to.
-        cluster: what the stage option was given, if that was a `Cluster`: it names the hosts.
+        plan: the plan that runs, or is going to run, on the cluster that Alpa is connected to.
+        cluster: a `Cluster` with the names of Alpa's hosts, if the stage option was given one; None: the names that Ray
+            knows are taken.
 
     Returns:
-        options in the order of Alpa's hosts; none if the plan takes every device.
+        The options, in the order of Alpa's hosts; none if the plan takes every device.
 
     Raises:
         RuntimeError: Alpa isn't connected to Ray.
@@ -116,9 +119,13 @@ def _checked(state: Any, structure: Any, specs: list[Any]) -> list[Any]:
 
 
 def actor_options(spare: list[tuple[str, int]], group: Any) -> list[dict[str, Any]]:
-    """Returns for each spare device of Ray's nodes the options of an actor there, in its node's part of the group.
+    """Returns for each spare device of Ray's nodes the options of an actor that runs on it.
 
-    Alpa has reserved all devices of its hosts by the group, so that nobody gets one outside of it.
+    Alpa has reserved all devices of its hosts in one Ray placement group, so the actors must be in that group.
+
+    Args:
+        spare: pairs of a node's id and how many spare devices it has.
+        group: Alpa's placement group.
     """
     from ray.util import placement_group_table
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

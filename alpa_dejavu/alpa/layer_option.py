@@ -21,12 +21,12 @@ class DejavuLayerOption:
     Alpa's own options have remat in all layers or in none.
 
     Attributes:
-        layer_num: into how many layers the step is cut, as `alpa.AutoLayerOption` does; None: where the user marked
-            it by `alpa.mark_pipeline_boundary()`.
-        remat_layers: the layers, from 0, that keep their inputs alone for backward and compute the rest again.
+        layer_num: into how many layers the step is cut, as `alpa.AutoLayerOption` does; None: it is cut where the user
+            marked it by `alpa.mark_pipeline_boundary()`.
+        remat_layers: the layers, counted from 0, that keep only their inputs for backward and compute the rest again.
 
     Raises:
-        ValueError: a number of layers below 1, or a layer that there isn't.
+        ValueError: a number of layers below 1, or a remat layer that isn't among them.
 
     References:
         Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.

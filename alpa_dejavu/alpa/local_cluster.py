@@ -70,10 +70,10 @@ def lose_host() -> str:
     """Kills one host of a local cluster of several, with all that runs on it, as if its power had failed.
 
     Returns:
-        Ray's id of its node; that of the driver is never taken.
+        Ray's id of the killed host's node; the host that this program runs on is never killed.
 
     Raises:
-        RuntimeError: there is no such host.
+        RuntimeError: there is no other host of a local cluster.
     """
     ray = _ray()
     here = ray.get_runtime_context().get_node_id()

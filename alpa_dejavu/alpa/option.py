@@ -41,8 +41,8 @@ class DejavuStageOption:
     Attributes:
         submesh_physical_shape_space: "power_of_two" (1, 2, 4 ... devices of a host, then 1, 2, 4 ... hosts),
             "small_power_of_two" (at most 4 hosts), "all" (any number of hosts), or "manual". The default keeps the
-            search small and is what collectives like best. Where links within hosts are slower than those between
-            them, parts of several hosts come too, but with "manual" and with measurements.
+            search small, and collectives are fast on its submeshes. Where links within hosts are slower than those
+            between them, parts of several hosts are submeshes too, except with "manual" or profile="decisive".
         manually_specified_submeshes: the (hosts, devices per host) to choose from, with "manual".
         submesh_logical_shape_space: "single_node_model_parallel" (every split into data and tensor parallelism with the
             tensor-parallel devices in one host, since they talk most), "all", "same_as_physical", "data_parallel_only"
@@ -58,11 +58,12 @@ class DejavuStageOption:
         cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
             path of a machine's or cluster's file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is
             taken as it is.
-        risk: of running out of memory that a plan may have; 1 % by default.
+        risk: the probability of running out of memory that a plan may have; 1 % by default.
         memory: measured peaks of memory against the analytic count, from which the risk is known; None, the default:
-            the calibration's, if it has any; else a share of the memory is left free by the count, and plans say that
-            their risk is unknown.
-        memory_margin: that share; None, the default: each host's own, or 5 % where its machine's file has none.
+            the calibration's, if it has any; else a share of the memory is left free, and plans say that their risk is
+            unknown.
+        memory_margin: the share of the memory that is left free without measured peaks; None, the default: each host's
+            own, or 5 % where its machine's file has none.
         profile: "never", the default, compiles and measures nothing. "decisive" measures, through Alpa's profiling
             workers, stages whose error could change the chosen plan, until none could or the budget is spent.
             "playoff" compiles the plans that may be the best one after the other, runs some steps of each on the
@@ -71,19 +72,20 @@ class DejavuStageOption:
         plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
             the step and the cluster, each stage on the hosts that it names, in that order. Where the plan's hosts are
             alike and none of them has a name that is known here, the n-th one of its cluster means the n-th here.
-        history: None, the default, keeps none. The path of a file of past runs: predicted seconds are corrected by the
-            runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
+        history: None, the default, records no runs. The path of a file of past runs: predicted seconds are corrected by
+            the runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
             (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
         strategy: "dejavu", the default, is this package's search; by "amp", "megatron" or "alpa", or a `Strategy` of
             `alpa_dejavu.planning.strategies`, stages are chosen by rules of its own in place of the search space and
             the slicer, for the micro-batches that Alpa is told. "hetpipe" is refused: Alpa can't run its stale
             synchronisation.
-        calibration: None, the default, goes by data sheets and the two models above. The name of a bundled calibration
-            (`alpa_dejavu.calibration.bundled_names()`), the path of a file, or a `Calibration` brings measured figures
-            and learned models of the cluster's devices and links in their place; "links" may go by those links, too.
-        layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
-            arguments of an `AutoStageOption` can be handed over as they are. They have no effect; a warning says so
-            where one is set.
+        calibration: None, the default, goes by data sheets and the models of `latency` and `communication`. The name of
+            a bundled calibration (`alpa_dejavu.calibration.bundled_names()`), the path of a file, or a `Calibration`
+            brings measured figures and learned models of the cluster's devices and links in their place; "links" may go
+            by those links, too.
+        layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: fields of
+            `AutoStageOption`, accepted so that its arguments can be handed over as they are. They have no effect; a
+            warning says so for the last three if one is set.
 
     Raises:
         ValueError: an unknown name, a negative tolerance or budget, a risk that isn't above 0 and below 0.5, a

@@ -34,13 +34,15 @@ Runner = Callable[[Probe], Mapping[str, float]]
 
 
 def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
-    """Returns the Ray cluster with the figures that are known before it is measured, and the bench that measures it.
+    """Returns the running Ray cluster, with the figures of devices and links that are known before it is measured, and
+    a bench that measures it.
 
     Args:
-        machine: a machine's name or file, for accelerators of which no data sheet is known; None: by Ray's name of it.
+        machine: a machine's name or file, for accelerators of which no data sheet is known; None: the data sheet is
+            found by the accelerator's name in Ray.
 
     Raises:
-        RuntimeError: there is no cluster.
+        RuntimeError: there is no Ray cluster that can be used.
         ValueError: nothing is known of its devices.
     """
     with _connected() as virtual:
@@ -52,11 +54,13 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
 
 @final
 class RayBench(Bench):
-    """A bench that measures probes in Alpa's workers on a Ray cluster.
+    """A bench that measures probes (single programs, collectives, messages or small pipelines) in Alpa's workers on a
+    Ray cluster.
 
     Args:
-        cluster: the one that Ray has.
-        machines: the machine that each host is on: hosts that share one compute at the same time.
+        cluster: the Ray cluster.
+        machines: the name of the machine that each host is on; devices of hosts on one machine compute at the same
+            time when a program is measured.
         nodes: the id by which Ray knows each host.
     """
 
@@ -64,8 +68,12 @@ class RayBench(Bench):
         self._cluster, self._machines, self._nodes = cluster, tuple(machines), tuple(nodes)
 
     def open(self, place: Place) -> contextlib.AbstractContextManager[Runner]:
-        """Connects to the Ray cluster and starts the workers that the probes of a place need, for as long as a `with`
-        block runs.
+        """Connects to the Ray cluster and starts the workers that measurements of one kind need, for as long as a
+        `with` block runs; yields a function that measures a probe and returns seconds by name.
+
+        Args:
+            place: what is measured ("programs", "collectives", "pipelines" or "links"), and on which kind of device or
+                over which kind of links.
         """
         if place.what == "programs":
             return self._programs(place.where)

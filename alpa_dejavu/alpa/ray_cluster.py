@@ -25,10 +25,10 @@ class AlpaHost:
 
 
 def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
-    """Returns the hosts of Alpa's virtual mesh, in their order; for the whole cluster's mesh, every host with all its
-    devices.
+    """Returns the hosts of Alpa's virtual mesh, in their order.
 
-    The mesh itself has equally many devices on each host.
+    For the virtual mesh of the whole cluster these are all hosts with all their devices, while the mesh itself has
+    only equally many devices of each host.
     """
     mesh = virtual_mesh
     if getattr(mesh, "every_host", None) is not None:
@@ -38,7 +38,9 @@ def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
 
 
 def equal_hosts(virtual_mesh: Any) -> list[int]:
-    """Returns the indices, in `alpa_hosts`, of the hosts that Alpa's virtual mesh has: equally many devices of each."""
+    """Returns which hosts Alpa's virtual mesh has, which takes equally many devices of each: their indices among all
+    hosts of the cluster, if it is the mesh of the whole cluster.
+    """
     whole = getattr(virtual_mesh, "every_host", None) is not None
     return [int(n) for n in virtual_mesh.host_ids] if whole else list(range(len(virtual_mesh.host_ids)))
 
@@ -75,8 +77,14 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
     On a CPU backend this machine is measured, once in a process. On GPUs the data sheet is found by the accelerator
     type that Ray names.
 
+    Args:
+        virtual_mesh: Alpa's virtual mesh.
+        choice: a `Cluster` that is returned as it is, or a machine's name or file for the figures; None: they are
+            measured or looked up.
+
     Raises:
-        ValueError: the given cluster hasn't Alpa's hosts or devices, or nothing is known of the accelerator.
+        ValueError: the given cluster hasn't as many hosts or devices as Alpa's, or no data sheet is known of the
+            accelerator.
     """
     num_hosts, devices = int(virtual_mesh.num_hosts), int(virtual_mesh.num_devices_per_host)
     if isinstance(choice, Cluster):
@@ -97,10 +105,10 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
 
 
 def connected_cluster() -> Cluster:
-    """Connects this program to its Ray cluster, and returns that cluster; it stays connected.
+    """Connects Alpa in this process to the running Ray cluster, and returns that cluster; it stays connected.
 
     Raises:
-        RuntimeError: there is no cluster, or none of its devices is free.
+        RuntimeError: there is no Ray cluster, or it can't be used.
     """
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh

@@ -49,8 +49,8 @@ def convert(database: pathlib.Path, output: pathlib.Path) -> None:
 
 
 def database_table(found: Database) -> Table:
-    """Returns a table with a row for each mesh and operator of a converted profiling database: how much was measured,
-    and its ranges.
+    """Returns a table of a converted profiling database of Alpa's, with a row for each mesh and operator: how many
+    measurements there are, and the ranges of their sizes and times.
     """
     columns = ("groups' devices", "kept", "left out", "least", "most", "fastest", "slowest")
     table = new_table(("cluster", "mesh", "operator", "dtype"), columns)
@@ -70,8 +70,8 @@ def database_table(found: Database) -> Table:
 
 
 def left_out_lines(found: Database) -> list[str]:
-    """Returns lines of text that say how many measurements of a profiling database were left out for which reason, and
-    which was the first.
+    """Returns lines of text that say how many measurements were left out when a profiling database of Alpa's was
+    converted: a line for each reason, with the first such measurement.
     """
     first: dict[str, str] = {}
     reasons: list[str] = []
@@ -92,15 +92,17 @@ def _size(name: str, value: float) -> str:
 
 
 def is_database(choice: str) -> bool:
-    """Returns whether a path is that of a converted profiling database; other faults of a file are left to its
-    reader.
+    """Returns whether a path is that of a profiling database of Alpa's that was converted into JSON; False for a file
+    that can't be read.
     """
     data = peek(pathlib.Path(choice))
     return isinstance(data, dict) and data.get("kind") == "alpa-profiling-database"
 
 
 def show_database(choice: str, plots: pathlib.Path | None) -> None:
-    """Prints what is in the file of a converted profiling database, and plots it into a folder if one is given."""
+    """Prints what is in a profiling database of Alpa's that was converted into JSON, and plots it into a folder if one
+    is given.
+    """
     from alpa_dejavu.calibration.database import read_database
 
     found = read_database(pathlib.Path(choice))

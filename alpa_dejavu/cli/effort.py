@@ -55,8 +55,8 @@ def planning_s(model: str, num_hosts: int, layers: int | None, micro_batches: in
 
 
 def estimating_s(plan: Plan, plans: int = 1, models: int = 1) -> float:
-    """Returns an estimate of the seconds that it takes to predict the costs of `plans` plans like the given one, after
-    `models` models were traced.
+    """Returns an estimate of the seconds that it takes to trace and shard `models` models, and to predict the costs of
+    `plans` plans like the given one.
     """
     return models * _GIVEN_S * _deep(plan.num_layers) + plans * (_PRICED_S + _CELL_S * _cells(plan))
 
@@ -71,16 +71,21 @@ def comparing_s(first: Plan, second: Plan) -> float:
 
 
 def replanning_s(plan: Plan, num_hosts: int | None, slicer: str) -> float:
-    """Returns an estimate of the seconds that planning again for another number of hosts (None: the plan's own) takes,
-    from what was kept beside the plan.
+    """Returns an estimate of the seconds that it takes to plan again for a changed cluster, from the record that was
+    kept beside a plan.
+
+    Args:
+        plan: the plan.
+        num_hosts: the number of hosts of the changed cluster; None: as many as the plan's.
+        slicer: the name of the slicer.
     """
     asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
     return (1 if asked else _COUNTS) * _kept_search_s(plan, num_hosts) * _SLICERS.get(slicer, 1.0)
 
 
 def explaining_s(plan: Plan, kept: bool) -> float:
-    """Returns an estimate of the seconds that it takes to explain a plan; `kept` says whether it is planned again from
-    what was kept beside it.
+    """Returns an estimate of the seconds that it takes to explain a plan's step time; with `kept` also to plan again
+    with faster devices, links or layers, from the record that was kept beside the plan.
     """
     figures = 3 * len(plan.stages) + (plan.num_layers if kept else 0)
     own_s = figures * _cells(plan) * _CELL_S / 10

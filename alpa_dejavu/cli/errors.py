@@ -96,8 +96,8 @@ def _files(error: BaseException) -> list[str]:
 
 
 def reported(error: Exception | SystemExit) -> click.ClickException:
-    """Returns the click exception that reports an error: this package's own errors as their message, others with their
-    traceback.
+    """Returns the click exception that reports an error: errors that this package raised show their message only,
+    others their traceback, too.
     """
     if isinstance(error, MemoryError):
         return click.ClickException(

@@ -79,8 +79,8 @@ def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple
 
 
 def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
-    """Returns a table of the figures that a plan's step time depends on, the one that saves most first; percents are of
-    the step.
+    """Returns a table of the figures that a plan's step time depends on, such as the speed of a link; the one that
+    saves most is first. Percents are of the step.
     """
     table = new_table(
         ("what to speed up first",),

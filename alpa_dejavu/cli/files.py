@@ -38,9 +38,12 @@ OUTPUT = _Output(path_type=pathlib.Path, dir_okay=False, readable=False, allow_d
 
 
 def check_outputs(*paths: pathlib.Path | None) -> None:
-    """Raises ValueError if an output file can't be written, or is given twice; called before any planning.
+    """Checks that a command's output files can be written, before it does any work; None stands for no file.
 
-    Each file's folder is tried by a file that is gone again at once; the files themselves are left as they are.
+    Each file's folder is tried by a file that is removed at once; the output files themselves are left as they are.
+
+    Raises:
+        ValueError: a file can't be written, or is given twice.
     """
     given = [path for path in paths if path is not None]
     for path in given:
@@ -58,8 +61,8 @@ def takes_stdout(*paths: pathlib.Path | None) -> bool:
 
 
 def kept_beside(path: pathlib.Path | None) -> tuple[pathlib.Path, ...]:
-    """Returns the paths of the files that are kept beside a plan's file for planning again; none if the plan goes to a
-    stream.
+    """Returns the paths of the files that are written beside a plan's file for planning again; none if the plan is
+    written to a stream, such as standard output.
     """
     from alpa_dejavu.planning.kept import kept_files
 
@@ -76,8 +79,8 @@ def write_output(path: pathlib.Path, text: str) -> list[pathlib.Path]:
 
 
 def write_pair(plan: Plan, kept: Kept | None, path: pathlib.Path) -> tuple[list[pathlib.Path], str]:
-    """Writes a plan's file, and beside it the files for planning again; returns the files written, and why nothing was
-    kept, if so.
+    """Writes a plan to a file or to standard output, and beside a file what planning again needs (`kept`); returns the
+    files that were written, and a sentence on why nothing was kept for planning again, if so.
     """
     from alpa_dejavu.planning.kept import write_with_kept
     from alpa_dejavu.plans.plan_file import plan_text

@@ -14,10 +14,10 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 def end_at_once(*_: object) -> None:
-    """Handles the signal of an interrupt: ends the process at once with a line of text and the exit code 130.
+    """Handles the signal of an interrupt (Ctrl-C): ends the process at once with a line of text and the exit code 130.
 
-    An exception instead would wait for all that is on its way, and would be lost where code that Python calls by itself
-    is just running, or where somebody catches it.
+    An exception would be raised only after a running call into compiled code, and would be lost in code that Python
+    calls by itself, such as a destructor, or where somebody catches it.
     """
     remove_unfinished()
     with contextlib.suppress(OSError):
@@ -27,8 +27,8 @@ def end_at_once(*_: object) -> None:
 
 @contextlib.contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Has an interrupt raise KeyboardInterrupt while a `with` block runs, so that what was started is ended too (Ray,
-    other processes).
+    """Has an interrupt (Ctrl-C) raise KeyboardInterrupt while a `with` block runs, in place of ending the process at
+    once, so that the block can end the other processes that it has started.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not end_at_once:

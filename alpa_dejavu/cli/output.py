@@ -23,34 +23,34 @@ class _Console(Console):
     """A console that shows text as it is but for control characters: no markup, no emoji, nothing that acts."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Returns the text to show; all that is printed, in tables, too, comes by here."""
+        """Returns a text as it is to be printed: with its control characters escaped, and without markup."""
         return super().render_str(printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints; an error that keeps standard output from being written is told in a line."""
+        """Prints objects, such as texts and tables; if standard output can't be written, one line says why."""
         with contextlib.nullcontext() if self.file is sys.stderr else to_stdout():
             super().print(*objects, **options)
 
     def status(self, status: Any, **options: Any) -> Status:
-        """Returns rich's status without markup in its text."""
+        """Returns rich's status display (a spinner with a text); markup in the text isn't interpreted."""
         return super().status(Text(printable(status)), **options)
 
     def on_broken_pipe(self) -> None:
-        """Leaves a broken pipe to `print`, which tells it."""
+        """Raises the error of a broken pipe again, so that it is reported, instead of ending the process."""
         raise
 
 
 def console(aside: bool = False) -> Console:
     """Returns the console that prints to standard output, or with `aside` to standard error.
 
-    It is wide where it isn't a terminal, so that tables keep their rows.
+    Where that isn't a terminal it is 160 characters wide, so that rows of tables aren't folded.
     """
     stream = sys.stderr if aside else sys.stdout
     return _of(stream, width=None if stream.isatty() else _WIDTH)
 
 
 def progress() -> Console:
-    """Returns the console on standard error for progress bars and status; off a terminal it shows none."""
+    """Returns the console on standard error for progress bars and status texts; off a terminal it shows none."""
     return _of(sys.stderr)
 
 

@@ -35,7 +35,7 @@ class Count(click.ParamType):
 
 
 def number_or_none(value: int | str) -> int | None:
-    """Returns a parameter's number, or None if it is "auto"."""
+    """Returns the number that a command-line parameter was given, or None if it is "auto"."""
     return value if isinstance(value, int) else None
 
 

@@ -98,11 +98,11 @@ def profile(
 
 
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
-    """Returns a table of predicted and measured seconds, with a row for each stage: those of a micro-batch, and those
-    once a step.
+    """Returns a table of predicted and measured seconds with a row for each stage of a plan: for a micro-batch, and once
+    a step.
 
-    Measured is how long the worker is busy for a forward or backward: computing it (shown apart) and starting it,
-    sending and receiving.
+    The measured seconds are those for which a stage's worker is busy with a forward or backward: with starting it,
+    computing it (shown in a column of its own), sending and receiving.
     """
     known = zip(plan.stages, predicted, found.stages, found.computing_s, strict=True)
     rows = [

@@ -11,8 +11,8 @@ from alpa_dejavu.cli.interrupts import interrupts_raised
 
 @contextlib.contextmanager
 def ray_cluster(local: int | None, hosts: int = 1) -> Iterator[None]:
-    """Has a `with` block run on the connected Ray cluster or, if `local` devices are asked for, on a new one of so many
-    on each host, on this machine's CPU.
+    """Starts a Ray cluster on this machine's CPU for the time of a `with` block, of `hosts` hosts with `local` devices
+    each; with `local` None it starts none, and the block uses the Ray cluster that is running.
     """
     with interrupts_raised(), contextlib.ExitStack() as stack:
         if local is not None:

@@ -19,12 +19,12 @@ def straggler_lines(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[f
     """Returns lines of text that name the slow hosts (stragglers) of a measured run and, if it can be planned again,
     the plan that would now be chosen.
 
-    There are none where too little was measured: few steps, or a stage that seems to compute nothing.
+    There are no lines if too little was measured: fewer than five steps, or a stage that seems to compute nothing.
 
     Args:
-        path: of the plan's file.
+        path: the path of the plan's file.
         plan: the plan, as it is predicted on the cluster that it ran on.
-        steps_s: the seconds that each stage computed in each step, shape (steps, S).
+        steps_s: the seconds that each of S stages computed in each step, shape (steps, S).
     """
     from alpa_dejavu.planning.straggler import stragglers
 

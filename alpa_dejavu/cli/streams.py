@@ -42,11 +42,11 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def prepare_streams() -> None:
-    """Prepares standard output and error: characters that they can't encode are escaped, and logged messages are
-    without control characters.
+    """Prepares standard output and standard error: characters that they can't encode are escaped, and so are control
+    characters in logged messages.
 
     Raises:
-        click.ClickException: standard output is closed, or a device that is full.
+        click.ClickException: standard output is closed, or is a device that is full.
     """
     if sys.stderr is None:
         # What a library writes to standard error would end up in the next file that is opened.
@@ -66,8 +66,8 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Has a failure to write standard output in a `with` block reported in one line; what is left to write is then
-    dropped.
+    """Turns a failure to write standard output in a `with` block into an error of one line; whatever else is written
+    there is then dropped.
 
     Raises:
         click.ClickException: standard output can't be written.

@@ -17,13 +17,14 @@ _OWN_OPTION = "alpa_dejavu.DejavuStageOption(plan=alpa_dejavu.plan_of(PLAN))"
 
 
 def alpa_code(plan: Plan) -> str:
-    """Returns Python code that makes `method`, a `PipeshardParallel` that runs exactly this plan, without other files.
+    """Returns Python code that makes `method`, Alpa's `PipeshardParallel` that runs exactly a given plan, without other
+    files.
 
-    Where Alpa by itself would put stages on other hosts than the plan does, or refuse to, the plan is written out as
-    data for a `DejavuStageOption`, which heeds its hosts; its contingencies are left out.
+    Where Alpa by itself would put stages on other hosts than the plan does, or refuse to, the plan is written into the
+    code as data for a `DejavuStageOption`, which puts stages on the plan's hosts; its contingencies are left out.
 
     Raises:
-        ValueError: it is a plan that Alpa can't run.
+        ValueError: Alpa can't run the plan.
     """
     if not plan.runs_on_alpa:
         raise ValueError(
@@ -50,7 +51,7 @@ def alpa_code(plan: Plan) -> str:
 
 
 def alpa_options(stage: StagePlan) -> dict[str, Any]:
-    """Returns the options of Alpa's auto-sharding pass for a stage, among them always those for its ZeRO level."""
+    """Returns the options of Alpa's auto-sharding pass for a stage by name, always with those for its ZeRO level."""
     return {
         **stage.options,
         "prefer_reduce_scatter": stage.zero == 2,
@@ -59,7 +60,7 @@ def alpa_options(stage: StagePlan) -> dict[str, Any]:
 
 
 def remat_layers(plan: Plan) -> list[int]:
-    """Returns the layers of all those stages of a plan that use rematerialization."""
+    """Returns the numbers of the layers that are in stages of a plan with rematerialization."""
     stages = zip(plan.stages, plan.layer_ids, strict=True)
     return [layer for stage, layers in stages if stage.remat == "layer" for layer in layers]
 

@@ -70,7 +70,11 @@ class _Search:
     resolver: Resolver
 
     def candidates(self, errors: Errors) -> list[Candidate]:
-        """Returns the best plan by the most probable costs, those beside it, and the best ones in draws of costs."""
+        """Returns the candidate plans that are worth comparing, the one with the shortest step first.
+
+        They are the best plan by the most probable costs, plans with a few more or fewer stages, and the best plan in
+        each of some random draws of the costs. `errors` is the distribution of prediction errors.
+        """
         best = self._best(errors.middle, 0)
         if best is None:
             return []
@@ -89,12 +93,15 @@ class _Search:
         return best_first(known)
 
     def after(self, state: _State, given: MemoryMargin) -> tuple[_Search, list[Candidate]]:
-        """Searches again with the stages that were measured, and returns that search with its candidates.
+        """Searches for plans again after stages were measured, and returns the new search with its candidate plans; no
+        candidates if nothing fits into memory any more.
 
-        There are none if nothing fits into memory any more.
+        How much memory is left free follows from how far measured peaks are off the counted ones. Where nothing fits
+        with that much left free, the median of these differences counts, unless `given` rests on measured peaks itself.
 
-        The share of memory that is left free follows from how far measured peaks are from the counted ones. Where
-        nothing fits under it, and the user chose no risk, the median of these differences is left free instead.
+        Args:
+            state: all measurements so far.
+            given: the rule of the planning task for how much memory stays free.
         """
         if not state.peaks:
             return self, self.candidates(state.errors)
@@ -115,7 +122,9 @@ class _Search:
         return dataclasses.replace(self.costs, table=table).sliced(self.slicer)
 
     def predicted_s(self, candidate: Candidate, stage: StageChoice, factors: Factors) -> FloatArray:
-        """Returns the seconds of a stage's micro-batch in each draw, without interstage transfers; shape (K,)."""
+        """Returns the predicted seconds of a stage's micro-batch in each of K draws of prediction errors, without
+        interstage transfers; shape (K,).
+        """
         resolved = resolved_stage(candidate, stage, self.resolver)
         return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
 
@@ -135,9 +144,10 @@ class Measured(Chooser):
     """A chooser of plans that first measures those stages whose prediction errors, once known, could change the choice.
 
     Attributes:
-        measure: measures one stage.
-        budget_s: the time for all measurements together.
-        seconds: tells the time that the budget goes by.
+        measure: a function that runs one stage alone on its submesh and returns its seconds for a micro-batch, with or
+            without its peak of memory; None if that fails.
+        budget_s: the seconds that all measurements together may take.
+        seconds: a clock in seconds, by which the budget is counted.
     """
 
     measure: Measure
@@ -145,7 +155,8 @@ class Measured(Chooser):
     seconds: Callable[[], float] = time.perf_counter
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """Measures stages until no measurement is worth its time, and returns the best plan with its rivals."""
+        """Measures stages until no further measurement is worth its time, and returns the candidate plans, best first.
+        """
         (layers,), (count,) = task.layers, task.micro_batches
         costs = Bench(task, clock).costs(layers, count)
         search = _Search(costs, costs.table, task.slicer, Resolver())
@@ -166,7 +177,7 @@ class Measured(Chooser):
         )
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on another cluster, found without measuring any more stages."""
+        """Returns the best plan on another cluster (the task's), found without measuring any more stages; or None."""
         return Searched().again(task, found, clock)
 
 

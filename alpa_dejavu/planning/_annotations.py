@@ -24,11 +24,11 @@ class Chosen:
     """A chosen candidate plan for a planning task, along with the other candidates and the time that planning took.
 
     Attributes:
-        task: the task.
-        found: all that its chooser found.
-        candidates: the candidates, the chosen one first.
-        compared: the candidates that the chosen one had to be better than, itself first.
-        clock: takes the seconds of the planning.
+        task: the planning task.
+        found: all that the search found, with its notes.
+        candidates: all candidate plans, the chosen one first.
+        compared: the candidate plans that the chosen one had to be better than, itself first.
+        clock: a stopwatch, which adds up the seconds of the planning.
     """
 
     task: PlanningTask

@@ -68,7 +68,7 @@ class Bench:
         return list(self._costs.values())
 
     def searched(self, search: ShapeSearch, exactly: bool = True) -> list[Candidate]:
-        """Returns the plans that a search over numbers of layers, micro-batches and stages finds, best first.
+        """Returns the candidate plans that a search over numbers of layers, micro-batches and stages finds, best first.
 
         The best plan and its rivals are priced with the model traced at their own micro-batch; with `exactly` False
         they may stay priced by a model that was scaled from another micro-batch.
@@ -111,9 +111,9 @@ class Bench:
                 yield dataclasses.replace(alone, partial=True)
 
     def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
-        """Returns the costs of all stages of the model cut into so many layers, in so many (`count`) micro-batches.
+        """Returns the costs of all stages of a model cut into `layers` layers, with the batch in `count` micro-batches.
 
-        The model is scaled where it was traced at another micro-batch, unless it must be `exactly` this one.
+        If the model was traced at another micro-batch, it is scaled to this one; with `exactly` it is traced anew.
         """
         key = layers, count
         if key not in self._costs or (exactly and not self._costs[key].exact):
@@ -178,7 +178,7 @@ class Bench:
     def least_work_s(self) -> float:
         """Returns a lower bound on the device-seconds that any plan computes in a step; 0 where devices are unlike.
 
-        It is the work of the cut into stages that need least, over all cuts, since no schedule can hide work.
+        It is the least sum over stages of seconds times devices, over all ways to cut the layers into stages.
         """
         if self.task.unlike:
             return 0.0

@@ -38,9 +38,9 @@ class Costs:
         cluster: the hosts that stages may be on.
         space: the submeshes and configs that stages may have.
         run: the number of micro-batches, and the schedule.
-        table: the costs of all stages, shape (L, L, S, C).
+        table: the costs of all stages, shape (L, L, S, C) for layers i..j on each submesh with each config.
         exact: whether the model was traced at just this micro-batch; else it was scaled from another one.
-        partial: whether the space lacks stages that a search would look at, as it has those of one plan alone.
+        partial: whether the space lacks stages that a search would look at, such as where it has one plan's only.
     """
 
     model: Model
@@ -57,9 +57,9 @@ class Costs:
         return self.table.slicing_problem(self.cluster, self.space, self.run)
 
     def on(self, part: Cluster) -> Costs | None:
-        """Returns the same stage costs for fewer hosts of the cluster; None where fewer hosts change the costs.
+        """Returns the same stage costs for a part of the cluster, with fewer hosts; None where fewer hosts change them.
 
-        The result is marked partial where a stage on all of these hosts is missing.
+        The result is marked as partial if a submesh of all hosts of that part is missing.
         """
         unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
         there = {host.name for host in self.cluster.hosts}
@@ -75,9 +75,10 @@ class Costs:
         """Returns the best plan that a slicer finds by these costs, simulated; None if it finds none.
 
         Args:
-            slicer: the search.
-            num_stages: exactly so many stages; None: any number.
-            devices: "exactly" all, or "at most"; None: as the problem has it.
+            slicer: the search that cuts layers into stages.
+            num_stages: how many stages the plan must have; None: any number.
+            devices: "exactly": the plan must use all devices; "at most": it may leave some out; None: as the search
+                space has it.
         """
         if num_stages is not None and num_stages > min(self.problem.num_layers, self.problem.num_devices):
             return None
@@ -93,8 +94,14 @@ class Costs:
     def filled(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
         """Returns the best plan whose stages fill one host after the other, not simulated; None if there is none.
 
-        Arguments are those of `sliced`. There is none, too, where the slicer isn't the exact dynamic program, as others
-        fail where most stages can't follow each other. On unlike hosts it takes much longer than `sliced`.
+        There is none, too, if the slicer isn't the exact dynamic program, as others fail where most stages can't follow
+        each other. On unlike hosts this takes much longer than a search that places stages afterwards.
+
+        Args:
+            slicer: the search that cuts layers into stages.
+            num_stages: how many stages the plan must have; None: any number.
+            devices: "exactly": the plan must use all devices; "at most": it may leave some out; None: as the search
+                space has it.
         """
         if not isinstance(slicer, Dynamic):
             return None
@@ -129,9 +136,9 @@ class Candidate:
     """A candidate plan: layers cut into stages on submeshes, with the costs by which they were cut.
 
     Attributes:
-        costs: the costs that it was found in.
-        slicing: the stages.
-        hosts: the hosts of each stage, by their index in the cluster; None: they are placed by the rule of `place`.
+        costs: the model, the cluster, and the costs of all possible stages.
+        slicing: the stages that were chosen.
+        hosts: the hosts of each stage, by their index in the cluster; None: the default placement, which is Alpa's.
         timeline: the simulated step; None: it wasn't simulated.
     """
 
@@ -207,7 +214,15 @@ def host_names(found: Candidate) -> list[tuple[str, ...]]:
 
 
 def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer) -> Slicing:
-    """Returns the stages that a slicer finds; if their submeshes don't pack into the hosts, the best that surely do."""
+    """Returns the stages into which a slicer cuts a model's layers; if these stages' submeshes don't pack into the
+    hosts, the best stages whose submeshes surely do.
+
+    Args:
+        problem: the costs of all stages.
+        space: the submeshes that stages may have.
+        cluster: the hosts.
+        slicer: the search that cuts layers into stages.
+    """
     found = slicer.slice(problem)
     mixed = space.hosts is not None or any(takes_part_of_several(submesh, cluster) for submesh in space.submeshes)
     if not mixed or not found.found:
@@ -236,7 +251,7 @@ def _by_rule(candidate: Candidate) -> Candidate:
 
 
 def simulated(candidate: Candidate) -> Candidate:
-    """Returns the candidate plan with the timeline of its step, simulated."""
+    """Returns a candidate plan with the timeline of its training step, which is simulated here."""
     hosts = candidate.placed
     times = stage_times(candidate.table, candidate.stages, candidate.space, hosts)
     return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))

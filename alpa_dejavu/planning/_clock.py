@@ -14,7 +14,7 @@ class Clock:
     """A stopwatch that adds up the seconds that each named step of the planning took.
 
     Args:
-        now_s: what tells the seconds that have passed.
+        now_s: a function that returns the time in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:

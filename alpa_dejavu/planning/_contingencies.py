@@ -28,14 +28,14 @@ _CLEARLY = 1.05
 def with_contingencies(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Plan:
     """Returns a plan to which a fallback plan is added for the loss of each single host; alike hosts share one.
 
-    A fallback has the plan's layers, so that those that stay on their hosts needn't move, and any number of
+    A fallback has the plan's layers, so that layers that stay on their hosts needn't be moved, and any number of
     micro-batches. A host without which nothing fits has no fallback, and the plan says so.
 
     Args:
-        plan: of the first candidate, its seconds corrected or not.
-        task: that it answers; a single host has nothing to fall back on.
-        found: all candidates, those on fewer hosts among them.
-        clock: takes the seconds of the planning.
+        plan: the plan made of the first candidate, its seconds corrected by past runs or not.
+        task: the task that the plan was made for; if its cluster is a single host, the plan is returned as it is.
+        found: all candidate plans, those on fewer hosts among them.
+        clock: a stopwatch, which adds up the seconds of the planning.
     """
     cluster, best = task.cluster, found[0]
     if len(cluster.hosts) == 1:

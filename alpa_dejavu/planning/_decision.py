@@ -18,11 +18,11 @@ class Decision:
     """A decision whether to move training to another plan, with the figures that it comes from.
 
     Attributes:
-        plan: the best one by the costs as they are known now; the one that runs if there is no better one.
-        now_s: the seconds of a step of the plan that runs.
-        step_s: the seconds of a step of `plan`; both by what was measured.
-        moves: the layers and bytes that hosts take in for `plan`.
-        restart_s: what moving costs besides: a checkpoint, compiling, restoring.
+        plan: the best plan by the costs as they are known now; the one that runs if there is no better one.
+        now_s: the seconds of a step of the plan that runs, by what was measured.
+        step_s: the seconds of a step of `plan`, by what was measured.
+        moves: the layers and bytes of training state that hosts take in for `plan`.
+        restart_s: the seconds that changing plans costs besides: a checkpoint, compiling, restoring.
         steps_left: how many steps are still to be trained.
         looked_s: the seconds that looking for the plan took.
     """

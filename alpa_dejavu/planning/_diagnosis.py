@@ -16,7 +16,17 @@ from alpa_dejavu.slicing import Dynamic, Slicer
 def no_plan(
     model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable, slicing: Slicer
 ) -> NoPlanError:
-    """Returns the error for a problem without a plan: is memory, the search space or the slicer at fault?"""
+    """Returns the error for a planning problem that no plan solves; it says whether memory, the search space or the
+    slicer is at fault, and what would help.
+
+    Args:
+        model: the layers, of a micro-batch.
+        cluster: the hosts that stages may be on.
+        space: the submeshes and configs that stages may have.
+        run: the number of micro-batches, and the schedule.
+        table: the costs and memory of all stages.
+        slicing: the slicer that found no plan.
+    """
     if slicing != Dynamic() and Dynamic().slice(table.slicing_problem(cluster, space, run)).found:
         return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
     boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))

@@ -33,18 +33,18 @@ def estimate(
     """Returns the plan that given stages make, costed as if the planner had made it; a stage may exceed the memory.
 
     Args:
-        model: the layers, of a micro-batch of the run.
-        cluster: that the plan is for.
-        run: its micro-batches and schedule.
-        stages: in the order of the layers. Where all of them name their hosts, they are costed on those alone.
-        name: of the model.
+        model: the model's layers, for a micro-batch of the run.
+        cluster: the cluster that the plan is for.
+        run: the number of micro-batches, and the schedule.
+        stages: the stages, in the order of the layers. If all of them name their hosts, they are costed on only those.
+        name: the model's name.
         batch: samples of a step.
         latency: a latency model or its name.
         communication: a communication model or its name.
 
     Raises:
-        ValueError: stages that don't cover the layers one after the other, or name hosts that there aren't, or more
-            devices of them than they have.
+        ValueError: stages that don't cover the layers one after the other, or name hosts that the cluster hasn't, or
+            take more devices of them than they have.
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
     task = PlanningTask(

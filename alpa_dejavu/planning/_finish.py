@@ -13,11 +13,11 @@ __all__ = ["finished_plan"]
 
 
 def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
-    """Returns the finished plan of a candidate, with the hosts, seconds and bytes of each stage.
+    """Returns a candidate's finished plan for Alpa and for people, with the hosts, seconds and bytes of each stage.
 
     Args:
-        task: that it answers.
-        found: a simulated candidate, on all hosts of the task's cluster or on some.
+        task: the planning task that the plan is for.
+        found: the simulated candidate, on all hosts of the task's cluster or on some.
 
     Raises:
         NoPlanError: the stages' submeshes don't fill the hosts.

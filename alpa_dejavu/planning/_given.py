@@ -121,8 +121,9 @@ def meant_stages(cluster: Cluster, stages: Sequence[GivenStage]) -> list[GivenSt
     makes no difference. Other stages are returned as they are.
 
     Raises:
-        ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has; or a
-            logical mesh or options that can't be.
+        ValueError: a stage names a host that the cluster hasn't, more devices of it than it has, or another number of
+            hosts than its submesh has; or it has a logical mesh of another size than the submesh, or options that Alpa
+            hasn't.
     """
     devices = {host.name: host.num_devices for host in cluster.hosts}
     named = dict.fromkeys(name for stage in stages for name in stage.hosts or ())
@@ -140,8 +141,8 @@ def meant_stages(cluster: Cluster, stages: Sequence[GivenStage]) -> list[GivenSt
 
 
 def used_part(cluster: Cluster, stages: Sequence[GivenStage]) -> tuple[Cluster, tuple[tuple[int, ...], ...] | None]:
-    """Returns the part of the cluster that stages are on, and for each stage the index of its hosts in that part; the
-    whole cluster and None where a stage names no hosts.
+    """Returns the part of a cluster that given stages are on, and for each stage the indices of its hosts in that part;
+    the whole cluster and None where a stage names no hosts.
     """
     if any(stage.hosts is None for stage in stages):
         return cluster, None

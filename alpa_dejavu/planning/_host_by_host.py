@@ -30,14 +30,16 @@ _NEVER_S = 1e9
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostByHost:
-    """A problem of cutting layers into stages that fill one host after the other, with the submeshes behind it.
+    """A problem of cutting layers into stages that fill one host after the other, for a slicer to solve.
+
+    In the problem each submesh of the search space stands once for each device of a host at which it may begin.
 
     Attributes:
-        cluster: whose hosts are filled.
-        space: the submeshes as they are in it.
-        problem: for a slicer; each of its submeshes begins at a certain device of a host.
-        submesh: shape (S,), which submesh of the space each of the problem's is.
-        begin: shape (S,), the device of its host at which it begins.
+        cluster: the cluster whose hosts are filled.
+        space: the search space, with its own submeshes.
+        problem: the problem as a slicer takes it, with S submeshes that each begin at a certain device.
+        submesh: for each of the problem's submeshes which one of the search space it is, shape (S,).
+        begin: for each of them the device of its host at which it begins, shape (S,).
     """
 
     cluster: Cluster
@@ -47,8 +49,8 @@ class HostByHost:
     begin: NDArray[np.int64]
 
     def answer(self, slicing: Slicing) -> tuple[Slicing, tuple[tuple[int, ...], ...]] | None:
-        """Returns a solution's stages on submeshes of the search space, and each stage's hosts; None if it leaves gaps
-        or has no stages.
+        """Returns a slicer's solution with its stages on submeshes of the search space, and the indices of each stage's
+        hosts; None if the solution leaves gaps between stages on a host, or has no stages.
         """
         if not slicing.found or slicing.cost_s >= _NEVER_S:
             return None
@@ -77,11 +79,11 @@ def host_by_host(
     """Returns the problem of cutting layers into stages that fill one host after the other, by the costs of a table.
 
     Args:
-        plain: the table's problem in which stages aren't placed, and senders don't wait.
+        plain: the same problem without hosts to fill, in which sending costs the sender nothing.
         table: the costs of all stages.
-        cluster: several hosts, one of them at least of several devices.
-        space: of the table.
-        senders_wait: as `CostTable.slicing_problem` has it.
+        cluster: several hosts, at least one of them with several devices.
+        space: the submeshes and configs of the table.
+        senders_wait: whether a stage can't compute while it sends, so that its sends count as its own seconds, too.
 
     Returns:
         None where stages aren't to fill hosts: devices share a CPU, links within hosts are slower than others, or every

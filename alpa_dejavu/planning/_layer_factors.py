@@ -26,8 +26,8 @@ class MeasuredStage(NamedTuple):
 
     Attributes:
         layers_s: the predicted seconds of each layer, zero for those of other stages; shape (L,).
-        rest_s: what else the stage was predicted to take.
-        seconds: how long it took.
+        rest_s: the predicted seconds of all else in the stage, such as its collectives.
+        seconds: the measured seconds of the whole stage.
     """
 
     layers_s: FloatArray
@@ -48,19 +48,20 @@ class _Seen(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerFactors:
-    """A model of the factors between layers' actual and predicted seconds, as alike as measured stages allow.
+    """A model of the factors from layers' predicted to their actual seconds, as alike as measured stages allow.
 
-    Stages of the plan that ran last say how wrong predictions are in common. From that, layers differ by factors whose
-    relative entropy is least among those that explain all stages that were seen, of earlier plans too, each as exactly
-    as it is known. That is a convex problem: what is alike stays alike, and nothing gets below 0.
+    The stages of the plan that ran last say by which factor predictions are wrong in common. From that one, layers
+    differ by factors whose relative entropy is least among those that explain all stages that were measured, of earlier
+    plans too, each as exactly as it is known. That is a convex problem: layers that were in the same stages get like
+    factors, and none gets below 0.
 
     Attributes:
-        num_layers: L.
-        noise: of a stage's seconds in one step, one standard deviation of the logarithm.
-        drift: of a stage's true seconds from one measured step to the next, likewise.
-        own: how far layers are taken to be from what they have in common; what is measured well overrides it.
-        seen: the stages so far, by the names that `measured` was given.
-        latest: the names of those of the last step.
+        num_layers: how many layers the model has, L.
+        noise: the standard deviation of the logarithm of a stage's measured seconds in one step.
+        drift: the standard deviation of the change of its true value from one measured step to the next.
+        own: how far a layer's factor may be from the common one, relative to it; well measured stages override that.
+        seen: the stages measured so far, by the names that `measured` was given.
+        latest: the names of the stages that were measured in the last step.
 
     References:
         Csiszar, I-divergence geometry of probability distributions and minimization problems, 1975.
@@ -80,7 +81,12 @@ class LayerFactors:
         checks.positive("layer factors", "own", self.own)
 
     def measured(self, stages: Mapping[Hashable, MeasuredStage]) -> LayerFactors:
-        """Returns the layers' factors after one more step in which all of a plan's stages were measured."""
+        """Returns the model of layers' factors after one more training step, in which all of a plan's stages were
+        measured.
+
+        Args:
+            stages: the measured stages, each by a name that is the same in every step that has this stage.
+        """
         seen = {name: one._replace(variance=one.variance + self.drift**2) for name, one in self.seen.items()}
         for name, stage in stages.items():
             log_s, variance = math.log(stage.seconds), self.noise**2

@@ -62,37 +62,37 @@ def plan_model(
     """Returns the best plan for training or running a model on a cluster.
 
     Args:
-        model: a name that `alpa_dejavu.layers.models.known_models` lists, "module:function", or such a function: it
-            takes `batch_size` and returns a train step with its abstract arguments; or the layers of a micro-batch of
-            the number of micro-batches that is given.
+        model: a name that `alpa_dejavu.layers.models.known_models` lists; "module:function"; a function that takes
+            `batch_size` and returns a train step with its abstract arguments; or the model's layers, for a micro-batch
+            that `micro_batches` makes of the batch.
         cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         hosts: how many machines of that type.
         batch: samples of a step.
-        micro_batches: how many the batch is cut into; None chooses.
-        layers: how many the model is cut into; None chooses.
-        schedule: one of Alpa's; a step without gradients always has "inference".
-        remat: what a stage may do: "none", "layer".
-        zero: ZeRO levels that a stage may have: 0, 2, 3.
-        submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
+        micro_batches: how many micro-batches the batch is cut into; None chooses.
+        layers: how many layers the model is cut into; None chooses.
+        schedule: one of Alpa's pipeline schedules; a step without gradients always has "inference".
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
         slicing: a slicer or its name.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
-        communication: likewise; "auto": the calibration's, or without one "alpha-beta".
-        risk: of running out of memory that a plan may have, where `memory` says enough to know it.
-        memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, a share
-            of the memory is left free by the count, and plans say that their risk is unknown.
-        memory_margin: that share; None: each host's own (`Host.memory_margin`), or 5 % where it has none.
-        history: a file of past runs (`alpa_dejavu.calibration.history`), which may not be there yet: each plan's
-            seconds are corrected by what the runs in it say of its like, and the best one is chosen by that. None: by
-            no runs.
-        calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
-            place of data sheets and of the two models; None: those.
-        objective: what is least: "time", or "price" of a step, by the hosts' prices; each choice of hosts is then
-            searched. "pareto": the fastest plan is given, with all those that cost less the slower they are.
-        strategy: by whose search: "dejavu" is this package's; to compare with it, one of
-            `alpa_dejavu.planning.strategies` or its name: it has rules of its own in place of `schedule`, `remat`,
-            `zero`, `submeshes`, `slicing` and `objective`, and its plan is costed as ours are.
-        cache: a folder of what was learned of models before; None: the user's (`alpa_dejavu.planning.model_cache`);
-            False: none is read or written. The plan is the same with and without.
+        communication: a communication model or its name; "auto": the calibration's, or without one "alpha-beta".
+        risk: the probability of running out of memory that a plan may have, if measured peaks of memory are given.
+        memory: measured peaks of memory against the analytic count; None: the calibration's, if it has any. Without
+            any, a share of the memory is left free, and plans say that their risk is unknown.
+        memory_margin: the share of the memory that is left free without measured peaks; None: each host's own
+            (`Host.memory_margin`), or 5 % where it has none.
+        history: a file of past runs, which needn't exist yet: each plan's predicted seconds are corrected by what
+            similar plans took in these runs, before the best one is chosen. None: nothing is corrected.
+        calibration: a bundled calibration's name, a file's path, or a `Calibration`: measured figures and fitted models
+            of devices and links, in place of data sheets and of the "auto" models; None: no calibration.
+        objective: what is made least: "time" of a step, or its "price" by the hosts' prices, for which each choice of
+            hosts is searched. "pareto": the fastest plan is given, with those that are cheaper the slower they are.
+        strategy: whose search is used: "dejavu" is alpa-dejavu's own; to compare with it, another planner, as
+            `alpa_dejavu.planning.strategies` has them, or its name. That has rules of its own in place of `schedule`,
+            `remat`, `zero`, `submeshes`, `slicing` and `objective`; its plan is costed like any other.
+        cache: the folder of a cache of traced models; None: the user's own; False: none is read or written. The plan is
+            the same with and without.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -101,8 +101,8 @@ def plan_model(
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
             that trains, a risk that isn't above 0 and below 0.5, a memory_margin that isn't at least 0 and below 1, a
-            file that is no history, or a calibration that is broken, of other devices, or given beside a model; a
-            host's price that isn't known; or what the strategy can't do.
+            file that is no history, or a calibration that is broken, of other devices, or given together with a latency
+            or communication model; a host's price that isn't known; or what the strategy can't do.
     """
     one_of("plan_model", "objective", objective, OBJECTIVES)
     check_sizes(batch, layers, micro_batches)

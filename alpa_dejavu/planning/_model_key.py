@@ -33,10 +33,11 @@ _DEFAULTS = {
 
 
 def code_digest() -> str:
-    """Returns a digest of the code by which models are traced and sharded, of its packages, and of jax's settings.
+    """Returns a digest of the code by which models are traced and sharded, of the versions of the packages that it
+    uses, and of jax's settings.
 
-    Cached models are valid under the same digest only. jax isn't imported for it: where it isn't yet, its settings are
-    those of the environment.
+    Cached models are valid under the same digest only. jax isn't imported for the digest: if it wasn't imported yet,
+    only the settings in the environment count.
     """
     jax = sys.modules.get("jax")
     values = {} if jax is None else jax.config.values

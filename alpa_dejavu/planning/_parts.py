@@ -20,9 +20,10 @@ _FEW_HOSTS = 8
 def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
     """Returns smaller clusters that leave out hosts of a cluster, largest first; none where devices share one CPU.
 
-    Of alike hosts they have each smaller number; where there are more than a few hosts, one less and numbers near
-    powers of two. Of unlike hosts they lack one host of each kind, or have each choice of whole kinds (of many kinds
-    each alone). With `every` they have the numbers of hosts that `numbers_of_hosts` returns.
+    If all hosts are alike, there is a cluster of each smaller number of hosts; where they are more than eight, only of
+    one host less, and of numbers that are a power of two or three times a power of two. If hosts are unlike, one host
+    of a kind is left out at a time, or all hosts of some kinds. With `every` there are more clusters, for plans that
+    are to be cheap: every choice of how many hosts of each kind, if there are few such choices.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> [len(part.hosts) for part in fewer_hosts(named_cluster("p3.16xlarge", 16))]
@@ -60,10 +61,10 @@ def _whole_kinds(whole: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
-    """Returns the numbers of hosts of each kind to plan for, but never all hosts; every choice if there are few.
+    """Returns how many hosts of each kind to plan for, as tuples with a number for each kind; never all hosts.
 
-    Where there are many, one host less at a time is left: of the kinds that cost most for what they compute, and of
-    the slowest kinds.
+    Every choice is returned if there are few. Else one host after the other is taken away: in one row of choices from
+    the kinds that cost most for what they compute, in another from the slowest kinds.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> numbers_of_hosts(named_cluster("p3.16xlarge", 4))

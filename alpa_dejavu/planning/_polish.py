@@ -23,9 +23,11 @@ _TASKS = 4096
 
 
 def polished(found: Candidate, configs: bool = False) -> Candidate:
-    """Returns a candidate plan, improved until moving one layer to a neighbouring stage no longer shortens its step.
+    """Returns a candidate plan, improved until moving one layer to a neighbouring stage no longer shortens its
+    simulated step.
 
-    With `configs` a single stage's submesh (with as many devices) and config are changed, too, while that helps.
+    With `configs` a stage may also get another submesh of equally many devices, or another config (logical mesh, remat,
+    ZeRO). A plan with more than 4096 stages times micro-batches is returned as it is.
     """
     if len(found.stages) * found.run.num_micro_batches > _TASKS:
         return found

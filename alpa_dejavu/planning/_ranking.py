@@ -22,12 +22,13 @@ __all__ = ["Ranked", "contenders", "plan_of", "ranked", "settled"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ranked:
-    """A candidate with the finished plan that was made of it.
+    """A candidate plan as the search found it, with the finished plan that was made of it.
 
     Attributes:
-        plan: its seconds corrected by past runs, if there are any.
-        candidate: as it was found.
-        rivals: whether the best plan is compared with it: what costs more is no rival where the price counts.
+        plan: the finished plan, its seconds corrected by past runs, if there are any.
+        candidate: the stages with the costs by which they were found.
+        rivals: whether the plan is among those over which the best one's probability of being best is computed: where
+            the price counts, plans on dearer hosts aren't.
     """
 
     plan: Plan

@@ -32,9 +32,10 @@ class Searched(Chooser):
     """A chooser that searches for the best plan over numbers of layers, micro-batches, stages and hosts.
 
     Attributes:
-        hosts: "all"; or "any": plans may leave hosts out, if that makes them faster; or "each": every choice of hosts
-            is searched, as objectives in money ask for.
-        begin: a shape that is known to be good, from which the search goes uphill; None: it looks around.
+        hosts: "all": plans use all hosts; "any": they may leave hosts out, if that makes them faster; "each": every
+            choice of hosts is searched, for plans that are to be cheap.
+        begin: numbers of layers and micro-batches that are known to be good, from which the search goes to neighbouring
+            ones as long as steps get shorter; None: it looks around widely.
     """
 
     hosts: str = "any"
@@ -53,8 +54,10 @@ class Searched(Chooser):
         return Found(_finest_first(best_first([*placed, *found[_PLACED:]])))
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on fewer hosts, searched uphill from the first candidate's numbers of layers,
-        micro-batches and stages.
+        """Returns the best plan on fewer hosts (the task's), with as many layers as the first of the plans already
+        found; None if nothing fits.
+
+        The search begins at that plan's number of micro-batches, and goes on as long as steps get shorter.
         """
         bench = Bench(task, clock, [one.costs for one in found])
         search = ShapeSearch(task.layers, task.micro_batches, _shape(found[0]))

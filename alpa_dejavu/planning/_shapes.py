@@ -48,16 +48,17 @@ class Shape:
 
 @final
 class ShapeSearch:
-    """A search over shapes (numbers of layers, micro-batches, stages) that asks for the next one by the step times of
-    the last ones.
+    """A search over shapes of plans (numbers of layers, micro-batches and stages) that chooses the next shape to try by
+    the step times of those before.
 
     The numbers of micro-batches are tried with the fewest layers; then the best of them, and the best shape's number of
     stages, with more layers, as long as those gain; then other numbers of stages with the best of all. A search that
-    begins at a shape goes uphill from there over numbers of micro-batches, and stays with its layers.
+    begins at a given shape goes from there to neighbouring numbers of micro-batches as long as steps get shorter, and
+    keeps the number of layers.
 
     Args:
-        layers: numbers of layers, the fewest first.
-        micro_batches: numbers of micro-batches, ascending.
+        layers: the numbers of layers that may be tried, the fewest first.
+        micro_batches: the numbers of micro-batches that may be tried, ascending.
         begin: a shape that is known to be good; None: none is known.
         thorough: whether all numbers of micro-batches and of layers are tried, and all numbers of stages with the best
             shapes.

@@ -13,7 +13,13 @@ __all__ = ["stage_times", "timeline_of"]
 
 
 def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
-    """Returns the simulated step of a pipeline by its stages' times; its devices may share the cores of one CPU."""
+    """Returns the simulated training step of a pipeline, with what each stage does when.
+
+    Args:
+        times: the seconds and bytes of each stage.
+        cluster: the cluster that it runs on, whose devices may share the cores of one CPU.
+        run: the number of micro-batches, and the schedule.
+    """
     if cluster.cores is None:
         return simulate(times, run.num_micro_batches, run.schedule)
     # The table's seconds are those of a device that has its share of the cores; alone it is faster.
@@ -38,8 +44,14 @@ def _faster(stage: StageTimes, factor: float) -> StageTimes:
 def stage_times(
     table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
 ) -> tuple[StageTimes, ...]:
-    """Returns each stage's seconds and bytes from a cost table, as the simulation takes them; on unlike hosts, `hosts`
-    says which ones the stages are on.
+    """Returns the seconds and bytes of each of a plan's stages, as the simulation of a step takes them.
+
+    Args:
+        table: the costs of all stages.
+        stages: the stages of the plan.
+        space: the submeshes and configs of the table.
+        hosts: the indices of each stage's hosts, by which transfers are priced; None: neighbouring stages are taken to
+            be on different hosts, of the kinds that their submeshes have.
     """
     taken = table.interstage_s(stages, space, hosts)
     entries = [stage.entry for stage in stages]

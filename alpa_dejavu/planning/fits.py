@@ -39,9 +39,9 @@ def stage_differences(
     """Yields a sentence for each host, device, mesh or option of given stages that the cluster or Alpa doesn't have.
 
     Args:
-        stages: on hosts that they name, or on any.
-        devices: how many devices each host has, by its name.
-        cluster: what it is called.
+        stages: the stages, each on hosts that it names, or on any.
+        devices: how many devices each host of the cluster has, by its name.
+        cluster: the cluster's name.
         counts: how many devices each of its hosts has.
     """
     for n, stage in enumerate(stages):

@@ -38,8 +38,17 @@ def kept_prices(
     Where neither a cluster nor a calibration nor models are given, the plan's calibration is taken, if it is a bundled
     one.
 
+    Args:
+        plan: the plan.
+        kept: the record, kept beside the plan, of what it was made from.
+        cluster: the cluster to price for; None: the plan's own.
+        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
+        communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
+            the calibration's, or without one "alpha-beta".
+        calibration: a bundled calibration's name, a file's path, or a `Calibration`; None: none, or the plan's.
+
     Raises:
-        ValueError: what is kept is of another plan, or was priced by other models than these; or the plan is on hosts
+        ValueError: the record is of another plan, or the plan was priced by other models than these; or it is on hosts
             that its cluster hasn't, or has options that Alpa hasn't.
     """
     differences = kept.differences(plan)
@@ -64,10 +73,11 @@ def kept_prices(
 def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration) -> tuple[Plan, Kept]:
     """Returns a plan, and its record for planning again, with costs by another calibration; the stages stay the same.
 
-    By the plan's own calibration both are as they were. Else the new plan's notes say that it was priced otherwise.
+    If the calibration is the plan's own, both are returned as they are. Else the new plan's notes say that it was
+    priced otherwise.
 
     Raises:
-        ValueError: the calibration can't be had, or is of other devices than the plan's.
+        ValueError: the calibration can't be read, or is of other devices than the plan's.
     """
     given = prices(kept.cluster, calibration, "auto", _communication(kept, calibration))
     then, now = plan.priced_by, given.named(plan.priced_by)
@@ -98,12 +108,12 @@ def kept_task(
     """Returns the planning task whose best plan is to follow one that runs, from what was kept of that plan.
 
     Args:
-        plan: the one that runs now.
-        kept: all that it was made from.
-        given: the prices on the cluster as it is.
+        plan: the plan that runs now.
+        kept: the record of all that it was made from.
+        given: the cluster as it is now, with its latency and communication models.
         slicing: a slicer or its name.
-        other_counts: whether the number of micro-batches may change where nobody asked for the plan's; the model is
-            then scaled, as nothing is traced.
+        other_counts: whether the number of micro-batches may change, unless the user had asked for that number; the
+            model is then scaled, as nothing is traced.
     """
     count = kept.run.num_micro_batches
     asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
@@ -127,20 +137,25 @@ def kept_task(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeptSpace(StageSpace):
-    """A stage space of only those configs for which a plan's record says how layers are sharded on their meshes.
+    """A rule that lets stages have only those configs for which a plan's record says how layers are sharded on their
+    logical meshes.
 
     Attributes:
-        kept: all that a plan was made from.
+        kept: the record of all that a plan was made from.
     """
 
     kept: Kept
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples."""
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; only configs
+        on whose meshes the layers' sharding is known.
+        """
         return self._known(cluster, micro_batch)[0]
 
     def missing(self, cluster: Cluster, micro_batch: int) -> int:
-        """Returns how many logical meshes the search leaves out because planning never looked at them."""
+        """Returns how many logical meshes a search on a cluster leaves out because it isn't known how layers are
+        sharded on them.
+        """
         return self._known(cluster, micro_batch)[1]
 
     def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:

@@ -38,7 +38,7 @@ class ModelCache:
     """A cache of traced models on disk: a folder with one file per entry, limited in bytes.
 
     Args:
-        folder: where they are; it is made with the first one.
+        folder: the folder of the entries; it is made when the first one is written.
         most_bytes: the most that all entries together may take.
     """
 
@@ -48,7 +48,7 @@ class ModelCache:
         self._writable = True
 
     def holds(self, key: Key) -> bool:
-        """Returns whether the cache has an entry for a key, readable or not."""
+        """Returns whether the cache of models has an entry for a key, readable or not."""
         return self._path(key).is_file()
 
     def read(self, key: Key, make: Callable[[Any], T]) -> T | None:
@@ -127,10 +127,11 @@ class ModelCache:
 def default_cache() -> ModelCache | None:
     """Returns the user's model cache; None where the environment says that it may hold nothing, or there is no home.
 
-    Its folder is ALPA_DEJAVU_CACHE of the environment, else `alpa-dejavu/models` in the user's caches.
+    Its folder is the environment variable ALPA_DEJAVU_CACHE, else `alpa-dejavu/models` in the user's cache directory;
+    ALPA_DEJAVU_CACHE_MIB is the most that it may hold, 512 MiB by default.
 
     Raises:
-        ValueError: its size in the environment is no number.
+        ValueError: ALPA_DEJAVU_CACHE_MIB is no number from 0.
 
     References:
         XDG Base Directory Specification, version 0.8.
@@ -147,10 +148,10 @@ def default_cache() -> ModelCache | None:
 
 
 def chosen_cache(given: str | os.PathLike[str] | Literal[False] | None) -> ModelCache | None:
-    """Returns the model cache in a given folder; for None that of `default_cache`, for False no cache.
+    """Returns the model cache in a given folder; for None the user's default cache, for False None (no cache).
 
     Raises:
-        ValueError: as `default_cache`.
+        ValueError: the default cache's size in the environment, ALPA_DEJAVU_CACHE_MIB, is no number from 0.
     """
     if given is False:
         return None

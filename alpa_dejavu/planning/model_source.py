@@ -16,10 +16,10 @@ class ModelSource(abc.ABC):
     """A source of a model at any number of layers and samples in a micro-batch, by tracing, scaling or from a cache.
 
     Attributes:
-        name: of the model.
+        name: the model's name.
         training: whether its step takes gradients.
-        micro_batch: the samples of the micro-batch that it is known for first.
-        traces: whether `exact` has any micro-batch, and not only that one.
+        micro_batch: the samples of the micro-batch for which the model is given or traced first.
+        traces: whether the model can be traced anew for any other micro-batch; else it can only be scaled.
     """
 
     micro_batch: int
@@ -41,9 +41,9 @@ class ModelSource(abc.ABC):
 
     @abc.abstractmethod
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Returns whether the model with so many layers and samples is at hand, so that `exact` needn't trace it.
+        """Returns whether the model with so many layers and samples in a micro-batch is at hand, without a new trace.
 
-        That depends on what was asked before, in other processes too: no plan may depend on it.
+        That depends on what was asked before, in other processes too, so no plan may depend on it.
         """
 
     @abc.abstractmethod
@@ -51,14 +51,15 @@ class ModelSource(abc.ABC):
         """Returns the model cut into so many layers, made for exactly so many samples in a micro-batch.
 
         Raises:
-            ValueError: it can't be had so.
+            ValueError: the model can't be cut so, or isn't known for so many samples and can't be traced.
         """
 
     @abc.abstractmethod
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
         """Returns the model for so many samples in a micro-batch, scaled from the nearest number that is known exactly.
 
-        What has a batch dimension is taken to grow with the samples. `exact` gives a better model, at a higher cost.
+        Operators and tensors that grow with the batch are scaled in proportion. `exact` gives a better model, at a
+        higher cost.
         """
 
     @abc.abstractmethod
@@ -68,12 +69,12 @@ class ModelSource(abc.ABC):
 
 @final
 class GivenModel(ModelSource):
-    """A model source that has one model only, as it was given: Alpa's own layers, or what was kept beside a plan.
+    """A source of one model only, as it was given: Alpa's own layers, or the model kept beside a plan.
 
     Args:
-        model: the model for a micro-batch of so many samples.
-        micro_batch: those samples.
-        name: the model's.
+        model: the model's layers, for a micro-batch of `micro_batch` samples.
+        micro_batch: the samples of that micro-batch.
+        name: the model's name.
     """
 
     traces = False
@@ -133,7 +134,7 @@ class GivenModel(ModelSource):
 
 
 def scaled_model(model: Model, known: int, micro_batch: int) -> Model:
-    """Returns a model scaled from the `known` number of samples in a micro-batch to another one."""
+    """Returns a model scaled from `known` samples in a micro-batch to `micro_batch` samples."""
     return model if known == micro_batch else with_micro_batch(model, micro_batch / known)
 
 

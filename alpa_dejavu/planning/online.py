@@ -66,7 +66,12 @@ class FollowingSlicer(Protocol):
     """A slicer that can start from the solution of an earlier problem when costs have changed only a little."""
 
     def follow(self, problem: SlicingProblem, begun: Any = None) -> tuple[Slicing, Any]:
-        """Returns the slicing, and the state to begin with next time; without a state (`begun`) it begins anew."""
+        """Returns the stages that solve a slicing problem, and the state from which to go on with the next problem.
+
+        Args:
+            problem: the costs of all stages.
+            begun: the state that the call before returned; None: the search begins anew.
+        """
         ...
 
 
@@ -75,24 +80,25 @@ class Follower:
     """An observer of training that learns costs from measured steps, and says when another plan is worth moving to.
 
     Args:
-        plan: that runs.
-        kept: what it was made from.
-        restart_s: what changing to another plan costs besides moving state; may be set anew once it was measured.
+        plan: the plan that runs at the start.
+        kept: the record of what it was made from.
+        restart_s: the seconds that changing to another plan takes besides moving the training state; may be set anew
+            once they were measured.
         slicing: a slicer or its name. A `FollowingSlicer`, as "gradient", goes on from where it stood; others begin
             anew each time.
-        factors: what is known of the layers before anything was measured, and how measurements are weighed; None:
-            `LayerFactors` with its defaults.
-        latency: the model that priced the plan, or its name.
-        communication: likewise.
-        calibration: likewise, in place of both.
+        factors: the model of layers' actual over predicted seconds to begin with, which also says how measurements are
+            weighed; None: `LayerFactors` with its defaults.
+        latency: the latency model that priced the plan, or its name.
+        communication: the communication model that priced the plan, or its name.
+        calibration: the calibration that priced the plan, in place of both models.
 
     Attributes:
-        plan: that runs now.
-        factors: what is known of the layers.
+        plan: the plan that runs now.
+        factors: the model of layers' actual over predicted seconds, as learned so far.
 
     Raises:
-        ValueError: numbers below what they can be; what is kept is of another plan, or was priced by other models; or
-            the plan has stages that the search doesn't offer.
+        ValueError: restart_s is below 0; `kept` or `factors` is of another plan; the plan was priced by other models;
+            or it has stages that the search doesn't offer.
     """
 
     def __init__(
@@ -122,7 +128,7 @@ class Follower:
 
     @property
     def restart_s(self) -> float:
-        """Returns the seconds that changing to another plan takes besides moving state."""
+        """Returns the seconds that changing to another plan takes besides moving the training state."""
         return self._restart_s
 
     @restart_s.setter
@@ -131,12 +137,12 @@ class Follower:
         self._restart_s = seconds
 
     def measured(self, stages_s: Sequence[float], step_s: float) -> None:
-        """Updates what is known of costs by a measured step of the plan that runs.
+        """Updates the factors from predicted to actual seconds of layers by a measured step of the plan that runs.
 
         Args:
-            stages_s: what each stage computed for, without waiting for others: all micro-batches, and what comes once a
-                step; shape (S,).
-            step_s: of the whole step.
+            stages_s: the seconds for which each of S stages computed, without waiting for others: all micro-batches,
+                and what comes once a step; shape (S,).
+            step_s: the seconds of the whole step.
 
         Raises:
             ValueError: another number of stages, or seconds that aren't finite and above 0.
@@ -157,10 +163,13 @@ class Follower:
     def decide(self, steps_left: int) -> Decision:
         """Looks for the best plan by the costs as measured so far, and returns the decision whether to move to it.
 
-        Time in a step that isn't simulated is taken to be the same share of the step under either plan.
+        The ratio of measured to simulated step is taken to be the same for both plans.
+
+        Args:
+            steps_left: how many steps are still to be trained.
 
         Raises:
-            ValueError: nothing was measured since the plan runs, or a negative number of steps.
+            ValueError: no step was measured since this plan runs, or a negative number of steps.
         """
         checks.not_negative("follower", "steps_left", steps_left)
         if not self._steps_s:

@@ -26,10 +26,10 @@ def past_run(
 
     Args:
         planned: the plan, predicted for the cluster that it ran on.
-        found: what it took there.
-        latency: the model that predicted it.
-        communication: likewise.
-        calibration: the one that they are from, if they are from one.
+        found: the measured seconds of its steps and stages on that cluster.
+        latency: the latency model that predicted it, or its name.
+        communication: the communication model that predicted it, or its name.
+        calibration: the calibration that both models are from; None: they are from none.
     """
     stages = zip(planned.timeline.stages, found.stages, found.computing_s, strict=True)
     return PastRun(

@@ -26,27 +26,29 @@ __all__ = ["PlanEstimator", "cluster_of_plan"]
 
 @final
 class PlanEstimator:
-    """An estimator of several plans for one model on one cluster; it traces once for each size of a micro-batch.
+    """An estimator of the time and memory of given plans, for one model on one cluster; it traces the model once for
+    each size of a micro-batch.
 
     Args:
-        plan: one of those that are going to be costed.
-        model: as `plan_model` takes it; None: the plan's, a known name.
-        cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
+        plan: one of the plans that are going to be estimated.
+        model: the name of a model, or a function that returns its train step; None: the plan's, a known name.
+        cluster: a cluster, the name of a machine type or the path of its file, of which as many hosts are taken as the
+            plan is for; None: the plan's cluster.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
-        communication: likewise; "auto": the plan's, if that goes by its name alone; or the calibration's, or without
-            one "alpha-beta".
-        calibration: as `plan_model` takes it; None: the plan's, if it is a bundled one, and neither a cluster
-            nor a model is given.
-        cache: as `plan_model` takes it.
+        communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
+            the calibration's, or without one "alpha-beta".
+        calibration: a bundled calibration's name, a file's path, or a `Calibration`; None: the plan's, if it is a
+            bundled one, and neither a cluster nor a latency or communication model is given.
+        cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
     Attributes:
-        prices: what plans are costed by.
-        cluster: the cluster of these prices.
+        prices: the cluster with the latency and communication models that plans are estimated by.
+        cluster: that cluster.
 
     Raises:
         ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; its model
-            is a function that isn't trusted; or as `plan_model` for the calibration.
+            is a function that isn't trusted; or the calibration is broken, or of other devices.
     """
 
     def __init__(
@@ -80,10 +82,11 @@ class PlanEstimator:
     def estimate(self, plan: Plan) -> PlanningResult:
         """Returns a plan's predicted time, memory and timeline for this model and cluster, whether or not it fits.
 
+        A plan none of whose host names the cluster has is put on the cluster's hosts in their order, if all are alike.
+
         Raises:
-            ValueError: it has no batch, or other layers than the model can be cut into; or it is on hosts that the
-                cluster hasn't: on any where hosts are unlike, on some where they are alike. Hosts of which it has none
-                are named otherwise.
+            ValueError: the plan has no batch, or another number of layers than the model can be cut into; or it is on
+                hosts, or on more devices of them, than the cluster has.
         """
         if plan.batch is None or plan.batch % plan.num_micro_batches:
             raise ValueError(
@@ -146,11 +149,11 @@ class PlanEstimator:
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     """Returns the cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine type.
 
-    A file of a whole cluster that has the plan's hosts is taken as it is. Of a plan from before plans held a summary of
-    their cluster, only the hosts that its stages name are known.
+    If `machine` is the file of a whole cluster that has the plan's hosts, that cluster is returned as it is. An old
+    plan, without a summary of its cluster, is taken to be for only the hosts that its stages name.
 
     Args:
-        plan: whose cluster it is.
+        plan: the plan.
         machine: the name of a machine type, or the path of a machine's or cluster's file; None: the plan's own.
 
     Raises:

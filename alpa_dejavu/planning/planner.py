@@ -25,9 +25,10 @@ def plan(
     """Returns the best plan for a planning task, with the next best ones and what they were made from.
 
     Args:
-        task: all that the plan follows from.
-        annotations: what is worked out of the plan besides.
-        clock: has the seconds of steps that came before; None: there were none.
+        task: all that the plan follows from: the model, the cluster, and what may be chosen.
+        annotations: what is added to the chosen plan: its confidence, unused hosts, contingencies, risk of running out
+            of memory.
+        clock: a stopwatch that has the seconds of steps of the planning that came before; None: there were none.
 
     Returns:
         The plan, the next best ones, and all that it was made from.

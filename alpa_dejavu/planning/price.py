@@ -16,7 +16,7 @@ __all__ = ["PricedPlan", "as_cheap", "check_prices", "front", "ordered", "price_
 @final
 @dataclasses.dataclass(frozen=True)
 class PricedPlan:
-    """A plan with the price of one of its steps, in the currency of the hosts' hourly prices."""
+    """A plan, with the price of one of its training steps in the currency of the hosts' hourly prices."""
 
     plan: Plan
     price: float
@@ -28,10 +28,10 @@ class PricedPlan:
 
 
 def check_prices(cluster: Cluster) -> None:
-    """Checks that the price of each host of a cluster is known.
+    """Checks that the hourly price of each host of a cluster is known.
 
     Raises:
-        ValueError: it isn't; names the hosts.
+        ValueError: some hosts have no price; names them.
     """
     unknown = [host.name for host in cluster.hosts if host.price_per_hour is None]
     if unknown:
@@ -61,7 +61,9 @@ def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
 
 
 def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
-    """Returns in a few words why a plan loses against the best one."""
+    """Returns in a few words why a plan loses against the best one: how much dearer it is if the objective is "price",
+    else what makes its step longer.
+    """
     prices = price_per_step(plan, cluster), price_per_step(best, cluster)
     if objective != "price" or not prices[0] or not prices[1]:
         return why_slower(plan, best)

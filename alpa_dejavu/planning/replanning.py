@@ -35,9 +35,9 @@ class Replanned:
 
     Attributes:
         plan: the new plan, with the same layers and schedule.
-        moves: what its hosts take in, coming from the plan before.
-        seconds: the wall time that it took to plan, but for the plan's own contingencies.
-        kept: what planning again from here needs; None for a contingency.
+        moves: the layers and bytes of training state that its hosts take in, coming from the plan before.
+        seconds: the wall time that planning took, without that for the new plan's own contingencies.
+        kept: the record of what the new plan was made from, for planning once more; None for a contingency.
     """
 
     plan: Plan
@@ -55,7 +55,7 @@ def fallback(plan: Plan, host: str) -> Replanned:
     """Returns the contingency that a plan holds ready for the loss of a host, as a plan with what moves for it.
 
     Raises:
-        ValueError: the plan isn't for that host, or has nothing ready.
+        ValueError: the plan isn't for that host, or has no contingency for its loss.
     """
     started = time.perf_counter()
     _check_hosts(plan, [host], [])
@@ -91,25 +91,26 @@ def replan(
 ) -> Replanned:
     """Returns the best plan for a changed cluster, on those hosts that have most of the training state they need.
 
-    Layers and schedule stay as they are. Of the numbers of micro-batches the best one is looked for, uphill from the
-    plan's; the model is scaled to others, since nothing is traced. Logical meshes that planning never looked at are
-    left out. The new plan says so.
+    Layers and schedule stay as they are. The number of micro-batches may change, if the user hadn't asked for the old
+    plan's: neighbouring numbers are tried as long as the step gets shorter. The model is then scaled, since nothing is
+    traced. Logical meshes for which it isn't known how the layers are sharded are left out. The new plan says so.
 
     Args:
-        plan: that ran.
-        kept: what it was made from (`alpa_dejavu.planning.kept.read_kept`).
+        plan: the plan that ran.
+        kept: the record of what it was made from, as `alpa_dejavu.planning.kept.read_kept` reads it.
         without: names of hosts that are lost.
         cluster: the new cluster, in which equal names mean the same hosts; None: the plan's.
-        slow: hosts that take so many times as long as their figures say.
+        slow: by the names of slow hosts, how many times as long as predicted their devices take.
         slicing: a slicer or its name.
-        latency: the model that priced the plan, or its name.
-        communication: likewise; "auto": as it was, where that had a name.
-        calibration: likewise, in place of both.
+        latency: the latency model that priced the plan, or its name.
+        communication: the communication model that priced the plan, or its name; "auto": the plan's, if its name is
+            enough to make it.
+        calibration: the calibration that priced the plan, in place of both models.
         memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
 
     Raises:
-        ValueError: a host that the cluster hasn't, what is kept of another plan, other models than the plan's,
-            nothing that has changed, or a memory_margin that isn't at least 0 and below 1.
+        ValueError: a host that the cluster hasn't, a record of another plan, other models than the plan's, nothing that
+            has changed, or a memory_margin that isn't at least 0 and below 1.
         NoPlanError: nothing fits.
     """
     started = time.perf_counter()

@@ -25,8 +25,8 @@ class RunnerUp:
     """A plan that was nearly chosen, and the reason why it wasn't.
 
     Attributes:
-        plan: what it is.
-        why: in a few words, why it loses.
+        plan: the plan that wasn't chosen.
+        why: a few words that say why it loses against the chosen one.
     """
 
     plan: Plan
@@ -39,15 +39,19 @@ class PlanningResult:
     """The result of planning: the best plan, with the problem, costs and timeline that it was made from.
 
     Attributes:
-        plan: the best one.
-        model, cluster, space, run: the problem that it solves.
+        plan: the best plan.
+        model: the layers, of one of the plan's micro-batches.
+        cluster: the cluster that was planned for.
+        space: the submeshes and configs that stages could have.
+        run: the plan's number of micro-batches, and its schedule.
         table: what every range of layers costs on every submesh.
         timeline: the plan's step, simulated.
-        choices: the plan's stages by their place in `table`.
+        choices: the plan's stages as indices into `table`: first and last layer, submesh, config.
         runners_up: the next best plans, best first.
-        front: where it was asked for, the plans of which no other is both as fast and as cheap, the fastest first.
-        contenders: where they were asked for, other plans that may be the best by the errors of predictions, the
-            likeliest first.
+        front: for the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first;
+            else empty.
+        contenders: where a task asks for them, other plans that may be the fastest on real devices, as far as the
+            errors of predictions tell, the one that is most worth trying first; else empty.
     """
 
     plan: Plan

@@ -19,14 +19,14 @@ class Spare:
     """The devices and seconds that one plan leaves idle on one cluster.
 
     Attributes:
-        devices: how many devices no stage is on, by the host's name; hosts with none aren't there.
-        unused_device_s: the device seconds of those in a step: each has the whole step.
-        bubble_s: for each stage, seconds of a step in which its devices wait for others; transfers that hold a device
-            up aren't counted.
-        bubble_device_s: device seconds of a step in all bubbles.
+        devices: how many devices no stage is on, by the host's name; hosts without such devices are left out.
+        unused_device_s: the device-seconds of these devices in a step: the whole step for each.
+        bubble_s: for each stage, the seconds of a step in which its devices wait for other stages; transfers that hold
+            a device up aren't counted.
+        bubble_device_s: the device-seconds of a step in all bubbles.
 
-    On a cluster whose devices are parts of one CPU none of the seconds is free, since what one device leaves idle the
-    others use: all are 0 there.
+    On a cluster whose devices are parts of one CPU all of the seconds are 0, since the others use what one device
+    leaves idle.
     """
 
     devices: Mapping[str, int] = dataclasses.field(hash=False)
@@ -44,8 +44,8 @@ def spare(plan: Plan, cluster: Cluster) -> Spare:
     """Returns the devices and seconds that a plan leaves idle on a cluster.
 
     Args:
-        plan: its stages are on hosts of the cluster.
-        cluster: the one that it was made for.
+        plan: a plan whose stages are on hosts of the cluster.
+        cluster: the cluster that the plan was made for.
 
     Raises:
         ValueError: stages are on hosts that the cluster hasn't, or take more devices of one than it has.

@@ -32,9 +32,10 @@ def layer_state(model: Model) -> FloatArray:
 
 
 def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
-    """Returns for each stage, by host name, the first device that it takes on the host, and how many.
+    """Returns for each stage, by host name, the index of the first device that it takes on the host, and how many it
+    takes.
 
-    Stages with more devices on each host take theirs first, of equal ones the last stage.
+    Stages with more devices on each host take theirs first; among equal ones the last stage does.
 
     References:
         Alpa's `get_sliced_virtual_submeshes`.
@@ -51,15 +52,16 @@ def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
 
 @final
 class Settler:
-    """A placer of a new plan's stages on those of several alike hosts that already hold most of the state they need.
+    """A placer of a new plan's stages on those of several alike hosts that already hold most of the training state they
+    need.
 
-    Hosts change places whole, so that stages that share one still do, and nothing of the plan's seconds changes.
+    All of a host's stages go to the same other host, so that nothing of the plan's seconds changes.
 
     Args:
         stages: the stages of the new plan.
         before: the stages of the plan that it follows.
-        hosts: names and numbers of devices of all hosts, lost ones too.
-        state: bytes of each layer, as `layer_state` gives them.
+        hosts: the number of devices of each host by its name, lost ones too.
+        state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2).
     """
 
     def __init__(
@@ -75,8 +77,8 @@ class Settler:
         """Returns the stages on the hosts that hold most of their state; unchanged if there are too few hosts.
 
         Args:
-            stages: those of the new plan, or the same on other hosts.
-            lost: hosts that are not there.
+            stages: the stages of the new plan, or the same on other hosts.
+            lost: the names of hosts that are lost, which no stage may be on.
         """
         asked = list(dict.fromkeys(name for stage in stages for name in stage.hosts))
         free = [n for n, name in enumerate(self._names) if name not in lost]
@@ -115,15 +117,15 @@ def moves(
 ) -> Moves:
     """Returns the training state that hosts have to take in for a new plan: what their stages need and they lack.
 
-    A host has a layer if the same of its devices held it before, divided among as many of them. ZeRO levels count: what
-    is divided among data-parallel devices, each host has a part of.
+    A host already has a layer if the same of its devices held it before, divided among as many of them. With ZeRO, each
+    host has only a part of what is divided among data-parallel devices.
 
     Args:
         before: the stages of the plan that ran.
         after: the stages of the plan that follows.
-        cluster: has the hosts of the new plan; those of the old one that it hasn't are lost.
-        state: bytes of each layer, as `layer_state` gives them.
-        lost: hosts of the cluster that are lost too.
+        cluster: has the hosts of the new plan; hosts of the old one that it hasn't are lost.
+        state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2).
+        lost: the names of hosts of the cluster that are lost too.
     """
     links = _Links(cluster, lost)
     ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
@@ -175,9 +177,14 @@ class _Links:
         self._slowest: dict[int, Link] = {}
 
     def fastest(self, sources: Sequence[str], host: str, num_bytes: float, turn: int) -> tuple[float, str | None]:
-        """Returns the least seconds to a host, and from where; without sources, those over its slowest link, and None.
+        """Returns in how many seconds some bytes can be sent to a host from the source with the fastest link, and the
+        name of that source; if no host has the bytes, the seconds over the slowest link to the host, and None.
 
-        Of many sources only some are asked, others at each turn.
+        Args:
+            sources: the names of the hosts that have the bytes; of many only 8 are looked at.
+            host: the name of the host that takes them in.
+            num_bytes: how many they are.
+            turn: the place in `sources` of the first one that is looked at.
         """
         to, links = self.places[host], self._links
         if host in sources:

@@ -30,9 +30,10 @@ class Straggler:
     """A host that takes longer than it should, or several that can't be told apart.
 
     Attributes:
-        hosts: one name, or those of hosts that share all their stages: which of them it is can't be told.
-        factor: how many times as long their stages take, beside what the others' take against their prediction.
-        stages: those that show it.
+        hosts: the host's name, or those of hosts that share all their stages: which of them is slow can't be told.
+        factor: how many times as long as they should their stages take, if other hosts' stages take as long as they
+            should.
+        stages: the indices of these stages.
     """
 
     hosts: tuple[str, ...]
@@ -59,20 +60,21 @@ def stragglers(
     least_factor: float = 1.25,
     least_steps: int = 5,
 ) -> tuple[Straggler, ...]:
-    """Returns hosts whose stages take longer than expected in most steps, beside other hosts'; the slowest first.
+    """Returns the hosts that are stragglers: in most steps their stages take longer than expected, compared with other
+    hosts' stages; the slowest first.
 
     Args:
-        plan: that ran, on at least two hosts.
-        steps_s: seconds that each stage computed for in each of some steps, shape (steps, S), such as
-            `Measured.computing_steps_s`; waiting for other stages must not be in them.
-        usual_s: what each stage took when all was well, shape (S,); None: what the plan predicts. Where two hosts are
-            all there is, a prediction that is wrong for one of them looks like a straggler, and this helps.
-        least_factor: what is less slow is no straggler.
-        least_steps: so many steps must be there.
+        plan: the plan that ran, on at least two hosts.
+        steps_s: the seconds for which each of S stages computed in each of some steps, shape (steps, S); waiting for
+            other stages must not be in them.
+        usual_s: the seconds of each stage when all was well, shape (S,); None: what the plan predicts. If there are
+            only two hosts, a prediction that is wrong for one of them looks like a straggler; these seconds prevent it.
+        least_factor: how many times as long as expected a straggler's stages take at least.
+        least_steps: how many steps must be given at least.
 
     Raises:
         ValueError: seconds of another number of stages, too few steps, seconds that aren't finite and above 0, or a
-            factor that isn't above 1.
+            least_factor that isn't above 1.
     """
     measured, usual = np.asarray(steps_s, dtype=np.float64), np.asarray(usual_s or expected_s(plan), dtype=np.float64)
     count = len(plan.stages)
@@ -118,15 +120,15 @@ def _straggler(
 def planned_around(plan: Plan, kept: Kept, found: Sequence[Straggler]) -> Replanned:
     """Returns the plan that would be chosen now, with the stragglers' devices taken to be as slow as measured.
 
-    Of hosts that can't be told apart, all are taken to be slow.
+    If it can't be told which of several hosts is slow, all of them are taken to be.
 
     Args:
-        plan: the one that runs.
-        kept: what it was made from.
+        plan: the plan that runs.
+        kept: the record of what it was made from.
         found: the stragglers, at least one.
 
     Raises:
-        ValueError: as `replan`.
+        ValueError: no straggler, one that the cluster hasn't, or a record of another plan.
         NoPlanError: nothing fits.
     """
     slow: dict[str, float] = {}

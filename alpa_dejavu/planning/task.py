@@ -30,7 +30,7 @@ OBJECTIVES = ("time", "price", "pareto")
 
 
 class StageSpace(abc.ABC):
-    """A rule for which submeshes and configs stages may have, on any part of a cluster."""
+    """A rule for which submeshes and configs (logical mesh, remat, ZeRO) stages may have, on any part of a cluster."""
 
     @abc.abstractmethod
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
@@ -44,13 +44,14 @@ class StageSpace(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class SpaceRules(StageSpace):
-    """A stage space with the submeshes and configs that `alpa_dejavu.clusters.space.search_space` gives.
+    """A rule by which stages may have every submesh of a named kind, in every split into data and tensor parallelism.
 
     Attributes:
-        submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
-        remat: of "none" and "layer".
-        zero: of the ZeRO levels 0, 2 and 3.
-        imbalance: as `SearchSpace.allowed_imbalance`.
+        submeshes: "power_of_two" (1, 2, 4 ... devices of a host, then 1, 2, 4 ... hosts), "small_power_of_two" (at most
+            4 hosts) or "all".
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
     """
 
     submeshes: str = "power_of_two"
@@ -66,11 +67,11 @@ class SpaceRules(StageSpace):
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenSpace(StageSpace):
-    """A stage space with the submeshes and configs that somebody gives for a whole cluster, as Alpa does.
+    """A rule by which stages have the submeshes and configs that somebody, such as Alpa, gives for a whole cluster.
 
     Attributes:
-        given: the submeshes, which may be on any hosts.
-        by_kinds: whether a submesh stands once for each choice of unlike hosts that it may be on.
+        given: the submeshes, which may be on any hosts, with their configs.
+        by_kinds: whether a submesh is listed once for each choice of unlike hosts that it may be on.
     """
 
     given: SearchSpace
@@ -96,16 +97,17 @@ class GivenSpace(StageSpace):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """The candidate plans that a chooser found for a task, with what must be said of them.
+    """The candidate plans that a search, or another chooser, found for a planning task, with notes on them.
 
     Attributes:
         candidates: the plans worth comparing, each simulated, the best one by the chooser's own judgement first.
         notes: sentences that the chosen plan has to carry.
-        strategy: who chose, as `alpa_dejavu.planning.strategies` names them; empty: this package's own search.
-        runs_on_alpa: False of plans that are estimated only.
-        margin: of memory, where measured peaks have changed the task's.
-        errors: what measurements have told of errors; None: nothing was measured.
-        resolver: that `errors` are of.
+        strategy: the name of the strategy that chose, as `alpa_dejavu.planning.strategies` has it; empty: this
+            package's own search.
+        runs_on_alpa: whether Alpa can run the plans; if not, they are estimated only.
+        margin: the rule for how much memory stays free, as measured peaks have changed it; None: the task's.
+        errors: the distribution of prediction errors after stages were measured; None: nothing was measured.
+        resolver: the object that has numbered the errors in `errors`.
         measured: the stages whose peaks of memory were measured.
     """
 
@@ -127,18 +129,20 @@ class Chooser(abc.ABC):
         """Returns the candidate plans for a task that are worth comparing, the best first; none if nothing fits.
 
         Args:
-            task: that is to be solved.
-            clock: takes the seconds of each step of the planning.
+            task: the planning task that is to be solved.
+            clock: a stopwatch, which adds up the seconds of each step of the planning.
         """
 
     @abc.abstractmethod
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on a part of the cluster, with the first candidate's number of layers, or None.
+        """Returns the best plan on a part of the cluster, with as many layers as the first plan found for the whole
+        cluster; None if nothing fits.
 
         Args:
-            task: with that part as its cluster.
-            found: candidates on the whole cluster; the first one's shape is a place to begin at.
-            clock: takes the seconds of each step of the planning.
+            task: the planning task, with that part of the cluster as its cluster.
+            found: the candidate plans on the whole cluster; the search may begin at the first one's numbers of layers
+                and micro-batches.
+            clock: a stopwatch, which adds up the seconds of each step of the planning.
         """
 
 
@@ -150,18 +154,19 @@ class PlanningTask:
     Attributes:
         source: the model, at any number of layers and micro-batch.
         prices: the cluster, and the latency and communication models that price stages on it.
-        batch: samples of a step; None: nobody knows, and the source's model is of a micro-batch.
+        batch: samples of a step; None: it isn't known, and the source's model is of a micro-batch.
         layers: numbers of layers that may be chosen, ascending.
         micro_batches: numbers of micro-batches that may be chosen, ascending.
         chooser: the search, strategy or given stages that candidates come from.
         space: the submeshes and configs that stages may have.
         schedule: one of Alpa's pipeline schedules.
         slicer: the search over cuts and submeshes.
-        margin: memory that plans leave free.
-        objective: one of `OBJECTIVES`.
-        correction: past runs, which correct predicted seconds; None: nothing does.
-        before: the plan that runs now; the new one takes those hosts that have most of what it needs. None: none runs.
-        priced_by: the choices that the plan has to tell; None: nobody told them.
+        margin: the rule for how much of each device's memory plans leave free.
+        objective: what the plan is to be best in: "time", "price" or "pareto" (both).
+        correction: a model, from past runs, that corrects predicted seconds; None: nothing corrects them.
+        before: the plan that runs now; the new one takes those hosts that already hold most of the training state that
+            it needs. None: none runs.
+        priced_by: the options of the planning, to be written into the plan; None: they aren't known.
         factors: how many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
         contenders: so many plans that may be the best are handed over at most, the chosen one among them.
     """
@@ -198,7 +203,7 @@ class PlanningTask:
         return dataclasses.replace(self, prices=dataclasses.replace(self.prices, cluster=cluster))
 
     def micro_batch(self, count: int) -> int:
-        """Returns the samples of each micro-batch when the batch is cut into so many; 1 if the batch isn't known."""
+        """Returns the samples of each micro-batch when the batch is cut into `count`; 1 if the batch isn't known."""
         return 1 if self.batch is None else self.batch // count
 
     def adjusted(self, table: CostTable) -> CostTable:

@@ -26,19 +26,22 @@ __all__ = ["TracedModel"]
 
 @final
 class TracedModel(ModelSource):
-    """A model source that traces a function, or takes what a cache knows of it.
+    """A source of a model, cut into any number of layers for any micro-batch, that traces a function or reads what a
+    cache has of it.
 
-    Models by name are found in the cache by their name, without a trace; others by the content of their trace. What is
-    found there is to the bit what is made without.
+    Models by name are found in the cache by their name, without a trace; others by the content of their trace. A model
+    from the cache is the same to the bit as one that is traced anew.
 
     Args:
-        model: as `alpa_dejavu.layers.trace` takes it.
-        micro_batch: samples in the micro-batch that `numbers_of_layers` goes by, and `scaled` where nothing is exact.
-        cache: of what was learned before; None: nothing is found, and nothing kept.
-        lap: told the name of what has just been done: "import", "trace", "features", "cache".
+        model: a function that takes a batch size and returns a train step with its arguments; or its name,
+            "module:function" or one of `alpa_dejavu.layers.models`.
+        micro_batch: samples in the micro-batch for which the model is traced first, and from which it is scaled unless
+            another one was traced.
+        cache: the cache of models; None: nothing is read from a cache or written to one.
+        lap: a function that is called with the name of what has just been done: "import", "trace", "features", "cache".
 
     Raises:
-        ValueError: a micro-batch without samples; and what `trace` raises, as soon as the model has to be traced.
+        ValueError: a micro-batch without samples; and, once the model has to be traced, a function that can't be.
     """
 
     traces = True
@@ -80,9 +83,9 @@ class TracedModel(ModelSource):
         return tuple(dict.fromkeys(most[number] for number in wanted))
 
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Returns whether the model with so many layers and samples is at hand or in the cache, so needs no trace.
+        """Returns whether the model with so many layers and samples in a micro-batch is at hand or in the cache.
 
-        The cache knows models without a known name by their trace, so these must have been traced.
+        The cache finds a model that has no known name by its trace; such a one counts only if it was traced already.
         """
         if (num_layers, micro_batch) in self._models:
             return True
@@ -93,7 +96,7 @@ class TracedModel(ModelSource):
         """Returns the model cut into so many layers, traced for exactly so many samples in a micro-batch.
 
         Raises:
-            ValueError: it can't be cut so, or a micro-batch without samples.
+            ValueError: the model can't be cut into so many layers, or a micro-batch without samples.
         """
         place = num_layers, checked_micro_batch(micro_batch)
         if place not in self._models:
@@ -101,9 +104,10 @@ class TracedModel(ModelSource):
         return self._models[place]
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the model for so many samples in a micro-batch, scaled from the nearest number asked of `exact`.
+        """Returns the model for so many samples in a micro-batch, scaled from the nearest number of samples for which
+        it was traced (or read from the cache) in this process.
 
-        What the cache has besides doesn't count, so that a plan doesn't hang on what was planned before.
+        Other entries of the cache aren't looked at, so that a plan doesn't depend on what was planned before.
         """
         given = [exact for number, exact in self._models if number == num_layers]
         nearest = _nearest(given or [self.micro_batch], checked_micro_batch(micro_batch))
@@ -186,11 +190,11 @@ class _Facts:
 
     @classmethod
     def of(cls, data: Any) -> _Facts:
-        """Returns the facts that `data` has made such data of."""
+        """Returns the facts on a model (whether it trains, how many layers it can be cut into) from their JSON data."""
         return cls(bool(data["training"]), {int(wanted): int(most) for wanted, most in data["most_layers"].items()})
 
     def data(self) -> dict[str, Any]:
-        """Returns the facts as JSON's data."""
+        """Returns as JSON data the facts on a model: whether it trains, and how many layers it can be cut into."""
         return {"training": self.training, "most_layers": {str(key): most for key, most in self.most_layers.items()}}
 
 

@@ -17,9 +17,11 @@ __all__ = ["cost_map"]
 
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:
-    """Returns the heat map, for each submesh, of the seconds of all ranges of layers at their cheapest config.
+    """Returns a chart of a plan's cost table: for each submesh a heat map of the seconds that a stage of any range of
+    layers takes with its cheapest config.
 
-    The submesh with most of the plan's stages is shown first; the stages are marked.
+    The submesh with most of the plan's stages is shown first, and the plan's stages are marked. The chart is plotly's
+    JSON data.
     """
     submeshes, stages = planned.space.submeshes, planned.plan.stages
     places = [site_of(stage, planned.space, planned.cluster) for stage in stages]

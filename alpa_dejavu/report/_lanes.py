@@ -16,7 +16,8 @@ __all__ = ["lanes"]
 def lanes(timeline: Timeline) -> dict[str, Any]:
     """Returns a timeline as the data that `timeline.js` draws: each stage's tasks, collectives and sends in a step.
 
-    Times are little-endian float32 in base64, of shape (S, B, 2), for the update (S, 2); NaN where there is no task.
+    Starts and ends of tasks in seconds are little-endian float32 in base64, of shape (S, B, 2) for S stages and B
+    micro-batches, for the update (S, 2); NaN where there is no task.
     """
     stages = timeline.stages
     return {

@@ -21,9 +21,11 @@ _Field = tuple[str, str]
 
 
 def link_chart(planned: PlanningResult) -> dict[str, Any] | None:
-    """Returns a map of the rates of links between hosts with the plan on it; None if they are alike, or a host unknown.
+    """Returns a chart of the rates of links between hosts, with marks for the links that a plan uses; None if all links
+    are alike, or the plan has a host that the cluster hasn't.
 
-    Squares are links among the devices of one stage, circles those from a stage to the next, forward.
+    Squares mark the links among the devices of one stage, circles those from a stage to the next, forward. The chart is
+    plotly's JSON data.
     """
     cluster, stages = planned.cluster, planned.plan.stages
     names = [host.name for host in cluster.hosts]

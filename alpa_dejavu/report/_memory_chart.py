@@ -20,7 +20,9 @@ _POINTS = 1200
 
 
 def memory_chart(timeline: Timeline) -> dict[str, Any]:
-    """Returns the chart of each stage's memory over a step, with a dashed line for each memory limit."""
+    """Returns a chart of the memory of each stage's devices over a step, with a dashed line for each memory limit, as
+    plotly's JSON data.
+    """
     figure = go.Figure()
     held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     for n, color in enumerate(stage_colors(timeline.num_stages)):

@@ -66,7 +66,7 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
 
 
 def runner_up_rows(planned: PlanningResult) -> Table:
-    """Returns a table of the plan and the next best ones, and why they lose; no rows where nothing was compared."""
+    """Returns a table of a chosen plan and the next best ones, and why these lose; no rows if nothing was compared."""
     if not planned.runners_up:
         return {"heads": [], "rows": []}
     rows = [["1", described(planned.plan), units.seconds(planned.plan.step_s), "", "the plan of this page"]]
@@ -98,7 +98,9 @@ def described(plan: Plan) -> str:
 
 
 def sensitivity_rows(plan: Plan) -> Table:
-    """Returns a table of how a plan's step depends on each of its parts, such as compute; what helps most is first."""
+    """Returns a table of how a plan's step depends on the speed of its devices, links and stages; what helps most is
+    first.
+    """
     rows = [
         [one.what, f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", units.seconds(one.twice_s)]
         for one in sensitivities(plan)

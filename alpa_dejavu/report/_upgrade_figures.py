@@ -30,7 +30,14 @@ _Pairs: TypeAlias = list[tuple[int, int]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A kind of devices or links of a cluster; `at` returns the prices where they are so many times as fast."""
+    """A kind of devices or links of a cluster that might become faster.
+
+    Attributes:
+        what: its name.
+        part: "devices" or "links".
+        at: a function of a factor that returns the cluster, with its cost models, in which they are so many times as
+            fast.
+    """
 
     what: str
     part: str
@@ -47,14 +54,18 @@ class _Quicker(LatencyModel):
     factor: float
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the seconds of each operator on a faster device: those on the present one over the speed-up."""
+        """Returns the seconds of each operator on a device that was made faster by a factor: those on the present
+        device, divided by that factor.
+        """
         known = self.before.get(device)
         found = self.model.predict(operators, device if known is None else known)
         return found if known is None else Latency(found.mean_s / self.factor, found.spread_s / self.factor)
 
 
 def resources(given: Prices) -> Iterator[Resource]:
-    """Yields each type of device, and each kind of link within and between hosts, whose speed may change."""
+    """Yields each type of device of a cluster, and each kind of link within and between its hosts, as something that
+    might become faster.
+    """
     cluster = given.cluster
     names = list(dict.fromkeys(host.device.name for host in cluster.hosts))
     for name in names:
@@ -97,13 +108,21 @@ def _links(cluster: Cluster) -> dict[str, _Pairs]:
 
 
 def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Figure:
-    """Returns the times of a plan's stages where a kind of devices or links is a little faster, slower, or doubled."""
+    """Returns the times of a plan's stages if one kind of devices or links is a little faster, a little slower, or
+    twice as fast.
+
+    Args:
+        resource: the kind of devices or links.
+        times: a function that returns the times of the plan's stages on a cluster with its cost models.
+    """
     better, worse, twice = (times(resource.at(factor)) for factor in (math.exp(_UNIT), math.exp(-_UNIT), 2.0))
     return Figure(resource.what, resource.part, better, worse, twice, _UNIT)
 
 
 def layer_figures(planned: PlanningResult) -> Iterator[tuple[int, Figure]]:
-    """Yields each layer with the times of the plan's stages where its operators take a little less, more, or half."""
+    """Yields for each layer of a plan its number, and the times of the plan's stages if this layer's operators take a
+    little less, a little more, or half as long.
+    """
     times, seconds = plan_times(planned.plan), own_seconds(planned.table)
     for n, stage in enumerate(planned.choices):
         for layer in range(stage.first, stage.last + 1):

@@ -47,11 +47,13 @@ class Explanation:
     """An explanation of why a step of a plan takes as long as it does.
 
     Attributes:
-        bound: a sentence that says what most of the step is.
-        parts: seconds of the average device, by `breakdown.PARTS`.
+        plan: the plan.
+        bound: a sentence that says on what most of the step is spent.
+        parts: how many seconds of the step the average device spends on computing, collectives, transfers, work once a
+            step, and waiting, by the name of each.
         notes: sentences about the slowest stage and the fullest memory.
-        what_if: changes, the one that helps most first.
-        sensitivities: how the step depends on devices, links and layers, what helps most first.
+        what_if: changes to the plan with the step after each, the one that helps most first.
+        sensitivities: how the step depends on the speed of devices, links and layers, what helps most first.
     """
 
     plan: Plan
@@ -65,19 +67,21 @@ class Explanation:
 def explain(
     plan: Plan, kept: Kept | None = None, *, calibration: str | os.PathLike[str] | Calibration | None = None
 ) -> Explanation:
-    """Returns an explanation of a plan's step time by the plan's own figures; nothing is traced.
+    """Returns an explanation of why a plan's step takes as long as it does, and of what would help; nothing is traced.
 
-    Where all devices share one CPU nothing waits idly: a change saves what it takes out of the average device's work.
+    If all devices share one CPU, none waits idly: a change then saves the seconds that it takes out of the average
+    device's work.
 
     Args:
-        plan: what is explained.
-        kept: what it was made from (`alpa_dejavu.planning.kept.read_kept`): the derivatives are then by bandwidths,
-            types of devices and layers too, with the best plan where one of them is twice as good.
-        calibration: by which the plan is explained, with `kept`; None: the one that it was priced by. By another one
-            the plan is priced anew, and its notes say so.
+        plan: the plan that is explained, by the times of its stages.
+        kept: the record of what it was made from, as `alpa_dejavu.planning.kept.read_kept` reads it: with it the
+            explanation also says how the step depends on bandwidths, types of devices and layers, and which plan would
+            be the best if one of them were twice as good. None: it isn't known.
+        calibration: with `kept`, the calibration that the plan is explained by; None: the one that it was priced by.
+            By another one the plan is priced anew, and its notes say so.
 
     Raises:
-        ValueError: what is kept is of another plan, or was priced by other models than the plan's calibration has.
+        ValueError: the record is of another plan, or the plan was priced by other models than its calibration has.
     """
     if kept is not None and calibration is not None:
         from alpa_dejavu.planning.kept_task import repriced

@@ -37,8 +37,9 @@ class Upgrades:
     """The changes to devices, links and layers that would shorten a plan's step, with what they would save.
 
     Attributes:
-        found: the derivatives by devices, bandwidths and layers; with `best_s` where the best plan was looked for.
-        now: another plan that is better as things are; None: there is none.
+        found: how the step depends on the speed of each type of devices, kind of links and layer; for those that help
+            most, with the best plan if it is twice as fast.
+        now: another plan that is better without any change; None: there is none.
     """
 
     found: tuple[Sensitivity, ...]
@@ -57,16 +58,17 @@ def upgrades(
     """Returns how a plan's step depends on devices, links and layers, and the best plan where one is twice as good.
 
     Args:
-        plan: that is looked at.
-        kept: what it was made from.
+        plan: the plan whose step might get shorter.
+        kept: the record of what it was made from.
         slicing: a slicer or its name.
-        latency: the model that priced the plan, or its name.
-        communication: likewise; "auto": as it was, where that had a name.
-        calibration: likewise, in place of both.
+        latency: the latency model that priced the plan, or its name.
+        communication: the communication model that priced the plan, or its name; "auto": the plan's, if its name is
+            enough to make it.
+        calibration: the calibration that priced the plan, in place of both models.
 
     Raises:
-        ValueError: what is kept is of another plan, was priced by other models than these, or knows nothing of a
-            logical mesh that the plan has.
+        ValueError: the record is of another plan, the plan was priced by other models than these, or the record doesn't
+            say how layers are sharded on a logical mesh that the plan has.
     """
     given = kept_prices(plan, kept, None, latency, communication, calibration)
     looker = _Looker(plan, kept, given, slicer(slicing))
@@ -103,20 +105,31 @@ class _Looker:
         )  # fmt: skip
 
     def times(self, given: Prices) -> Times:
-        """Returns the times that the plan's stages take by other prices."""
+        """Returns the times of a plan's stages on a cluster with other figures or cost models (`given`)."""
         return plan_times(self._estimated(given).plan)
 
     def task(self, given: Prices) -> PlanningTask:
-        """Returns the planning task whose answer is the best plan by some prices."""
+        """Returns the planning task that looks for the best plan on a cluster with other figures or cost models
+        (`given`).
+        """
         return kept_task(self._plan, self._kept, given, self._search)
 
     def with_best(self, one: Sensitivity, task: PlanningTask) -> Sensitivity:
-        """Returns the figure with the best plan of a task and its step, if that plan is better than the given one."""
+        """Returns the entry on a change to devices, links or layers with the best plan after that change added to it,
+        and that plan's step; if it isn't better than the present plan after the change, with the present one's step.
+
+        Args:
+            one: the entry, which says how the present plan's step depends on what is changed.
+            task: the planning task after the change.
+        """
         best = self.best(task, below_s=one.twice_s)
         return dataclasses.replace(one, best_s=one.twice_s if best is None else best.step_s, best=best)
 
     def best(self, task: PlanningTask, below_s: float) -> Plan | None:
-        """Returns the best plan of a task if its step is below so many seconds, on the scale of the plan's own."""
+        """Returns the best plan for a planning task if its step is below `below_s` seconds, else None.
+
+        Its step is multiplied by the ratio of the present plan's own step to the step that is estimated for it here.
+        """
         try:
             found = best_plan(task, annotations=()).plan
         except NoPlanError:

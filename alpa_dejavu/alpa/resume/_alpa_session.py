@@ -16,14 +16,14 @@ class AlpaSession(Session):
     """A session that trains with Alpa's pipelines and distributed checkpoints, on the Ray cluster that this program is
     connected to.
 
-    The hosts of the plan are those of the cluster in Alpa's order: that of `contingencies`, if the plan has any. The
-    last checkpoint stays in the folder.
+    The hosts that the first plan uses, in the order that its cluster has them, are taken to be Alpa's hosts in their
+    order. The last checkpoint stays in the folder.
 
     Args:
-        step: from a state and a batch to the next state and the loss; gradients by jax or by Alpa.
-        state: makes the first state. It must make the same one each time.
-        batch: from the number of a step to its batch. It must make the same one each time.
-        folder: of the checkpoints; all hosts must have it, at the same path.
+        step: a function from a state and a batch to the next state and the loss; gradients by jax or by Alpa.
+        state: a function that makes the first state. It must make the same one each time.
+        batch: a function from the number of a step to its batch. It must make the same one each time.
+        folder: the folder of the checkpoints; all hosts must have it, at the same path.
     """
 
     def __init__(
@@ -43,11 +43,12 @@ class AlpaSession(Session):
         return self._training.state
 
     def start(self, plan: Plan, checkpoint: int | None) -> None:
-        """Connects Alpa to the plan's hosts, compiles, and takes the state from a checkpoint, or a fresh one (None).
+        """Connects Alpa to a plan's hosts, compiles the training step, and restores the training state from the
+        checkpoint written after so many steps (`checkpoint`); None: makes a fresh state.
 
         Raises:
             RuntimeError: the program isn't connected to Ray, or the cluster hasn't the plan's hosts.
-            ValueError: the plan doesn't fit the step.
+            ValueError: the plan doesn't fit the training step.
         """
         self._training.start(plan, checkpoint)
 
@@ -56,18 +57,23 @@ class AlpaSession(Session):
         return self._training.step(number)
 
     def noted_step(self, number: int) -> tuple[float, StepNotes]:
-        """Runs a training step with each instruction noted; returns its loss, and when each stage did what.
+        """Runs a training step and notes when each instruction of its stages begins and ends; returns the step's loss,
+        and these notes.
 
-        Such a step takes longer than others: each computation is waited for.
+        Such a step takes longer than others, as each computation is waited for.
         """
         return self._training.noted_step(number)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> None:
-        """Has the workers of each stage run on these cores of their host alone, until the next start."""
+        """Has the workers of each stage run on only the given CPU cores of their host, until the next start.
+
+        Args:
+            cores: for each stage the numbers of its cores.
+        """
         self._training.pin(cores)
 
     def save(self, number: int) -> None:
-        """Writes a checkpoint of the state after so many steps; older checkpoints are removed once it is complete."""
+        """Writes a checkpoint of the training state after `number` steps, and then removes older checkpoints."""
         self._training.save(number)
 
     def stop(self) -> None:
@@ -75,7 +81,7 @@ class AlpaSession(Session):
         self._training.stop()
 
     def lost(self) -> Sequence[str]:
-        """Returns the names of those hosts of the plan started first whose nodes Ray counts as dead."""
+        """Returns the names of the hosts whose nodes Ray counts as dead, of those that the first started plan had."""
         return self._training.lost()
 
     def suspects(self, error: Exception) -> bool:

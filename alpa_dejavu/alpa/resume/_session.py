@@ -15,11 +15,13 @@ class HostsLostError(RuntimeError):
 
 
 class Session(abc.ABC):
-    """The interface of a training on some cluster, which `train` drives; `AlpaSession` trains by Alpa."""
+    """The interface of a training on a cluster, with checkpoints, that a loop can go on with after hosts are lost."""
 
     @abc.abstractmethod
     def start(self, plan: Plan, checkpoint: int | None) -> None:
-        """Connects to the plan's hosts, compiles, and takes the state from a checkpoint, or a fresh one (None)."""
+        """Connects to a plan's hosts, compiles the training step, and reads the training state from the checkpoint
+        written after so many steps (`checkpoint`); None: makes a fresh state.
+        """
 
     @abc.abstractmethod
     def step(self, number: int) -> float:
@@ -27,15 +29,15 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def save(self, number: int) -> None:
-        """Writes a checkpoint of the state after so many steps; it is complete when this returns."""
+        """Writes a checkpoint of the training state after `number` steps; it is complete when this returns."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Lets go of the cluster, in whatever state it is; raises nothing, and may be called again."""
+        """Ends the use of the cluster by the training, in whatever state; raises nothing, and may be called again."""
 
     @abc.abstractmethod
     def lost(self) -> Sequence[str]:
-        """Returns the names of those hosts of the plan started first that are gone."""
+        """Returns the names of the hosts that are lost, of those that the first started plan had."""
 
     @abc.abstractmethod
     def suspects(self, error: Exception) -> bool:
@@ -49,16 +51,16 @@ class Session(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """A recovery from a loss of hosts, and what that cost.
+    """A recovery of a training from a loss of hosts, and what that cost.
 
     Attributes:
-        hosts: their names.
+        hosts: the names of the lost hosts.
         failed_step: the step that was going on, or the next one.
-        resumed_step: the one that training went on with: that after the last checkpoint.
-        seconds: from the start of what failed to the end of the first step afterwards.
-        noticed_s: the part of it until the hosts were known to be lost.
-        started_s: the part of it from then until the new plan was ready to run.
-        step_s: predicted seconds of a step by the new plan.
+        resumed_step: the step that training went on with, which is the one after the last checkpoint.
+        seconds: the seconds from the start of what failed to the end of the first step afterwards.
+        noticed_s: the part of these until the hosts were known to be lost.
+        started_s: the part of these from then until the new plan was ready to run.
+        step_s: the predicted seconds of a step by the new plan.
     """
 
     hosts: tuple[str, ...]
@@ -81,8 +83,8 @@ class Trained:
     """The result of a training: its losses, its last plan, and what happened on the way.
 
     Attributes:
-        losses: those of the steps, shape (steps,); of steps done twice, the second time's.
-        plan: the one that was run last.
+        losses: the loss of each step, shape (steps,); for steps that were done twice, the second loss.
+        plan: the plan that was run last.
         recoveries: one for each time that hosts were lost.
     """
 

@@ -25,12 +25,13 @@ _POLL_S = 0.2
 @final
 @dataclasses.dataclass(frozen=True)
 class WallClock:
-    """The clock that `train` goes by when it waits.
+    """A clock by which a training loop measures time, waits, and ends steps that hang.
 
     Attributes:
-        now_s: tells seconds from any beginning.
-        sleep: waits for so many seconds.
-        after: gives a timer; once started, it calls a function after so many seconds unless it is cancelled before.
+        now_s: a function that returns the time in seconds, from any beginning.
+        sleep: a function that waits for so many seconds.
+        after: a function that makes a timer; once started, it calls a function after so many seconds unless it is
+            cancelled before.
     """
 
     now_s: Callable[[], float] = time.monotonic
@@ -53,21 +54,26 @@ def train(
     """Trains by a plan and, where hosts are lost, goes on by itself from the last checkpoint with those that are left.
 
     Args:
-        session: what trains.
-        plan: with contingencies.
-        steps: how many.
-        every: after each so many steps a checkpoint is written.
-        kept: what the plan was made from, for the loss of several hosts; without it one host may be lost.
-        most_losses: after so many times that hosts were lost, the next time ends the training.
-        notice_s: how long after an error is waited for a host to be known as lost.
-        step_timeout_s: what hangs longer is interrupted, as if it had failed; None: nothing is.
-        clock: by which these times go; None: this machine's.
+        session: the object that runs steps and writes checkpoints on the cluster.
+        plan: the plan to train by; its contingencies are the plans for the loss of one host.
+        steps: how many steps to train.
+        every: a checkpoint is written each time that so many steps are done.
+        kept: the record of what the plan was made from, to plan again when several hosts are lost; None: only one host
+            may be lost.
+        most_losses: how many times hosts may be lost; the next time ends the training.
+        notice_s: how many seconds after an error to wait until a host is known as lost.
+        step_timeout_s: the seconds after which a step or checkpoint that hangs is interrupted, as if it had failed;
+            None: none is interrupted.
+        clock: the clock by which these seconds are counted; None: this machine's.
+
+    Returns:
+        The losses, the plan that was run last, and the recoveries.
 
     Raises:
-        ValueError: numbers below 1.
+        ValueError: steps or every below 1, or most_losses below 0.
         HostsLostError: hosts are lost, and there is no plan without them, or it has happened too often.
-        TimeoutError: a step took too long, though all hosts are there.
-        Exception: whatever else goes wrong, as it is.
+        TimeoutError: a step took too long, though no host is lost.
+        Exception: any other error of the session is passed on.
     """
     if min(steps, every) < 1 or most_losses < 0:
         raise ValueError(f"steps is {steps}, every {every}, most_losses {most_losses}: give at least 1, 1 and 0")
@@ -110,7 +116,7 @@ class _Loop:
         self._timed_out = threading.Event()
 
     def run(self) -> None:
-        """Trains from the last checkpoint to the end."""
+        """Starts the session at the last checkpoint, and runs the training steps from there to the last one."""
         session = self._session
         self._began_s = self._clock.now_s()
         session.start(self._plan, self._checkpoint or None)
@@ -130,12 +136,18 @@ class _Loop:
                 self._checkpoint = self._done
 
     def result(self) -> Trained:
-        """Returns the result of a training that has run to its end."""
+        """Returns the losses, last plan and recoveries of a training that has run to its end."""
         losses = tuple(self._losses[n] for n in range(self._steps))
         return Trained(losses, self._plan, tuple(self._recoveries))
 
     def recover(self, error: Exception) -> None:
-        """Gets ready to run again after an error; raises it where no host is lost."""
+        """Makes a plan for the hosts that are left after an error, so that training can run again; raises the error if
+        no host is lost.
+
+        Raises:
+            HostsLostError: there is no plan without the lost hosts, or hosts were lost too often.
+            TimeoutError: a step took too long, though no host is lost.
+        """
         gone = self._gone(error)
         if not gone:
             if self._timed_out.is_set():

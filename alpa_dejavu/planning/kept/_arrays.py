@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def packed(array: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> dict[str, Any]:
-    """Returns an array as JSON data: its shape, and its numbers as little-endian bytes in base64.
+    """Returns an array of whole numbers as JSON data: its shape, and its numbers as little-endian bytes in base64.
 
     >>> packed(np.array([[1, 2]]), np.int8)
     {'shape': [1, 2], 'numbers': 'AQI='}

@@ -44,8 +44,8 @@ def model_of_entry(data: Mapping[str, Any], solve: Solved) -> Model:
     """Returns the model, with its shardings, that JSON data made by `entry_of` describe.
 
     Args:
-        data: those of a model.
-        solve: solves for meshes that weren't asked for.
+        data: the JSON data.
+        solve: a function that shards the layers on a logical mesh that isn't in the data.
     """
     model = model_of(data["model"])
     kept = data["sharding"]

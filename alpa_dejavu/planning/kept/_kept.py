@@ -20,13 +20,15 @@ class Kept:
     """A record, kept beside a plan, of all that planning again needs, but for the latency and communication models.
 
     Attributes:
-        model: its layers, for a micro-batch of the run; `sharding` knows the meshes that it was asked for.
-        cluster: the one that the plan is for.
-        run: its micro-batches and schedule.
+        model: the model's layers, for a micro-batch of the run, and how they are sharded on the logical meshes that
+            planning looked at.
+        cluster: the cluster that the plan is for.
+        run: the plan's number of micro-batches, and its schedule.
         batch: the samples of a step.
-        remat, zero: what stages may have.
-        submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
-        imbalance: as `SearchSpace.allowed_imbalance`.
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
+        imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
         models: the latency and the communication model that priced the plan, by the names of their classes.
         memory_margin: the share of the memory that the plan left free; None: the hosts' own.
     """
@@ -44,10 +46,10 @@ class Kept:
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
-        """Returns the record for planning again of a plan that was just made.
+        """Returns the record, for planning again, of what a plan that was just made follows from.
 
         Raises:
-            ValueError: the plan's batch isn't known, or its costs are no longer there.
+            ValueError: the plan's batch isn't known, or the costs of its stages aren't.
         """
         costs, batch = planned.table.stage_costs, planned.plan.batch
         if costs is None or batch is None:
@@ -66,7 +68,9 @@ class Kept:
         )
 
     def knows(self, config: MeshConfig) -> bool:
-        """Returns whether it is known how layers are sharded on a config's mesh; a model without sharding fits any."""
+        """Returns whether this record says how layers are sharded on a config's logical mesh; True for any mesh if it
+        has no sharding at all.
+        """
         known = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
         return known is None or bool(known(config))
 

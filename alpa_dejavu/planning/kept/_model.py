@@ -67,7 +67,8 @@ def model_of(data: Mapping[str, Any]) -> Model:
     """Returns the model, without its sharding, that JSON data made by `model_data` describe.
 
     Raises:
-        ValueError: there are so many layers that what is told of each range of them takes too much memory.
+        ValueError: there are so many layers that one number for each range of layers takes too much memory, or the data
+            are broken.
     """
     count = len(data["layers"])
     if 8 * count**2 > most_bytes():

@@ -41,8 +41,8 @@ class Written:
     """The files that were written when a plan was saved: its own, and that of what planning again needs.
 
     Attributes:
-        files: the plan's, and that of what is kept, if it is.
-        lacking: why nothing is kept; empty: it is, or there was nothing to keep.
+        files: the plan's file, and the file for planning again, if that was written.
+        lacking: why nothing was kept for planning again; empty: it was, or there was nothing to keep.
     """
 
     files: tuple[pathlib.Path, ...]
@@ -50,7 +50,7 @@ class Written:
 
 
 def kept_path(plan: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the path of the file, beside a plan's, for what planning again needs, whether or not it exists.
+    """Returns the path of the file beside a plan's file that holds what planning again needs, whether or not it exists.
 
     >>> kept_path("plans/gpt.json").name
     'gpt.json.kept.json.gz'
@@ -65,18 +65,20 @@ def kept_files(plan: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path
 
 
 def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str]) -> Written:
-    """Writes a plan's file, and beside it what planning again needs: a crash leaves the old pair or the new one.
+    """Writes a plan's file, and beside it a file with what planning again needs: a crash leaves both old files or both
+    new ones.
 
-    Where the file is no regular one, as /dev/stdout, or there is more to keep than would be read again, the plan alone
-    is written.
+    If the path is no regular file, as /dev/stdout, or there is more to keep than could be read again, only the plan is
+    written.
 
     Args:
-        plan: the one that was made.
-        kept: what it was made from; None: that isn't known, and what was kept of the plan before goes with that.
-        path: of the plan's file.
+        plan: the plan.
+        kept: the record of what it was made from; None: that isn't known, and a record that was kept of an older plan
+            there is removed.
+        path: the path of the plan's file.
 
     Raises:
-        ValueError: the plan, or what is kept, can't be written.
+        ValueError: one of the two files can't be written.
     """
     file, text = pathlib.Path(path), plan_text(plan)
     if is_stream(file):
@@ -103,10 +105,12 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
 
 
 def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes what planning again needs beside a plan's file that is there already, the whole file or none.
+    """Writes what planning again needs to a file beside a plan's file that exists already, and returns its path.
+
+    A crash leaves the whole file or none.
 
     Raises:
-        ValueError: the plan isn't there, or it can't be written.
+        ValueError: the plan's file doesn't exist, or the new file can't be written.
     """
     file = pathlib.Path(plan)
     if not file.is_file():
@@ -118,13 +122,13 @@ def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read_kept(plan: str | os.PathLike[str]) -> Kept:
-    """Reads the record of what planning again needs, which is kept beside a plan's file.
+    """Reads the record of what planning again needs, which is kept in a file beside a plan's file.
 
-    A digest in it says that it is of that plan. Files of before there were digests are named after the plan's name
-    without its ending, and may be of another plan that is named so too: `Kept.differences` tells.
+    The record has a digest of the plan's file, so that it can't be taken for another plan's. Old records have no digest
+    and share a name with those of plans whose names differ only in the ending: `Kept.differences` tells them apart.
 
     Raises:
-        ValueError: it isn't there, isn't such a file, or is of another plan than the file beside it.
+        ValueError: there is no such file, it isn't a record, or it is of another plan.
     """
     file = pathlib.Path(plan)
     if is_stream(file):

@@ -25,11 +25,12 @@ _PARTS = ("memory_parts", "temporary_moments")
 
 @final
 class KeptLayers:
-    """A memory of how layers are sharded on each logical mesh, which solves for a mesh that it doesn't know yet.
+    """A memory of how a model's layers are sharded on each logical mesh, which has a new mesh solved when it is first
+    asked for.
 
     Args:
-        known: what was solved before.
-        solve: solves for a mesh that isn't known; None: there is nothing to solve it from.
+        known: by mesh, the sharded layers at each ZeRO level.
+        solve: a function that shards the layers on a mesh that isn't known; None: no other mesh can be had.
     """
 
     def __init__(self, known: Mapping[Mesh, Sequence[StageLayers]], solve: Solved | None = None) -> None:
@@ -58,9 +59,9 @@ class KeptLayers:
 
 
 def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
-    """Returns as JSON data a model's shardings on some logical meshes.
+    """Returns as JSON data how a model's layers are sharded on some logical meshes, and on a single device.
 
-    The layouts that could be chosen at stage boundaries are left out, since they are settled.
+    Layouts that weren't chosen at stage boundaries are left out. So are meshes on which the model can't be sharded.
     """
     layers, rows = Numbered(), Numbered()
     meshes = []
@@ -86,12 +87,12 @@ def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None =
     """Returns the model's sharding that JSON data made by `sharding_data` describe.
 
     Args:
-        data: those of some meshes.
-        num_layers: how many the model has.
-        solve: solves for others; None: they can't be asked for.
+        data: the JSON data, which say how layers are sharded on some logical meshes.
+        num_layers: how many layers the model has.
+        solve: a function that shards the layers on any other mesh; None: no other mesh can be had.
 
     Raises:
-        ValueError: something in it isn't of so many layers, or is of another number of ZeRO levels.
+        ValueError: the data are of another number of layers or of ZeRO levels, or a single device isn't in them.
     """
     layers = [_layer(each) for each in data["layers"]]
     rows = [_stage_layers(row, layers, num_layers) for row in data["stages"]]

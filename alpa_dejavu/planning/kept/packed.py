@@ -21,7 +21,7 @@ def packed_json(data: Any) -> bytes:
     """Returns data as gzipped JSON bytes; the same data always give the same bytes.
 
     Raises:
-        ValueError: there is more of it than would be unpacked again.
+        ValueError: the JSON is longer than `unpacked_json` would unpack.
     """
     text, most = json.dumps(data, separators=(",", ":")).encode(), _most_text()
     if len(text) > most:
@@ -34,7 +34,8 @@ def unpacked_json(content: bytes) -> Any:
     """Returns the data of gzipped JSON bytes that `packed_json` made.
 
     Raises:
-        ValueError: they aren't such bytes, or not all of them, or unpack to more than ALPA_DEJAVU_FILE_MIB lets them.
+        ValueError: they aren't gzipped JSON, end too early, or unpack to more than the environment variable
+            ALPA_DEJAVU_FILE_MIB allows.
     """
     unpacking, most = zlib.decompressobj(_GZIP), _most_text()
     try:
@@ -55,8 +56,8 @@ def read_packed(path: pathlib.Path) -> Any:
     """Reads the data of a gzipped JSON file; one that is too large, or is no regular file, is refused unread.
 
     Raises:
-        OSError: it can't be read.
-        ValueError: as `unpacked_json`.
+        OSError: the file can't be read.
+        ValueError: it is no regular file, is too large, or isn't gzipped JSON; or it unpacks to too much.
     """
     if path.exists() and not path.is_file():
         raise ValueError("it is no regular file")

@@ -21,21 +21,23 @@ __all__ = ["Amp"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Amp(Strategy):
-    """A strategy that searches as AMP does by AMP's cost model; the plan with the least estimate that has the memory.
+    """A strategy that plans as AMP: it searches all uniform divisions by AMP's cost model, and takes the one with the
+    shortest estimated step that fits into memory.
 
     Tensor-parallel devices are in one host, ranks are numbered tensor parallel first, then data, then pipeline, and all
-    stages have the same degrees. AMP runs its best candidates and takes the fastest; so what hasn't the memory drops
-    out here, too, and of the `trials` best by estimate the one with the least price is taken.
+    stages have the same degrees of parallelism. AMP itself runs its best candidates and takes the fastest. In place of
+    that, candidates that don't fit into memory are left out here, and of the `trials` best by AMP's estimate the one
+    with the shortest simulated step is taken. If none fits, the best by AMP's estimate is taken.
 
-    "paper" and "released" differ in what `AmpCosts` and `amp_starts` say, and in the order of the hosts: the paper
-    makes the placement of ranks part of the strategy, the released runs number them in the order of the host file. How
-    the paper searches placements where hosts are of many kinds isn't sure; here each order of the kinds is tried, up to
-    `orders` of them drawn by a seed.
+    The variants differ in details of the cost model (which link or device counts where they are unlike), and in the
+    order of the hosts: "paper" makes the placement of ranks part of the search, "released" numbers them in the order of
+    the cluster's hosts. How the paper searches placements where hosts are of many kinds isn't sure; here each order of
+    the kinds is tried, up to `orders` of them drawn by a seed.
 
     Attributes:
-        variant: "paper" or "released".
-        trials: how many candidates are priced.
-        orders: of hosts, at most.
+        variant: "paper" or "released" (the authors' code).
+        trials: how many candidates are simulated.
+        orders: how many orders of the hosts are tried at most.
 
     Raises ValueError for another variant, numbers below one and, when planning, for hosts with unlike numbers of
     devices.
@@ -60,7 +62,7 @@ class Amp(Strategy):
         return f"amp ({self.variant})"
 
     def estimates(self, task: Task) -> list[tuple[float, Pipeline]]:
-        """Returns AMP's estimated seconds of a step with each of its candidate pipelines, the least first.
+        """Returns AMP's candidate pipelines, each after its estimated seconds of a step, the shortest first.
 
         Raises:
             ValueError: hosts have unlike numbers of devices.

@@ -42,15 +42,15 @@ class AmpCosts:
 
     Args:
         task: the model and the cluster.
-        degrees: the degrees of parallelism.
-        ranks: the host of each device.
-        variant: "paper": a stage computes as fast as its slowest device, a boundary is as slow as its slowest
-            replica's, a ring as its slowest link. "released", as the released code: all stages compute as fast as the
-            cluster's devices on average (0.75 and 0.25 of the two kinds where three hosts of four are of the first); of
-            a boundary's replicas the average counts; and of a ring the link that closes it alone, since the slowest
-            link is looked for outside of the loop over links.
+        degrees: the numbers of replicas, tensor-parallel devices and stages.
+        ranks: the index of the host of each device.
+        variant: "paper": a stage computes as fast as its slowest device, a transfer between stages is as slow as the
+            slowest replica's, and a ring all-reduce as its slowest link. "released", as the released code: all stages
+            compute as fast as the cluster's devices on average; a transfer takes the average over the replicas; and a
+            ring is as slow as the one link that closes it, since the code looks for the slowest link outside of the
+            loop over links.
 
-    The paper's words on unlike devices within one stage leave room; "slowest" is how they are read here.
+    The paper doesn't say clearly how unlike devices within one stage count; it is taken to be by the slowest.
     """
 
     def __init__(self, task: Task, degrees: Degrees, ranks: tuple[int, ...], variant: str) -> None:
@@ -60,7 +60,7 @@ class AmpCosts:
         self._config = config_of(degrees.data, degrees.tensor)
 
     def hosts(self, stage: int) -> tuple[int, ...]:
-        """Returns the host of each device of a stage."""
+        """Returns for each device of a stage the index of its host."""
         size = self.degrees.data * self.degrees.tensor
         return self._ranks[stage * size : (stage + 1) * size]
 

@@ -21,14 +21,16 @@ __all__ = ["Choice", "Strategy", "StrategyPlan"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The division of a model that a strategy chooses: its pipelines, before the common cost model prices them.
+    """The division of a model that a planner such as AMP or Megatron-LM chooses, before it is priced by the cost model
+    that is the same for all of them.
 
     Attributes:
-        pipelines: one, or several that share their parameters by waves.
-        own_s: the seconds of a step that the strategy reckons with itself; None: it doesn't reckon.
-        tried: how many plans it compared.
-        staleness: where there are several pipelines, how many waves one may be ahead of another.
-        notes: what must be said of the plan.
+        pipelines: one pipeline, or several data-parallel ones (HetPipe's virtual workers).
+        own_s: the seconds of a step by the planner's own cost model; None: it has none.
+        tried: how many plans the planner compared.
+        staleness: where there are several pipelines, how many waves (as many micro-batches as a pipeline has stages)
+            one may be ahead of another.
+        notes: sentences that the plan has to carry.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -41,20 +43,21 @@ class Choice:
 @final
 @dataclasses.dataclass(frozen=True)
 class StrategyPlan:
-    """The plan that a strategy makes, priced by the same cost model for all strategies.
+    """The plan that a strategy (a planner such as AMP or Megatron-LM) makes, priced by the same cost model for all
+    strategies.
 
     Attributes:
-        strategy: the name of the one that made it.
-        pipelines: one, or the virtual workers of HetPipe.
+        strategy: the name of the strategy that made it.
+        pipelines: one pipeline, or the virtual workers of HetPipe.
         batch: samples of a step.
-        step_s: seconds of a step, by a simulation on the cluster as it is; of virtual workers an estimate of the pace
+        step_s: seconds of a step, by a simulation on the cluster as it is; for virtual workers an estimate of the pace
             that they keep.
-        own_s: the seconds that the strategy itself reckons with; None where it has no cost model.
-        fits: whether it has the memory, by the same count for all strategies.
+        own_s: seconds of a step by the strategy's own cost model; None where it has none.
+        fits: whether every stage fits into its devices' memory, by the same count for all strategies.
         runs_on_alpa: whether Alpa's runtime can run it as it is.
         tried: how many plans the strategy compared.
-        seconds: that planning took.
-        notes: sentences on what isn't known, or why it can't be run.
+        seconds: the seconds that planning took.
+        notes: sentences on what isn't known, or why the plan can't be run.
     """
 
     strategy: str
@@ -94,17 +97,17 @@ class Strategy(abc.ABC):
 
         Args:
             model: the layers of a training step, for a micro-batch of `samples` samples.
-            cluster: as it is, hosts and links.
+            cluster: the hosts, and the links between them.
             batch: samples of a step.
-            samples: those of the micro-batch that the model is of.
-            micro_batches: so many there must be, of each pipeline; None: the strategy chooses.
+            samples: the samples of the micro-batch that `model` is for.
+            micro_batches: the number of micro-batches that each pipeline must have; None: the strategy chooses.
             latency: a latency model or its name.
             communication: a communication model or its name.
-            margin: how much memory is left free.
+            margin: the rule for how much of each device's memory is left free.
 
         Raises:
             ValueError: a model, batch or cluster that the strategy can't handle; says which and why.
-            NoPlanError: it finds no plan.
+            NoPlanError: the strategy finds no plan.
         """
         started = time.perf_counter()
         models = CostModels.named(latency, communication)

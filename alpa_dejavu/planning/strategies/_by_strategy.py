@@ -31,13 +31,14 @@ __all__ = ["ByStrategy", "as_planned"]
 @final
 @dataclasses.dataclass(frozen=True)
 class ByStrategy(Chooser):
-    """A chooser that takes the plan of a strategy, with the number of layers for which that plan is fastest.
+    """A chooser that takes the plan of a strategy (a planner such as AMP), with the number of layers for which that
+    plan is fastest.
 
-    If the task has several numbers of micro-batches, the strategy chooses any number itself; if one, it has to take
-    that.
+    If the planning task allows several numbers of micro-batches, the strategy chooses any number itself; if it allows
+    only one, the strategy has to take that.
 
     Attributes:
-        strategy: the one that plans.
+        strategy: the strategy that plans.
     """
 
     strategy: Strategy
@@ -46,7 +47,7 @@ class ByStrategy(Chooser):
         """Returns the strategy's plans for each number of layers, the fastest first.
 
         Raises:
-            NoPlanError: the strategy has none, or its plan hasn't the memory.
+            NoPlanError: the strategy finds no plan, or its plan doesn't fit into memory.
             ValueError: the strategy can't handle the model, the batch or the cluster.
         """
         found, nothing = list[tuple[StrategyPlan, Candidate]](), list[NoPlanError]()
@@ -62,7 +63,9 @@ class ByStrategy(Chooser):
         return _found(found[0][0], [candidate for _, candidate in found])
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate:
-        """Returns the strategy's plan on another cluster, for as many layers as its first candidate has."""
+        """Returns the strategy's plan on another cluster (the task's), with as many layers as the first of the plans
+        already found.
+        """
         return self._planned(task, found[0].model.num_layers)[1]
 
     def _planned(self, task: PlanningTask, layers: int) -> tuple[StrategyPlan, Candidate]:
@@ -85,11 +88,11 @@ class _Made(Chooser):
     made: StrategyPlan
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """The plan as a candidate."""
+        """Returns the plan that a strategy has made before as the only candidate plan, with its stages costed."""
         return _found(self.made, [_candidate(task, self.made)])
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
-        """Nothing is chosen on another cluster."""
+        """Returns None: a plan that was made for one cluster isn't made again for another."""
 
 
 def as_planned(
@@ -103,25 +106,27 @@ def as_planned(
     communication: str | CommunicationModel = "alpha-beta",
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """Returns a strategy's plan as a planning result, its stages costed as `alpa_dejavu.planning.estimate` does.
+    """Returns the plan that a strategy (a planner such as AMP) has made as a planning result, its stages costed as the
+    stages of any other plan.
 
-    A plan that can be run takes as long as a simulation of those stages says. One that is estimated only takes as long
-    as the strategy's own price says (`StrategyPlan.step_s`); its stages and timeline are those of the same division
-    with synchronous steps.
+    The step of a plan that Alpa can run takes as long as a simulation of its stages says. The step of one that it can't
+    run takes as long as `StrategyPlan.step_s` says; its stages and timeline are those of the same division with
+    synchronous steps.
 
     Args:
-        made: by the strategy.
+        made: the plan that the strategy has made.
         model: the layers that the strategy was given, for a micro-batch of `samples` samples.
-        cluster: that it is for.
-        samples: of the micro-batch that the model is of.
-        name: of the model.
+        cluster: the cluster that the plan is for.
+        samples: the samples of that micro-batch.
+        name: the model's name.
         latency: a latency model or its name.
         communication: a communication model or its name.
-        margin: of memory.
+        margin: the rule for how much of each device's memory is left free.
 
     Raises:
-        ValueError: its pipelines aren't alike, or a stage is on devices that make no mesh; says which.
-        NoPlanError: a stage hasn't the memory.
+        ValueError: the plan has several pipelines that aren't alike, or a stage on devices that make no mesh; says
+            which.
+        NoPlanError: a stage doesn't fit into memory.
     """
     task = PlanningTask(
         source=GivenModel(model, samples, name),

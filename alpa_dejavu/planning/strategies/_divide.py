@@ -24,9 +24,9 @@ def divisors(number: int) -> list[int]:
 
 
 def host_orders(cluster: Cluster, at_most: int) -> list[tuple[int, ...]]:
-    """Returns different orders of a cluster's hosts, the given one first; hosts of a kind are interchangeable.
+    """Returns different orders of a cluster's hosts, the cluster's own first; hosts of a kind are interchangeable.
 
-    Where there are more than `at_most`, so many are drawn by a seed.
+    If there are more than `at_most` orders, `at_most` of them are drawn by a fixed seed.
     """
     kinds = host_kinds(cluster)
     of_kind = {kind: [host for host, other in enumerate(kinds) if other == kind] for kind in set(kinds)}
@@ -38,7 +38,7 @@ def host_orders(cluster: Cluster, at_most: int) -> list[tuple[int, ...]]:
 
 
 def orders_of(kinds: tuple[int, ...], at_most: int) -> list[tuple[int, ...]]:
-    """Returns the distinct permutations of a tuple, the tuple itself first; of too many, `at_most` drawn by a seed.
+    """Returns the distinct permutations of a tuple, itself first; `at_most` drawn by a seed if there are more.
 
     >>> orders_of((0, 0, 1), 10)
     [(0, 0, 1), (0, 1, 0), (1, 0, 0)]

@@ -31,19 +31,22 @@ _NOTE = (
 @final
 @dataclasses.dataclass(frozen=True)
 class HetPipe(Strategy):
-    """A strategy that plans as HetPipe: each virtual worker is cut to make its slowest stage as fast as memory lets it.
+    """A strategy that plans as HetPipe: virtual workers, each a group of devices that runs a pipeline of the whole
+    model, train data-parallel to each other.
 
-    A stage is one device. All orders of a virtual worker's kinds of devices are tried (the paper's solver orders them,
-    too), up to 24 drawn by a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual worker
-    has an equal share of the batch and as many micro-batches under way as it has stages; the paper finds that number by
-    profiling, as much as memory allows. A pipeline is never emptied, so in its own reckoning a step takes as long as
-    the slowest stage for all micro-batches, and then the sum of gradients of each wave. That virtual workers share
-    links when they send isn't in its reckoning, but in the price. The paper shares parameters through servers on all
-    hosts; here the devices that hold a layer sum up its gradients.
+    A stage is one device. Each virtual worker's layers are cut so that its slowest stage is as fast as memory allows.
+    All orders of a virtual worker's kinds of devices are tried (the paper's solver orders them, too), up to 24 drawn by
+    a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual worker has an equal share of
+    the batch and as many micro-batches under way as it has stages, which make a wave; the paper finds that number by
+    profiling, as much as memory allows. A pipeline is never emptied, so by HetPipe's own cost model a step takes as
+    long as the slowest stage for all micro-batches, and then the sum of gradients of each wave. That virtual workers
+    share links when they send isn't in that model, but in the common one that prices the plan. The paper shares
+    parameters through servers on all hosts; here the devices that hold a layer sum up its gradients.
 
     Attributes:
-        allocation: "np", "ed" or "hd": see `virtual_workers`.
-        staleness: D, how many waves a virtual worker may be ahead of another; 0: all wait for each wave's sum.
+        allocation: which devices make a virtual worker: "np", those of one host; "ed", one of every host; "hd", half of
+            the devices of two hosts.
+        staleness: how many waves a virtual worker may be ahead of another; 0: all wait for each wave's sum.
 
     Raises ValueError for another allocation, a negative staleness and, when planning, for hosts that the allocation
     can't be made of, a batch that can't be shared equally, and fewer layers than stages.

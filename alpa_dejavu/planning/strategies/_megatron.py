@@ -26,10 +26,10 @@ class Megatron(Strategy):
             host before pipeline stages, all other devices data parallel. "all": the best of all degrees, as an expert
             finds who has the time to try them all.
 
-    The micro-batch is the best that fits: it is found by trying, here by the common price. Layers that are left over go
-    one each to the first stages.
+    The size of the micro-batch is the one with the shortest simulated step among those that fit into memory. Layers
+    that are left over go one each to the first stages.
 
-    Raises ValueError for other degrees.
+    Raises ValueError for other values of `degrees`.
 
     References:
         Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021,

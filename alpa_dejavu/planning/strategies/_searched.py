@@ -23,10 +23,11 @@ __all__ = ["AlpaDefault", "Dejavu"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Dejavu(Strategy):
-    """A strategy that plans as this package does; of all numbers of micro-batches it takes the fastest plan.
+    """A strategy that plans by alpa-dejavu's own search; of all numbers of micro-batches it takes the fastest plan.
 
     Attributes:
-        remat, zero: what stages may do, as `alpa_dejavu.clusters.space.search_space` takes it.
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
     """
 
     remat: tuple[str, ...] = ("none", "layer")
@@ -49,11 +50,12 @@ class AlpaDefault(Strategy):
     """A strategy that plans as Alpa: it takes all hosts to be like the first, and all links like the first two hosts'.
 
     Alpa profiles collectives and stages on its first hosts, places stages by their size alone, and takes all devices.
-    Its stages may do all that ours may. The number of micro-batches, which Alpa leaves to the user, is the one that the
-    search then believes to be best.
+    Its stages are searched for as those of alpa-dejavu, with the same choices. The number of micro-batches, which Alpa
+    leaves to the user, is the one that is best on the cluster that it believes in.
 
     Attributes:
-        remat, zero: what stages may do, as `alpa_dejavu.clusters.space.search_space` takes it.
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.

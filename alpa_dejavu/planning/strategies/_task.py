@@ -32,13 +32,13 @@ class Task:
     """The task that a strategy is given: to divide a model's training step among the devices of a cluster.
 
     Attributes:
-        model: its layers, for a micro-batch of so many samples.
-        samples: those of that micro-batch.
-        cluster: as it is.
+        model: the model's layers, for a micro-batch of `samples` samples.
+        samples: the samples of that micro-batch.
+        cluster: the hosts, and the links between them.
         batch: samples of a step.
         models: the latency and communication models by which plans are priced.
-        micro_batches: so many there must be of a pipeline; None: a strategy chooses.
-        margin: how much memory is left free.
+        micro_batches: the number of micro-batches that a pipeline must have; None: the strategy chooses.
+        margin: the rule for how much of each device's memory is left free.
 
     Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the batch.
     """
@@ -86,9 +86,14 @@ class Task:
     def stage_times(
         self, stages: Sequence[PlacedStage], micro_batch: int, at_a_time: Mapping[tuple[int, int], int] = _ALONE
     ) -> tuple[StageTimes, ...]:
-        """Returns the seconds and bytes of a pipeline's stages on the devices that they are on, for the simulation.
+        """Returns the seconds and bytes of a pipeline's stages on the devices that they are on, for the simulation of a
+        step.
 
-        `at_a_time` says for pairs of hosts how many pipelines send from one to the other, where there are several.
+        Args:
+            stages: the pipeline's stages.
+            micro_batch: samples of a micro-batch.
+            at_a_time: for pairs of hosts, how many pipelines send from the one to the other and so share the link;
+                pairs that are missing count as one.
         """
         transfer = self.stage_costs(micro_batch).interstage
         pairs = itertools.pairwise(stages)
@@ -142,12 +147,13 @@ class Task:
         )
 
     def steady_s(self, pipelines: Sequence[Pipeline], staleness: int) -> float:
-        """Returns the seconds of a step of several pipelines that are never emptied, and share parameters by waves.
+        """Returns the seconds of a step of several data-parallel pipelines that are never emptied, and share parameters
+        by waves.
 
-        A wave is as many micro-batches as a pipeline has stages. None can be more than `staleness` waves ahead of
-        another, so in the long run the slowest sets the pace. Each wave the devices that hold a layer add up its
-        gradients: with staleness 0 they wait for that, else it goes on beside computing. Pipelines that send from one
-        host to the same other one share the link, as if they always did so at a time.
+        A wave is as many micro-batches as a pipeline has stages. No pipeline can be more than `staleness` waves ahead
+        of another, so in the long run the slowest sets the pace. After each wave the devices that hold a layer add up
+        its gradients: with staleness 0 they wait for that, else it overlaps with computing. Pipelines that send from
+        one host to the same other one share the link, as if they always sent at the same time.
         """
         paces, waves = [], 1
         at_a_time = collections.Counter(itertools.chain.from_iterable(map(_crossed, pipelines)))
@@ -161,7 +167,9 @@ class Task:
         return max(paces) + shared if staleness == 0 else max(*paces, shared)
 
     def sharing_s(self, pipelines: Sequence[Pipeline]) -> float:
-        """Returns the seconds in which pipelines sum up their gradients once; all stages do so at the same time."""
+        """Returns the seconds in which data-parallel pipelines sum up their gradients once: those of the slowest stage,
+        as all stages do so at the same time.
+        """
         bytes_of = self.stage_costs(pipelines[0].micro_batch).gradient_bytes
         at_a_time = max(len(pipeline.stages) for pipeline in pipelines)
         cuts = sorted({stage.first for pipeline in pipelines for stage in pipeline.stages})

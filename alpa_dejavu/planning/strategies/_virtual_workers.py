@@ -10,15 +10,16 @@ ALLOCATIONS = ("np", "ed", "hd")
 
 
 def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
-    """Returns for each virtual worker the host of each of its devices.
+    """Returns HetPipe's virtual workers, which are groups of devices that each run a pipeline of the whole model: for
+    each worker the index of the host of each of its devices.
 
     Args:
-        cluster: its hosts; a host's devices are alike.
+        cluster: the cluster whose devices are grouped; a host's devices are alike.
         allocation: "np", node partition: a host is a virtual worker, so its devices are alike and near each other.
             "ed", equal distribution: each has one device of every host, so the virtual workers are alike. "hd", hybrid
             distribution: hosts in pairs, the fastest with the slowest, and two virtual workers of a pair, each with
-            half of the devices of both. (The paper gives it for its four kinds of GPU by performance and memory; pairs
-            by performance give the same there.)
+            half of the devices of both. (The paper pairs its four kinds of GPU by performance and memory; pairs by
+            performance are the same there.)
 
     Raises:
         ValueError: an unknown allocation, or hosts that it can't be made of.

@@ -21,7 +21,8 @@ def config_of(data_parallel: int, tensor_parallel: int) -> MeshConfig:
 
 
 def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
-    """Returns each stage's first and last layer, for stages of equally many layers; what is left over goes first.
+    """Returns each stage's first and last layer, for stages of equally many layers; layers that are left over go one
+    each to the first stages.
 
     >>> equal_layers(5, 2)
     [(0, 2), (3, 4)]
@@ -71,7 +72,7 @@ class Pipeline:
     Attributes:
         stages: one after the other.
         micro_batch: samples of one micro-batch, of all data-parallel devices of a stage together.
-        num_micro_batches: B.
+        num_micro_batches: how many micro-batches pass it in a step.
 
     Raises ValueError where the stages don't have the layers one after the other.
     """
@@ -95,5 +96,5 @@ class Pipeline:
 
 
 def ranks(cluster: Cluster, order: Sequence[int]) -> tuple[int, ...]:
-    """Returns the host of each rank (device), where ranks are numbered host by host in the given order of hosts."""
+    """Returns for each rank (device) the index of its host; ranks are numbered host by host in the given order."""
     return tuple(host for host in order for _ in range(cluster.hosts[host].num_devices))

@@ -30,13 +30,15 @@ def confidence(
     errors: Errors | None = None,
     resolver: Resolver | None = None,
 ) -> Confidence:
-    """Returns how probable it is that the first of some candidate plans is nearly the best of them all.
+    """Returns how probable it is that the step of the first of some candidate plans is within 5 % of the best one's.
+
+    The costs of all candidates are drawn jointly at random, by how far off predictions may be.
 
     Args:
-        candidates: the chosen one first.
+        candidates: the chosen plan first.
         count: the number of draws.
-        errors: what is known of errors; None: what the models say, and nothing was measured.
-        resolver: the one that `errors` are of; None: a new one.
+        errors: the distribution of prediction errors; None: as the cost models tell it, before any measurement.
+        resolver: the object that has numbered the errors in `errors`; None: a new one.
     """
     resolver = resolver or Resolver()
     steps = _drawn(candidates, count, errors, resolver)
@@ -96,14 +98,16 @@ def _range(numbers: Sequence[int], what: str) -> str:
 
 
 def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, compared: str = "") -> Confidence:
-    """Returns how probable it is that a plan is nearly the best, by joint draws of the candidates' step times.
+    """Returns how probable it is that the chosen plan's step is within 5 % of the best one's, and what step to expect
+    of it.
 
     Args:
-        steps_s: seconds above zero, shape (K, candidates), the chosen plan first.
-        source: where the spread is from.
-        missed: the least share of the chosen plan's step that a plan may take which the search has missed; it may as
-            well be anything up to 1, which lowers the probability.
-        compared: the shapes of the candidates in a few words.
+        steps_s: seconds of a step of each candidate plan in K joint random draws, shape (K, candidates), the chosen
+            plan first.
+        source: words that say where the spread of prediction errors is from.
+        missed: the least that a plan which the search has missed may take, as a share of the chosen plan's step. All
+            shares from there to 1 are reckoned with evenly, which lowers the probability.
+        compared: the candidates' numbers of layers, micro-batches, stages and hosts in words.
     """
     best_s = np.minimum(steps_s.min(axis=1), steps_s[:, 0] * np.linspace(missed, 1.0, len(steps_s)))
     within = steps_s[:, 0] <= NEARLY * best_s
@@ -121,16 +125,18 @@ def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, c
 
 
 def optimism(steps_s: FloatArray) -> float:
-    """Returns the factor by which the plan with the shortest predicted step takes longer than predicted, in the middle.
+    """Returns the factor by which the plan that was chosen for its shortest predicted step takes longer than predicted,
+    on (geometric) average.
 
-    By cross-fitting: one half of the draws stands for predictions, of which each picks its best plan; how long that
-    takes is seen in the other half, whose errors the choice didn't know. Without a choice it is 1.
+    It is found by cross-fitting: each draw in one half stands for a prediction and picks its best plan; how long that
+    plan takes is seen in the other half, whose errors the choice didn't know. With a single candidate it is 1.
 
     References:
         Smith and Winkler, The Optimizer's Curse, Management Science 52(3), 2006.
 
     Args:
-        steps_s: seconds of candidates in joint draws, shape (K, candidates); of less than two draws nothing is seen.
+        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates);
+            with fewer than two draws the result is 1.
     """
     logs, half = np.log(steps_s), len(steps_s) // 2
     if not half:

@@ -14,14 +14,16 @@ LEAST_GAIN = 0.005
 
 
 def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
-    """Returns by how many seconds the chosen plan's step gets shorter on average if a stage's error becomes known.
+    """Returns how many seconds a training step gets shorter on average if the plan is chosen after measuring one stage.
 
-    Of each plan the expected step is regressed on the error. The regression is made on one half of the draws and its
-    choices are judged on the other, in turn, so that what is chosen by chance gains nothing; so it may be negative.
+    The expected step of each candidate plan is regressed on the stage's prediction error. The regression is made on one
+    half of the draws and its choices of plans are judged on the other, in turn, so that what is chosen by chance gains
+    nothing; so the result may be negative.
 
     Args:
-        steps_s: of the candidate plans in joint draws, shape (K, candidates).
-        log_error: of a stage in the same draws: the logarithm of what its seconds are multiplied by, shape (K,).
+        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
+        log_error: the stage's error in the same draws: the logarithm of its seconds, or of the factor by which they
+            are off, shape (K,).
 
     References:
         Strong, Oakley and Brennan, Estimating Multiparameter Partial Expected Value of Perfect Information from a
@@ -49,12 +51,14 @@ def most_worthwhile(
 ) -> int | None:
     """Returns the index of the stage whose measurement gains most per second of measuring; None if none is worth it.
 
+    The gain is how much shorter the step of the plan that is chosen afterwards is on average.
+
     Args:
-        steps_s: of the candidate plans in joint draws, shape (K, candidates).
-        log_errors: of the stages in the same draws, shape (K, stages).
-        takes_s: what measuring each stage takes, shape (stages,).
-        budget_s: what is left; stages that take longer aren't measured.
-        least: the share of the step that the largest gain must be, or nothing is measured.
+        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
+        log_errors: the logarithms of the stages' seconds in the same draws, shape (K, stages).
+        takes_s: the seconds that measuring each stage takes, shape (stages,).
+        budget_s: the seconds left for measuring; stages whose measurement takes longer aren't chosen.
+        least: the least gain that is worth a measurement, as a share of the best candidate's step.
     """
     if not log_errors.shape[1]:
         return None

@@ -23,8 +23,10 @@ class Factors:
     """The factors from predicted to actual seconds, in K random draws.
 
     Attributes:
-        common: those that all work of a class has in common, shape (K, N).
-        own: those of layers' own errors, for each class of `COMPUTE`, shape (K, M, 2).
+        common: the factor that all work of a class (matrix products, all-reduces within hosts, ...) has in common, for
+            each of N classes, shape (K, N).
+        own: the further factor that each of M kinds of layers has on its matrix products, and on its other operators,
+            shape (K, M, 2).
     """
 
     common: FloatArray
@@ -34,7 +36,9 @@ class Factors:
         return len(self.common)
 
     def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
-        """Returns in one draw the factor of each class of work for each sharding of a layer, shape (V, N)."""
+        """Returns one random draw of the factors from predicted to actual seconds, shape (V, N): for each of V ways to
+        shard a layer and each of N classes of work (matrix products, other operators, collectives of a kind, ...).
+        """
         found = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
         found[:, list(COMPUTE)] *= self.own[draw][resolved.own]
         return found
@@ -43,13 +47,14 @@ class Factors:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Errors:
-    """The joint distribution of prediction errors: N that classes of work have in common, then M of layers' own.
+    """The joint normal distribution of the errors of predicted seconds.
 
-    They are standard normal until something is measured.
+    The first N errors are each shared by all work of one class (matrix products, all-reduces within hosts, ...); the
+    other M are each a kind of layers' own. They are standard normal until a stage is measured.
 
     Attributes:
-        spreads: one standard deviation of each, as the logarithm of a factor on seconds.
-        mean: the errors' mean in standard deviations, shape (N + M,).
+        spreads: what one standard deviation of each error is, as the logarithm of a factor on seconds.
+        mean: the mean of each error in standard deviations, shape (N + M,).
         root: shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
     """
 
@@ -59,7 +64,10 @@ class Errors:
 
     @classmethod
     def unmeasured(cls, resolver: Resolver) -> Errors:
-        """Returns the distribution of errors before any measurement, for all cost entries that a resolver has met."""
+        """Returns the distribution of prediction errors before any measurement, when all are standard normal.
+
+        `resolver` has numbered the errors of the cost tables that it has met, and says how large they are.
+        """
         return cls(resolver.spreads, np.zeros(len(CLASSES) + resolver.num_own))
 
     @property
@@ -68,7 +76,9 @@ class Errors:
         return self._factors(self.mean[None])
 
     def drawn(self, count: int, seed: int = 0) -> Factors:
-        """Returns so many joint draws of the factors on predicted seconds, in pairs of opposite errors."""
+        """Returns `count` joint random draws of the factors from predicted to actual seconds, in pairs whose errors are
+        opposite.
+        """
         half = np.random.default_rng(seed).standard_normal(((count + 1) // 2, len(self.mean)))
         normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
         return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
@@ -76,12 +86,16 @@ class Errors:
     def measured(
         self, seconds: Seconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
     ) -> Errors:
-        """Returns the errors' distribution after layers first..last were seen to take `ratio` times their prediction.
+        """Returns the distribution of prediction errors after a stage was measured, which took `ratio` times as long as
+        predicted.
 
-        `noise` is the standard deviation of that ratio's logarithm. The logarithm of a stage's seconds is made linear
-        where it is most probable, as an iterated Kalman filter does. A root of the covariance is updated, not the
-        covariance: no variance falls below zero by roundoff, and draws depend on the measurements continuously, where
-        directions of equal variance would turn by a last bit.
+        The stage has the layers first..last (inclusive); `seconds` and `resolved` have its predicted seconds, split by
+        what errs together. `noise` is the standard deviation of the ratio's logarithm.
+
+        The logarithm of the stage's seconds is linearised in the errors where these are most probable, as an iterated
+        Kalman filter does. A root of the covariance is updated, not the covariance: no variance falls below zero by
+        roundoff, and draws depend on the measurements continuously, where directions of equal variance would turn by a
+        last bit.
 
         References:
             Bell and Cathey, The iterated Kalman filter update as a Gauss-Newton method, IEEE TAC 38(2), 1993.
@@ -122,7 +136,11 @@ class Errors:
 
 
 def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
-    """Returns the seconds that a stage of layers first..last takes in each draw of the errors, shape (K,)."""
+    """Returns the seconds that a stage of layers first..last (inclusive) takes in each of K draws of prediction errors,
+    shape (K,).
+
+    `seconds` and `resolved` have its predicted seconds, split by what errs together; `factors` has the draws.
+    """
     found = np.zeros(len(factors))
     if len(seconds.of_variants):
         chosen = _variants(resolved, first, last)

@@ -37,11 +37,12 @@ _OF_INTERVAL = 2 * 1.6449
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seconds:
-    """The seconds of stages of any range of layers, by class of work (matrix products, collectives of a kind, ...).
+    """The seconds of stages of any range of L layers, by class of work (matrix products, collectives of a kind, ...).
 
     Attributes:
-        of_variants: what each variant (sharding) of a layer takes, shape (V, N).
-        of_ranges: by the number of a class, what layers i..j take as one, shape (L, L).
+        of_variants: the seconds of each of V layer variants (ways to shard a layer) in each of N classes, shape (V, N).
+        of_ranges: by the number of a class, the further seconds of a stage of layers i..j that aren't a sum over its
+            layers, such as kernel launches and combined collectives, shape (L, L).
     """
 
     of_variants: FloatArray
@@ -51,13 +52,16 @@ class Seconds:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Resolved:
-    """The seconds of all ranges of layers on one submesh with one config, split into parts with separate errors.
+    """The predicted seconds of stages of any range of layers on one submesh with one config, split into parts with
+    separate prediction errors.
 
     Attributes:
-        own: for each variant (a sharding of a layer) the number of its own error, shape (V,).
-        of_stages: as `stage_sum` takes it.
-        micro_batch: forward and backward of one micro-batch, collectives included.
-        step: what is computed and sent once a step.
+        own: for each of V layer variants (ways to shard a layer) the number of the error that only layers like it
+            have, shape (V,).
+        of_stages: for each stage of layers i..j the variants of its layers, shape (L, L, L), -1 outside; None: each of
+            the L layers has one variant.
+        micro_batch: the seconds of forward and backward of one micro-batch, collectives included.
+        step: the seconds of what is computed and sent once a step.
     """
 
     own: NDArray[np.intp]
@@ -68,9 +72,11 @@ class Resolved:
 
 @final
 class Resolver:
-    """A splitter of cost table entries into parts that err together, with one number per error in all tables.
+    """A splitter of the entries of cost tables into parts whose prediction errors are the same.
 
-    Layers that compute the same operators on the same mesh, however many of each, have one own error.
+    It numbers these errors the same way in all tables: one for each class of work (matrix products, collectives of a
+    kind, ...), and one for each kind of layer on each logical mesh. Layers are of one kind if they have the same
+    operators, however many of each.
     """
 
     def __init__(self) -> None:
@@ -85,12 +91,14 @@ class Resolver:
 
     @property
     def num_own(self) -> int:
-        """Returns how many errors of layers' own were met in the cost tables so far."""
+        """Returns how many prediction errors that only one kind of layer has were met in the cost tables so far."""
         return len(self._own)
 
     @property
     def spreads(self) -> Spreads:
-        """Returns the spread of prediction errors of each class of work: the models' own, weighted by seconds."""
+        """Returns how large prediction errors are for each class of work: as the cost models tell it for each operator
+        or collective met so far, averaged by their seconds.
+        """
         sigma, shares, alone = (
             np.divide(weighted, self._seconds, out=np.zeros(len(CLASSES)), where=self._seconds > 0)
             for weighted in (self._weighted, self._shares, self._alone)
@@ -104,7 +112,9 @@ class Resolver:
         return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
     def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
-        """Returns a cost table's seconds on some devices with a config, split into parts that err together."""
+        """Returns the predicted seconds of all stages on some devices with a config (a logical mesh, remat and ZeRO),
+        split into parts whose prediction errors are the same.
+        """
         key = id(costs), devices, _mesh(config), config.zero, config.remat
         if key not in self._known:
             self._kept[id(costs)] = costs  # so that its id stays its own
@@ -118,7 +128,13 @@ class Resolver:
         return self._known[key]
 
     def sent(self, table: CostTable, link: int) -> int:
-        """Takes in the transfers between stages over a kind of link; returns the number of their error class."""
+        """Notes how large prediction errors of interstage transfers over one kind of link are, and returns the number
+        of the class of work whose error they have.
+
+        Args:
+            table: the cost table that has the transfers.
+            link: the index of the kind of link in the table.
+        """
         between, transfer, costs = table.interstage, table.transfer, table.stage_costs
         assert between is not None, "a table that was priced keeps what crosses"
         assert transfer is not None, "a table that was priced keeps what crosses"

@@ -48,12 +48,13 @@ _COMMON_SHARE = 0.5
 
 @runtime_checkable
 class SharesErrors(Protocol):
-    """A latency model that knows which share of the error variance all operators of a class have in common."""
+    """A latency model that knows which share of its errors' variance all operators of a class have in common."""
 
     def common_share(self, product: bool) -> float:
-        """Returns the share, from 0 to 1, of the error variance that all operators of a class have in common.
+        """Returns the share, from 0 to 1, of the variance of latency errors that all operators of a class have in
+        common.
 
-        The classes are matrix products and all other operators.
+        The class is that of matrix products if `product` is True, else that of all other operators.
         """
         ...
 
@@ -65,7 +66,14 @@ class KnowsInterval(Protocol):
     def interval(
         self, collective: str, num_bytes: ArrayLike, group: Group
     ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """Returns the ends of a collective's 90 % intervals in seconds, and whether like collectives were fitted."""
+        """Returns 90 % intervals for a collective's seconds: lower ends, upper ends, and whether they rest on
+        measurements of such collectives.
+
+        Args:
+            collective: its kind, such as "all_reduce".
+            num_bytes: the sizes of the tensor; all three results have its shape.
+            group: the devices that take part.
+        """
         ...
 
 
@@ -74,19 +82,24 @@ class KnowsFigures(Protocol):
     """A latency model that can tell how uncertain the measured figures of devices are that it goes by."""
 
     def figure_spread(self, device: Device, figure: str) -> float:
-        """Returns the standard deviation of the logarithm of a device's figure, such as its memory bandwidth."""
+        """Returns how uncertain a measured figure of a device is, such as its memory bandwidth: the standard deviation
+        of its logarithm.
+        """
         ...
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spreads:
-    """The spreads of prediction errors by class of work: standard deviations of the logarithms of factors on seconds.
+    """The spreads of prediction errors, for N classes of work (matrix products, all-reduces within hosts, ...).
+
+    An error is a factor from predicted to actual seconds; its spread is the standard deviation of its logarithm.
 
     Attributes:
-        common: that of the factor that a class has in common, shape (N,).
-        own: that of a layer's own factor, shape (N,); only what layers compute has one.
-        said: whether the models themselves said it, shape (N,); else it is assumed.
+        common: the spread of the factor that all work of a class has in common, shape (N,).
+        own: the spread of the further factor that each layer has for itself, shape (N,); 0 for collectives, sends and
+            launches.
+        said: whether the cost models themselves told the spread, shape (N,); else it is assumed.
     """
 
     common: FloatArray
@@ -95,12 +108,16 @@ class Spreads:
 
     @classmethod
     def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray) -> Spreads:
-        """Returns the spreads of prediction errors, assumed where models say none; arguments are by class, shape (N,).
+        """Returns the spreads of prediction errors by class of work, assumed where the cost models tell none.
+
+        Each argument has one number for each of N classes, shape (N,).
 
         Args:
-            sigma: the spread of an operator, as the models say it; zero where they say nothing.
-            shares: the part of its variance that is in common.
-            alone: the part of its own spread that is left in a layer of several, whose errors are not the same.
+            sigma: the standard deviation of the logarithm of an operator's error, as the models tell it; zero where
+                they don't.
+            shares: the share of that variance that all work of the class has in common.
+            alone: the factor, up to 1, by which the rest of the error is smaller in a layer of several operators,
+                whose errors partly cancel.
         """
         own = np.zeros(len(CLASSES))
         common = sigma * np.sqrt(shares)
@@ -114,8 +131,8 @@ class Spreads:
         """Returns in words which models the spreads of prediction errors are from.
 
         Args:
-            seconds: the seconds of each class, which weigh it.
-            said_by: who said what isn't assumed.
+            seconds: the predicted seconds of each of N classes of work, shape (N,), by which classes are weighted.
+            said_by: the names of the models whose spreads aren't assumed.
 
         >>> Spreads.of(*np.zeros((3, len(CLASSES)))).source(np.ones(len(CLASSES)))
         'spread of the roofline and of the alpha-beta model, since the models say none'
@@ -130,7 +147,9 @@ class Spreads:
 
 
 def link_class(collective: str, hosts: tuple[int, ...]) -> int:
-    """Returns the number of the error class of a collective or send among devices on these hosts.
+    """Returns the number of the class of work whose prediction error a collective or send has in common with others.
+
+    The class follows from its kind, and from whether `hosts`, the host of each device, are one host or several.
 
     >>> CLASSES[link_class("send", (0, 1))]
     'send between hosts'
@@ -140,12 +159,16 @@ def link_class(collective: str, hosts: tuple[int, ...]) -> int:
 
 
 def said_by(model: LatencyModel | CommunicationModel) -> str:
-    """Returns in words where a cost model has the spread of its errors from."""
+    """Returns in words what a cost model knows the spread of its prediction errors from; "the models" if it tells
+    nothing.
+    """
     return str(getattr(model, "spread_from", "the models"))
 
 
 def common_share(model: LatencyModel, product: bool) -> float:
-    """Returns the share of error variance that, by a latency model, a class's operators have in common; else a half."""
+    """Returns the share of the variance of latency errors that all matrix products (`product`) or all other operators
+    have in common: as a latency model tells it, or a half if it doesn't.
+    """
     return model.common_share(product) if isinstance(model, SharesErrors) else _COMMON_SHARE
 
 

@@ -20,10 +20,17 @@ __all__ = ["closed_form", "meet_plan", "resolved_stage", "step_draws"]
 def step_draws(
     candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors
 ) -> FloatArray:
-    """Returns the seconds of each candidate plan's step in each joint draw of prediction errors, shape (K, candidates).
+    """Returns the seconds of each candidate plan's step in each of K joint draws of prediction errors, shape (K,
+    candidates).
 
-    The step is the closed form's, scaled to what the simulation gave where there was one: what the closed form leaves
-    out, it leaves out in all draws alike.
+    In each draw the step is computed by Alpa's closed form. If the candidate was simulated, that is multiplied by the
+    ratio of its simulated step to the closed form with all errors at their mean.
+
+    Args:
+        candidates: the plans.
+        resolver: splits their stages' seconds into parts whose prediction errors are the same.
+        errors: the distribution of these errors.
+        factors: the draws from it.
     """
     middle, found = errors.middle, np.zeros((len(factors), len(candidates)))
     for n, candidate in enumerate(candidates):
@@ -38,10 +45,10 @@ def closed_form(
     """Returns a step's seconds by Alpa's formula in each of K draws, from those of its stages, shape (K, stages).
 
     Args:
-        micro_batch_s: forward and backward of one micro-batch.
-        boundary_s: one micro-batch's interstage transfers.
-        once_s: what comes once a step.
-        run: its number of micro-batches.
+        micro_batch_s: seconds of forward and backward of one micro-batch.
+        boundary_s: seconds of one micro-batch's interstage transfers.
+        once_s: seconds of what comes once a step, such as the optimizer.
+        run: has the number of micro-batches.
         shares: where all devices share a CPU, each stage's share of it: a step is then as long as the work of all.
 
     >>> one = np.ones((1, 2))
@@ -56,7 +63,9 @@ def closed_form(
 
 
 def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
-    """Returns the seconds of a candidate's stage (and others like it), split into parts that err together."""
+    """Returns the predicted seconds of all stages on the submesh and config of a candidate plan's stage, split into
+    parts whose prediction errors are the same.
+    """
     config, table = candidate.space.configs[stage.submesh][stage.config], candidate.table
     assert config is not None, "a slicer chose an entry that the search space doesn't offer"
     assert table.stage_costs is not None, "a table that was priced keeps its prices"
@@ -64,7 +73,9 @@ def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver)
 
 
 def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
-    """Makes a candidate's stages and their transfers known to a resolver, so that their errors can be drawn."""
+    """Has a resolver number the prediction errors of a candidate plan's stages and interstage transfers, so that these
+    errors can be drawn jointly.
+    """
     for stage in candidate.slicing.stages:
         resolved_stage(candidate, stage, resolver)
     if candidate.table.interstage is not None:

@@ -20,7 +20,9 @@ __all__ = ["class_table", "meet", "redrawn"]
 
 
 def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
-    """Makes every entry of a cost table, and its transfers, known to a resolver, so that their errors can be drawn."""
+    """Has a resolver number the prediction errors of every entry of a cost table (a stage on a submesh) and of its
+    interstage transfers, so that these errors can be drawn jointly.
+    """
     for _ in _configs(table, space, resolver):
         pass
     for link in range(0 if table.interstage is None else len(table.interstage.ends)):
@@ -30,7 +32,9 @@ def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
 def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> FloatArray:
     """Returns how many seconds of each stage's micro-batch are of each class of work, shape (N, L, L, S, C).
 
-    They add up to the seconds of the cost table's entries, and are zero where the space has no config.
+    Entry (n, i, j, s, c) is of class n (matrix products, other operators, collectives of a kind, ...) in a stage of
+    layers i..j on submesh s with config c. Over the classes these add up to the seconds in the cost table; they are
+    zero where the search space has no config.
     """
     shape = table.offered.shape
     found = np.zeros((len(CLASSES), *shape))
@@ -45,9 +49,17 @@ def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> Flo
 
 
 def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: Factors, draw: int = 0) -> CostTable:
-    """Returns a cost table as it would be with the prediction errors of one joint draw.
+    """Returns a cost table as it would be with the prediction errors of one joint random draw.
 
-    What an entry's operators and collectives take grows by one factor.
+    The operators and collectives of an entry (a stage on a submesh) are multiplied by one factor for a micro-batch and
+    by another one for what comes once a step; interstage transfers have a factor of their own.
+
+    Args:
+        table: as it was predicted.
+        space: the submeshes and configs of the table.
+        resolver: the one that has numbered the errors.
+        factors: the draws of the factors from predicted to actual seconds.
+        draw: the index of the draw to take.
     """
     ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
