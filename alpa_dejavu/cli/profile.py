@@ -98,8 +98,8 @@ def profile(
 
 
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
-    """Returns a table of predicted and measured seconds with a row for each stage of a plan: for a micro-batch, and once
-    a step.
+    """Returns a table of predicted and measured seconds, for a micro-batch and once a step, with a row for each stage
+    of a plan.
 
     The measured seconds are those for which a stage's worker is busy with a forward or backward: with starting it,
     computing it (shown in a column of its own), sending and receiving.

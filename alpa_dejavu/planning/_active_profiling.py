@@ -155,8 +155,7 @@ class Measured(Chooser):
     seconds: Callable[[], float] = time.perf_counter
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """Measures stages until no further measurement is worth its time, and returns the candidate plans, best first.
-        """
+        """Measures stages until no measurement is worth its time, and returns the candidate plans, best first."""
         (layers,), (count,) = task.layers, task.micro_batches
         costs = Bench(task, clock).costs(layers, count)
         search = _Search(costs, costs.table, task.slicer, Resolver())
