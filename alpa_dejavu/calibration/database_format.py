@@ -33,8 +33,8 @@ class LeftOutData(TypedDict):
 
 
 class SeriesData(TypedDict):
-    """The measured seconds of one operator in several sizes, as `Series` has them: bytes of a collective, operations of
-    a product.
+    """The measured seconds of a collective or of a matrix product in several sizes: bytes of the collective's tensor,
+    or floating-point operations of the product.
     """
 
     name: Annotated[

@@ -76,7 +76,9 @@ class Measurements:
         self._write(self.path, "a", _line(measurement))
 
     def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
-        """Returns the seconds that were measured at a place, by probe (program, collective ...) and then by name; of
+        """Returns the seconds that were measured at a place, such as one kind of device or the links between hosts.
+
+        They stand by probe (a program, a collective ...) and then by the names that the probe gives its seconds; of
         several measurements of a probe the last one counts.
         """
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}

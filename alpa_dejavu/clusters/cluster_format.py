@@ -46,7 +46,9 @@ class AnySecondsData(TypedDict):
 
 
 class AnyBytesPerSData(TypedDict):
-    """A rate of bytes in a cluster file, with its unit and its source; it may be any number."""
+    """A rate of bytes in a cluster file, with its unit and its source; whether the number is a possible rate is checked
+    when the cluster is made.
+    """
 
     value: Given
     unit: BytesPerSUnit

@@ -190,7 +190,7 @@ class PlanningTask:
 
     @property
     def cluster(self) -> Cluster:
-        """Returns the cluster whose hosts the plan may use."""
+        """Returns the cluster whose hosts the plan may use, as the task's prices have it."""
         return self.prices.cluster
 
     @property

@@ -105,12 +105,14 @@ class _Looker:
         )  # fmt: skip
 
     def times(self, given: Prices) -> Times:
-        """Returns the times of a plan's stages on a cluster with other figures or cost models (`given`)."""
+        """Returns the times of the plan's stages on a changed cluster, or by changed cost models, as `given` has
+        both.
+        """
         return plan_times(self._estimated(given).plan)
 
     def task(self, given: Prices) -> PlanningTask:
-        """Returns the planning task that looks for the best plan on a cluster with other figures or cost models
-        (`given`).
+        """Returns the planning task that looks for the best plan on a changed cluster, or by changed cost models, as
+        `given` has both.
         """
         return kept_task(self._plan, self._kept, given, self._search)
 

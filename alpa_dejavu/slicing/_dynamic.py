@@ -27,12 +27,13 @@ class Dynamic(Slicer):
 
     On hosts of unlike kinds it is exact as long as the limits of `effort` allow it; if not, `Slicing.gap` tells how
     much may be left to win. On alike hosts it is always exact, but for problems in which memory limits, or transfers
-    that depend on the stage before, matter on so many devices that tables would take gigabytes: then there may be no
-    better slicing than equal stages, and a gap.
+    that depend on the stage before, matter on so many devices that tables would take gigabytes: then it may find
+    nothing better than equal stages, and tells a gap.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.
-        Handler and Zang, A dual algorithm for the constrained shortest path problem, Networks 10, 1980: the prices.
+        Handler and Zang, A dual algorithm for the constrained shortest path problem, Networks 10, 1980: the prices of
+            devices, by which unlike hosts are sliced.
     """
 
     effort: Effort = dataclasses.field(default=Effort(), repr=False)

@@ -45,9 +45,12 @@ class Occupied:
         return not self.ahead_only
 
     def seconds(self, cost_s: FloatArray | float, crossed_s: FloatArray | float) -> FloatArray:
-        """Returns the least seconds for which a stage or the link to it is busy with all micro-batches of a step.
+        """Returns a lower bound on the seconds of a step: for so long a stage and the link to it are busy with all of
+        the step's micro-batches. Where they can work at the same time, the one that takes longer counts.
 
-        `cost_s` is one micro-batch's time on the stage, `crossed_s` its time on the link, there and back.
+        Args:
+            cost_s: the stage's seconds for one micro-batch.
+            crossed_s: the link's seconds for one micro-batch, forward and backward together.
         """
         size = self.num_micro_batches
         if self.blocking:

@@ -80,8 +80,8 @@ class KernelModel:
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Returns the two ends of the 90 % interval, as factors on the predicted seconds, by class of kernel and by
-        what decides its seconds (launch or work), such as "product work".
+        """Returns the two ends of the 90 % interval of a kernel's actual seconds, as factors on the predicted ones, by
+        class of kernel and by what decides its seconds (launch or work), such as "product work".
         """
         return {name: (float(np.exp(low)), float(np.exp(high))) for name, (low, high) in self._ends.items()}
 

@@ -53,9 +53,11 @@ class Streams:
         return self._log_s(self.values_, kernels, np.log(self._floors.expected(kernels.op)))
 
     def state(self) -> StreamsData:
-        """Returns the fitted model of streaming kernels as JSON's types: its parameters, by kind of kernel and for all.
+        """Returns the fitted model of kernels that mostly move memory as JSON's types: its parameters, by kind of
+        kernel and for all kinds.
 
-        Starts are logarithms of seconds, shares those of slowdowns.
+        "starts" are logarithms of the seconds that a kernel of each kind takes to start, "shares" those of how many
+        times longer than at the full memory rate it takes.
         """
         count, values = len(self.ops_), self.values_.tolist()
         sharpness, of_rate, of_length = values[2 * count :]

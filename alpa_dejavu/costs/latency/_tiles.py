@@ -112,7 +112,7 @@ class Tiles:
         return _log_s(self.values_, kernels, _Ways.of(kernels), np.log(self._floors.expected(kernels.op)))
 
     def state(self) -> TilesData:
-        """Returns the fitted parameters of the products' model by name, as JSON's types."""
+        """Returns the fitted parameters of the model of matrix products by name, as JSON's types."""
         return cast("TilesData", dict(zip(_PARAMETERS, self.values_.tolist(), strict=True)))
 
     @classmethod

@@ -72,7 +72,9 @@ class Errors:
 
     @property
     def middle(self) -> Factors:
-        """Returns the factors from predicted to actual seconds at the mean of all errors, as a single draw (K = 1)."""
+        """Returns the factors from predicted to actual seconds where each error of the joint distribution is at its
+        mean, in the form of random draws with a single draw (K = 1).
+        """
         return self._factors(self.mean[None])
 
     def drawn(self, count: int, seed: int = 0) -> Factors:

@@ -93,7 +93,7 @@ def ceiling_of(padded: Padded, moved: tuple[FloatArray, FloatArray], share: floa
     """Returns a quantile of the costs of a graph's nodes and edges, without those that are zero or forbidden.
 
     Args:
-        padded: the graph as arrays; its `dear` is returned where no costs are left.
+        padded: the graph as arrays; where no costs are left, its price of a forbidden choice (`dear`) is returned.
         moved: the costs of nodes' choices and of edges, after they were moved between these.
         share: the quantile, from 0 to 1.
     """

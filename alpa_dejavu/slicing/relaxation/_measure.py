@@ -63,7 +63,7 @@ class Measure:
 
     def seen(self, plans: Batch) -> RelaxedPlan:
         """Returns N plans as a `RelaxedPlan`, the form that differentiable cost functions take, with a first axis for
-        the plans; array shapes are rounded up.
+        the plans; array shapes are padded to a few sizes, so that JAX compiles less often.
         """
         table, num = self.table, _rounded(len(plans), PLANS)
         places = _rounded(plans.ends.shape[1], PLACES)

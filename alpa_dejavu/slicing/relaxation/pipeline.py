@@ -20,15 +20,15 @@ __all__ = ["many", "pipeline_s", "recurrence_s"]
 
 
 def recurrence_s(plan: RelaxedPlan) -> Any:
-    """Returns the seconds of a relaxed plan's step by Alpa's formula, as a function that JAX differentiates: all
-    stages, plus B - 1 times the largest, for B micro-batches, plus all that comes once a step.
+    """Returns the seconds of a relaxed plan's step by Alpa's formula: all stages, plus B - 1 times the largest, for B
+    micro-batches, plus all that comes once a step. JAX can differentiate it.
     """
     stage = plan.forward_s + plan.backward_s + plan.crossing_s
     return stage.sum() + (plan.num_micro_batches - 1) * stage.max() + plan.once_s.sum()
 
 
 def pipeline_s(plan: RelaxedPlan, most_micro_batches: int) -> Any:
-    """Returns the seconds of a 1F1B step of a relaxed plan, as a function that JAX differentiates.
+    """Returns the seconds of a 1F1B step of a relaxed plan. JAX can differentiate it.
 
     Transfers block both stages. There are at most `most_micro_batches` micro-batches. At the first ticks, one for each
     stage, there are only forwards, and transfers hold up one stage after the other. Later only pairs of neighbours

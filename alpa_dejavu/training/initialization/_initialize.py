@@ -71,8 +71,9 @@ def parallel_initialize(
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
         num_candidates: how many candidates begin by themselves, not as children or means of others.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
-        init: the candidates' first weights: a name of `starts.KNOWN`, or a `Start`. Races from "sobol" saved steps;
-            those from "model" are experimental: no better than one start in docs/results/parallel-initialization.md.
+        init: the candidates' first weights: a name of `starts.KNOWN`, or a `Start`. In
+            docs/results/parallel-initialization.md a race between starts of "sobol" saves steps; one between starts of
+            "model" is no better than a single start, and experimental.
         keep: the rule by which candidates go on from a rung (step of judging): "halving", "evolution", "optuna", "asha"
             (whose result depends on who arrives first) or a `Rule`.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
