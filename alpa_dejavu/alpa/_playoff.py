@@ -101,7 +101,9 @@ class Playoff:
         won = _winner(plans, self._step_s)
         executable = self._compiled_plan(won)
         note = _note(plans, self._step_s, won)
-        self._option.last_plan = dataclasses.replace(plans[won], notes=(*plans[won].notes, note))
+        planning_s = {**plans[last].planning_s, "playoff": self._clock() - begun}
+        found = dataclasses.replace(plans[won], planning_s=planning_s, notes=(*plans[won].notes, note))
+        self._option.last_plan = found
         _log.info("%s", note)
         return executable
 

@@ -9,6 +9,7 @@ import ray
 
 from alpa_dejavu.alpa.local_cluster import local_cluster, lose_host
 from alpa_dejavu.alpa.resume import AlpaSession, train
+from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.planning import plan_model
 
 SIZE, LAYERS, BATCH, STEPS, EVERY = 32, 4, 12, 8, 3
@@ -81,3 +82,20 @@ def test_a_killed_host_costs_seconds_and_steps_but_no_person(tmp_path):
     assert 0 < recovery.noticed_s < recovery.seconds
     assert done.plan.stages == planned.plan.contingencies[recovery.hosts[0]].stages
     np.testing.assert_allclose(done.losses, undisturbed(), rtol=1e-4)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_training_runs_on_the_hosts_of_its_plan_where_others_are_there_too(tmp_path):
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
+
+    with local_cluster(devices=1, hosts=3):
+        import alpa
+
+        whole = connected_cluster()
+        alpa.shutdown()
+        names = [whole.hosts[0].name, whole.hosts[2].name]
+        planned = plan_model(model, without(whole, [whole.hosts[1].name]), batch=BATCH, layers=2)
+        assert {host for stage in planned.plan.stages for host in stage.hosts} == set(names)
+        done = train(AlpaSession(step, state, batch, tmp_path), planned.plan, 2, every=EVERY)
+    np.testing.assert_allclose(done.losses, undisturbed()[:2], rtol=1e-4)
