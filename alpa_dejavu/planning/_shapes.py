@@ -101,7 +101,7 @@ class ShapeSearch:
     def _widely(self) -> Iterator[Shape]:
         few, *more = self._layers
         yield from self._with_layers(few)
-        counts, best, idle = self._close_counts(few, _COUNTS), self._least(few), 0
+        counts, best, idle = self._close_counts(few), self._least(few), 0
         for number in more:
             yield from (Shape(number, count) for count in counts or self._counts[-1:])
             for best_shape in self._best(1):
@@ -111,7 +111,7 @@ class ShapeSearch:
             least = self._least(number)
             idle = idle + 1 if least > best * (1 - _GAIN) else 0
             if least < best:
-                counts, best = self._close_counts(number, _COUNTS - 1), least
+                counts, best = self._close_counts(number), least
             if idle == _IDLE and not self._thorough:
                 break
 
@@ -178,10 +178,10 @@ class ShapeSearch:
         steps = {s.micro_batches: t for s, t in self.told.items() if s.layers == layers and not s.stages}
         return ordered((count for count in steps if math.isfinite(steps[count])), key=lambda count: steps[count])
 
-    def _close_counts(self, layers: int, most: int) -> list[int]:
+    def _close_counts(self, layers: int) -> list[int]:
         """The best numbers of micro-batches with so many layers, without those that are far from the best one."""
         far = _CLOSE * self._least(layers)
-        return [count for count in self._best_counts(layers)[:most] if self.told[Shape(layers, count)] <= far]
+        return [count for count in self._best_counts(layers)[:_COUNTS] if self.told[Shape(layers, count)] <= far]
 
     def _best(self, count: int) -> list[Shape]:
         """The best shapes with any number of stages."""

@@ -90,6 +90,19 @@ def test_micro_batches_that_are_far_from_the_best_are_not_tried_with_more_layers
     assert {shape.micro_batches for shape in asked if shape.layers == 24 and not shape.stages} == {4, 8}
 
 
+def test_micro_batches_that_more_layers_help_most_stay_in_the_search():
+    """The steps of a GPT-2.6B on eight V100: with 24 layers 1024 micro-batches take longer than 512 and 128."""
+    steps = {
+        16: {1024: 45.5, 512: 44.4, 256: 47.0, 128: 44.5, 64: 47.5},
+        24: {1024: 44.1, 512: 41.3, 128: 44.0},
+        32: {1024: 40.8, 512: 41.4, 128: 44.8},
+        48: {1024: 40.0, 512: 41.3, 128: 44.2},
+    }
+    search = ShapeSearch(list(steps), sorted(steps[16]))
+    searched(search, lambda shape: steps[shape.layers].get(shape.micro_batches, 60.0))
+    assert best(search) == Shape(48, 1024)
+
+
 def test_the_best_number_of_stages_is_tried_with_more_layers():
     def step_s(shape):
         return 1.0 if shape.layers == 16 else 0.5 if shape.stages == 4 else 2.0
