@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from alpa_dejavu.sharding.hlo._collectives import groups_of, is_gradient, next_channel, reduction_of
 from alpa_dejavu.sharding.hlo._graph import Graph
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
-from alpa_dejavu.sharding.hlo._shapes import array_shape, byte_size, num_elements
+from alpa_dejavu.sharding.hlo._shapes import S32, array_shape, byte_size, num_elements
 from alpa_dejavu.sharding.hlo.scatter import all_reduce_to_reduce_scatter
 
 Node = HloInstructionProto
@@ -107,10 +107,18 @@ def _joined(graph: Graph, parts: Sequence[Node], rows: int) -> Node:
     """Values as the columns of one matrix with the given number of rows; a vector for no rows."""
     flat = [graph.reshape(part, [rows, num_elements(part.shape) // rows] if rows else [num_elements(part.shape)])
             for part in parts]
-    axis = 1 if rows else 0
-    width = sum(part.shape.dimensions[axis] for part in flat)
-    shape = array_shape(parts[0].shape.element_type, [rows, width] if rows else [width])
-    return graph.add("concatenate", shape, flat, dimensions=[axis])
+    width = sum(part.shape.dimensions[-1] for part in flat)
+    kind = parts[0].shape.element_type
+    shape = array_shape(kind, [rows, width] if rows else [width])
+    # Each part is written into a buffer of zeros. XLA's CPU compiler fuses a concatenation with all that makes its
+    # parts, into one loop that asks for each element which part it is of; a step of a small GPT on four data-parallel
+    # devices took 1.6 to 1.9 times as long with that.
+    joined, start = graph.add("broadcast", shape, [graph.constant(kind, 0)]), 0
+    first = [graph.constant(S32, 0)] if rows else []
+    for part in flat:
+        joined = graph.add("dynamic-update-slice", shape, [joined, part, *first, graph.constant(S32, start)])
+        start += part.shape.dimensions[-1]
+    return joined
 
 
 def _cut(graph: Graph, whole: Node, start: int, width: int) -> Node:
