@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [{"GPU": name, "chosen": way, "by": each[way]} for name, each in curves for way in WAYS]
     cells = {f"{count} measured": lambda row, count=str(count): _cell(row["by"][count]) for count in result["counts"]}
     said = "in %: median error / mean error / share of the half held back that is inside its 90 % interval"
-    table = Table.of(rows, {"GPU": "{GPU}", "chosen": "{chosen}", **cells})
+    table = Table.of(rows, {"GPU, chosen by": "{GPU}, {chosen}", **cells})
     return Results(given.json, **result).shown(table, said)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import string
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, final
 
@@ -52,7 +53,8 @@ class Table:
 
         Args:
             left_out: headings of columns that aren't wanted.
-            width: characters of a line: a wider table becomes several, each of which begins with the first column.
+            width: characters of a line: a wider table becomes several, each of which begins with the first column, or
+                a list where the first column doesn't tell the rows apart.
         """
         lines = [self.columns, *((*row, *[""] * (len(self.columns) - len(row))) for row in self.rows)]
         wanted = [n for n, name in enumerate(self.columns) if name not in left_out]
@@ -62,7 +64,9 @@ class Table:
             if _width([*parts[-1], column]) > width and len(parts[-1]) > 1:
                 parts.append([columns[0]])
             parts[-1].append(column)
-        text = "\n\n".join(map(_drawn, parts))
+        names = columns[0][1:]
+        listed = len(parts) > 1 and len(set(names)) < len(names)
+        text = _listed(columns, width) if listed else "\n\n".join(map(_drawn, parts))
         return f"**{self.title}**\n\n{text}" if self.title else text
 
 
@@ -117,6 +121,16 @@ class _Quantities(string.Formatter):
 def _drawn(columns: Sequence[Sequence[str]]) -> str:
     head, *rows = (f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
     return "\n".join([head, f"|{' --- |' * len(columns)}", *rows])
+
+
+def _listed(columns: Sequence[Sequence[str]], width: int) -> str:
+    """An item for each row, with the headings of its cells but the first."""
+    (_, *heads), *rows = zip(*columns, strict=True)
+    items = []
+    for first, *rest in rows:
+        cells = [f"{head}: {cell}" if head else cell for head, cell in zip(heads, rest, strict=True) if cell]
+        items.append(textwrap.fill(f"- {'; '.join([first, *cells])}", width, subsequent_indent="  "))
+    return "\n".join(items)
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:

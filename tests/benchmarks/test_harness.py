@@ -44,6 +44,13 @@ def test_cells_are_templates_or_functions_and_what_is_missing_is_empty():
     assert table.markdown().startswith("**title**\n\n| name |")
 
 
+def test_a_wide_table_is_several_or_a_list_where_the_first_column_does_not_tell_rows_apart():
+    columns, rows = ("of", "aim", ""), (("a", "x" * 9, "held"), ("b", "y", ""))
+    assert Table(columns, rows).markdown(width=20).count("| of |") == 2
+    alike = Table(columns, (rows[0], ("a", "y", ""))).markdown(width=20)
+    assert alike.splitlines() == ["- a; aim: xxxxxxxxx;", "  held", "- a; aim: y"]
+
+
 def test_results_are_gone_on_from_by_the_same_settings_alone(tmp_path):
     file, asked = tmp_path / "folder" / "out.json", []
 
