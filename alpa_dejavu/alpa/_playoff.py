@@ -26,7 +26,7 @@ __all__ = ["Argument", "Playoff", "most_entrants"]
 
 _log = logging.getLogger("alpa_dejavu")
 
-_MOST = 3
+_MOST = 5
 """So many plans take part at most."""
 _GUESS_S = 5.0
 """Compiling and running a plan is taken to need so many seconds, to choose how many plans take part."""

@@ -136,7 +136,7 @@ def test_one_plan_alone_is_not_timed():
     assert devices.now_s == COMPILE_S
 
 
-@pytest.mark.parametrize(("profile", "budget_s", "most"), [("never", 60, 1), ("playoff", 0, 1), ("playoff", 20, 3)])
+@pytest.mark.parametrize(("profile", "budget_s", "most"), [("never", 60, 1), ("playoff", 0, 1), ("playoff", 10, 3), ("playoff", 60, 5)])
 def test_the_budget_says_how_many_plans_take_part(profile, budget_s, most):
     assert most_entrants(DejavuStageOption(profile=profile, budget_s=budget_s)) == most
 
