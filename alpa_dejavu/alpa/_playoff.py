@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -82,10 +82,18 @@ class Playoff:
         self._clock = clock
         self._running: tuple[int, Any] | None = None
         self._step_s: dict[int, float] = {}
+        self._free_before = mesh.launched_physical_mesh_group is None
         option.entrants = ()
 
     def fastest(self) -> Any:
         """Returns the executable of the fastest plan, and tells the option which plan that is."""
+        try:
+            return self._fastest()
+        except BaseException:
+            self._stop()
+            raise
+
+    def _fastest(self) -> Any:
         begun = self._clock()
         self._play(0)
         plans = self._option.entrants
@@ -95,17 +103,28 @@ class Playoff:
         last = len(plans) - 1
         for n in range(1, last):
             # Besides this plan there must be time for the last one.
-            if (self._clock() - begun) * (n + 2) / n <= self._option.budget_s:
-                self._play(n)
+            if (self._clock() - begun) * (n + 2) / n > self._option.budget_s:
+                break
+            self._play(n)
         self._play(last)
-        won = _winner(plans, self._step_s)
-        executable = self._compiled_plan(won)
+        won, executable = self._winner()
         note = _note(plans, self._step_s, won)
         planning_s = {**plans[last].planning_s, "playoff": self._clock() - begun}
         found = dataclasses.replace(plans[won], planning_s=planning_s, notes=(*plans[won].notes, note))
         self._option.last_plan = found
         _log.info("%s", note)
         return executable
+
+    def _winner(self) -> tuple[int, Any]:
+        """Returns the number of the fastest plan that can be compiled once more, and its executable."""
+        while True:
+            won = _winner(self._option.entrants, self._step_s)
+            try:
+                return won, self._compiled_plan(won)
+            except Exception:
+                if self._step_s.pop(won, None) is None:
+                    raise
+                self._stop()
 
     def _play(self, n: int) -> None:
         """Compiles the n-th plan and times its steps; where it fails, and others are there, that is logged."""
@@ -133,12 +152,15 @@ class Playoff:
         return self._running[1]
 
     def _stop(self) -> None:
-        """Stops the workers of the plan that runs."""
+        """Stops the workers of the plan that runs; those of a pipeline that ran before the playoff are left alone."""
         self._running = None
         group = self._mesh.launched_physical_mesh_group
-        if group is not None:
-            group.exception_shutdown()
+        if group is not None and self._free_before:
             self._mesh.launched_physical_mesh_group = None
+            try:
+                group.exception_shutdown()
+            except Exception:
+                _log.warning("some workers of a plan that was tried didn't stop", exc_info=True)
 
     def _timed(self, executable: Any) -> float:
         """Returns the median seconds of a plan's steps, after one that warms up."""
@@ -151,6 +173,7 @@ class Playoff:
             result = executable.launch_on_driver(*arguments)
             executable.sync()
             seconds.append(self._clock() - begun)
+            _check_results(result)
             del arguments, result
             if len(seconds) > _FEWEST and sum(seconds) > _SHARE * self._option.budget_s:
                 break
@@ -198,6 +221,18 @@ def _made_by_workers() -> Iterator[None]:
         yield
     finally:
         global_config.use_dummy_value_for_benchmarking = before
+
+
+def _check_results(arrays: Iterable[Any]) -> None:
+    """Asks workers for a step's results: what failed in a worker raises an error only where its results are wanted."""
+    from alpa.device_mesh import ReplicatedDistributedArray
+
+    refs: dict[Any, list[Any]] = {}
+    for array in arrays:
+        one = array.replica if isinstance(array, ReplicatedDistributedArray) else array
+        refs.setdefault(one.device_mesh, []).append(one.remote_ref)
+    for mesh, wanted in refs.items():
+        mesh.block_until_ready_remote_buffers(wanted)
 
 
 def _forget_steps(executable: Any) -> None:

@@ -70,15 +70,17 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
     return [Ranked(plans[n], each[n], n in rivals) for n in order]
 
 
-def contenders(ranking: Sequence[Ranked], found: Found, most: int) -> tuple[Plan, ...]:
-    """Returns the plans beside the first one that are worth trying on the devices, together with it `most` of them."""
+def contenders(ranking: Sequence[Ranked], found: Found, most: int) -> list[Ranked]:
+    """Returns the ranked plans that are worth trying on the devices beside the first one; `most` plans together with
+    it.
+    """
     if most == 1:
-        return ()
+        return []
     from alpa_dejavu.planning.uncertainty import worth_trying
 
     rivals = [one for one in ranking if one.rivals]
     chosen = worth_trying([one.candidate for one in rivals], most, errors=found.errors, resolver=found.resolver)
-    return tuple(rivals[n].plan for n in chosen)
+    return [rivals[n] for n in chosen]
 
 
 def _different(found: Sequence[Candidate]) -> list[Candidate]:

@@ -9,10 +9,11 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.planning._annotations import ANNOTATIONS, Annotation, Chosen
 from alpa_dejavu.planning._bench import nothing_fits
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._ranking import contenders, ranked
+from alpa_dejavu.planning._ranking import Ranked, contenders, ranked
 from alpa_dejavu.planning.price import front, why_not
 from alpa_dejavu.planning.result import PlanningResult, RunnerUp
-from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.planning.task import Found, PlanningTask
+from alpa_dejavu.problem import Plan
 
 __all__ = ["plan"]
 
@@ -44,15 +45,12 @@ def plan(
             if not found.candidates:
                 raise nothing_fits(task)
             ranking = ranked(task, found, clock)
-            best, chosen = ranking[0].plan, ranking[0].candidate
-            others = [one.candidate for one in ranking[1:]]
-            compared = [one.candidate for one in ranking if one.rivals]
-            for annotation in annotations:
-                best = annotation.annotate(best, Chosen(task, found, [chosen, *others], compared, clock))
+            tried = contenders(ranking, found, task.contenders)
+            best, *others = [_annotated(one, ranking, annotations, task, found, clock) for one in (ranking[0], *tried)]
     finally:
         task.source.keep()
         clock.lap("cache")
-    best = dataclasses.replace(best, planning_s=dict(clock.seconds))
+    best, chosen = dataclasses.replace(best, planning_s=dict(clock.seconds)), ranking[0].candidate
     return PlanningResult(
         plan=best,
         model=chosen.model,
@@ -67,5 +65,19 @@ def plan(
             for one in ranking[1 : _RUNNERS_UP + 1]
         ),
         front=front([best, *(one.plan for one in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
-        contenders=contenders(ranking, found, task.contenders),
+        contenders=tuple(others),
     )
+
+
+def _annotated(
+    one: Ranked, ranking: Sequence[Ranked], annotations: Sequence[Annotation], task: PlanningTask, found: Found,
+    clock: Clock,
+) -> Plan:
+    """Returns the plan of a ranked candidate with its annotations, as if it had been chosen."""
+    others = [other for other in ranking if other is not one]
+    candidates = [each.candidate for each in (one, *others)]
+    compared = [each.candidate for each in (one, *others) if each is one or each.rivals]
+    plan = one.plan
+    for annotation in annotations:
+        plan = annotation.annotate(plan, Chosen(task, found, candidates, compared, clock))
+    return plan

@@ -27,7 +27,7 @@ class Devices:
 
     def __init__(self, step_s):
         self.now_s, self.step_s = 0.0, step_s
-        self.compiled, self.stopped, self.forgotten = [], 0, 0
+        self.compiled, self.stopped, self.forgotten, self.failing = [], 0, 0, ()
         self.mesh = SimpleNamespace(launched_physical_mesh_group=None)
         self.user = DejavuStageOption(profile="playoff", budget_s=60.0)
         self.plans = tuple(example_plan(step_s=1.0 - n / 10) for n in range(len(step_s)))
@@ -47,6 +47,9 @@ class Devices:
     def stop(self):
         self.stopped += 1
 
+    def forget(self, name):
+        self.forgotten += 1
+
     def played(self):
         arguments = [Argument(np.zeros(3), True, False), Argument(np.zeros((4, 2)), False, True)]
         executable = Playoff(self.compile, self.user, self.mesh, arguments, lambda: self.now_s).fastest()
@@ -60,19 +63,22 @@ class Executable:
 
     def __init__(self, devices, number):
         self.devices, self.number = devices, number
-        mesh = SimpleNamespace(reset_remote_timer=self.forget)
+        mesh = SimpleNamespace(reset_remote_timer=devices.forget)
         self.mesh_group = [mesh]
         self.input_placement_specs = [None, None]
 
     def sync(self):
         assert not global_config.use_dummy_value_for_benchmarking
 
-    def forget(self, name):
-        self.devices.forgotten += 1
-
     def launch_on_driver(self, state, batch):
         assert (state.shape, batch.shape) == ((3,), (4, 2))
         self.devices.now_s += self.devices.step_s[self.number]
+        return [SimpleNamespace(device_mesh=self, remote_ref="result")]
+
+    def block_until_ready_remote_buffers(self, refs):
+        assert refs == ["result"]
+        if self.number in self.devices.failing:
+            raise KeyError(7)
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +116,38 @@ def test_a_plan_that_cannot_be_compiled_is_left_out_and_that_is_told(caplog):
     assert "(1 of 3 plans weren't tried)" in devices.user.last_plan.notes[-1]
 
 
+def test_a_plan_that_fails_in_its_workers_is_not_the_fastest():
+    devices = Devices([0.3, 0.001, 0.4])
+    devices.failing = (1,)
+    assert devices.played() == 0
+
+
+def test_a_pipeline_that_runs_already_is_left_alone():
+    devices = Devices([0.3, 0.1])
+    devices.mesh.launched_physical_mesh_group = SimpleNamespace(exception_shutdown=devices.stop)
+
+    def refuses(option):
+        raise NotImplementedError("this virtual mesh already runs another pipeline")
+
+    with pytest.raises(NotImplementedError, match="already runs"):
+        Playoff(refuses, devices.user, devices.mesh, [], lambda: 0.0).fastest()
+    assert devices.stopped == 0
+    assert devices.mesh.launched_physical_mesh_group is not None
+
+
+def test_an_interrupt_stops_the_workers():
+    devices = Devices([0.3, 0.1])
+
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    devices.forget = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        devices.played()
+    assert devices.stopped == 1
+    assert devices.mesh.launched_physical_mesh_group is None
+
+
 def test_where_no_plan_runs_the_error_of_the_chosen_one_is_raised():
     devices = Devices([None, None])
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -136,7 +174,9 @@ def test_one_plan_alone_is_not_timed():
     assert devices.now_s == COMPILE_S
 
 
-@pytest.mark.parametrize(("profile", "budget_s", "most"), [("never", 60, 1), ("playoff", 0, 1), ("playoff", 10, 3), ("playoff", 60, 5)])
+@pytest.mark.parametrize(
+    ("profile", "budget_s", "most"), [("never", 60, 1), ("playoff", 0, 1), ("playoff", 10, 3), ("playoff", 60, 5)]
+)
 def test_the_budget_says_how_many_plans_take_part(profile, budget_s, most):
     assert most_entrants(DejavuStageOption(profile=profile, budget_s=budget_s)) == most
 
