@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.alpa._playoff import Argument, Playoff
@@ -34,23 +34,28 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_batch(given["num_microbatch"], given["batch_invars"], avals)
         _check_layers(given["layer_option"])
         _check_submeshes(option, given["virtual_mesh"])
-
-        def compiled(stage_option: DejavuStageOption) -> Any:
-            for store in filter(None, given["fun"].stores):  # they keep what was traced before
-                store.reset()
-            known = given | {"stage_option": stage_option}
-            return original(*(known[name] for name in PARAMETERS[:-1]), *avals)
-
-        if option.profile == "playoff" and option.plan is None:
-            each = zip(avals, given["donated_invars"], given["batch_invars"], strict=True)
-            executable = Playoff(compiled, option, given["virtual_mesh"], [Argument(*one) for one in each]).fastest()
-        else:
-            executable = compiled(option)
+        tries = option.profile == "playoff" and option.plan is None
+        executable = _played(original, option, given, avals) if tries else original(*args, **kwargs)
         if option.history is not None:
             watch(executable, option)
         return executable
 
     return compile_pipeshard_executable
+
+
+def _played(
+    original: Callable[..., Any], option: DejavuStageOption, given: Mapping[str, Any], avals: Sequence[Any]
+) -> Any:
+    """Returns the executable of the plan that is the fastest on the devices, of those that may be the best."""
+
+    def compiled(stage_option: DejavuStageOption) -> Any:
+        for store in filter(None, given["fun"].stores):  # they keep what was traced for the plan before
+            store.reset()
+        known = {**given, "stage_option": stage_option}
+        return original(*(known[name] for name in PARAMETERS[:-1]), *avals)
+
+    each = zip(avals, given["donated_invars"], given["batch_invars"], strict=True)
+    return Playoff(compiled, option, given["virtual_mesh"], [Argument(*one) for one in each]).fastest()
 
 
 def _check_batch(num_micro_batches: int, batch_invars: Sequence[bool], avals: Sequence[Any]) -> None:

@@ -107,7 +107,7 @@ class Playoff:
                 break
             self._play(n)
         self._play(last)
-        won, executable = self._winner()
+        won, executable = self._kept()
         note = _note(plans, self._step_s, won)
         planning_s = {**plans[last].planning_s, "playoff": self._clock() - begun}
         found = dataclasses.replace(plans[won], planning_s=planning_s, notes=(*plans[won].notes, note))
@@ -115,7 +115,7 @@ class Playoff:
         _log.info("%s", note)
         return executable
 
-    def _winner(self) -> tuple[int, Any]:
+    def _kept(self) -> tuple[int, Any]:
         """Returns the number of the fastest plan that can be compiled once more, and its executable."""
         while True:
             won = _winner(self._option.entrants, self._step_s)
@@ -197,7 +197,9 @@ class Playoff:
 
 
 def _winner(plans: Sequence[Plan], step_s: Mapping[int, float]) -> int:
-    """Returns the number of the fastest plan; of those as fast, and where none ran, the last one that may be taken."""
+    """Returns the number of the fastest plan, and of several as fast that of the shortest prediction; where none ran,
+    that of the last plan.
+    """
     fast = [n for n, seconds in step_s.items() if seconds < _AS_FAST * min(step_s.values())]
     return min(fast or [len(plans) - 1], key=lambda n: (plans[n].step_s, -n))
 

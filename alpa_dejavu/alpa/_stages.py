@@ -11,27 +11,28 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from alpa_dejavu.alpa._given_plan import checked
 from alpa_dejavu.alpa._measure_stage import stage_measurer
-from alpa_dejavu.alpa._places import cluster_differences, places, running_differences
+from alpa_dejavu.alpa._places import places
 from alpa_dejavu.alpa._playoff import most_entrants
 from alpa_dejavu.alpa._submeshes import on_hosts
 from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import cluster_of
-from alpa_dejavu.calibration import prices
+from alpa_dejavu.calibration import Prices, prices
 from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside
 from alpa_dejavu.costs.memory_margin import MemoryMargin
-from alpa_dejavu.exports.alpa_code import alpa_options, remat_layers
+from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.result import OURS
 from alpa_dejavu.planning.strategies import AlpaDefault, ByStrategy, strategy
 from alpa_dejavu.planning.task import GivenSpace
 from alpa_dejavu.plans.table import plan_table
-from alpa_dejavu.problem import Cluster, Plan, PricedBy
+from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy
 from alpa_dejavu.slicing import slicer, slicer_name
 
 _log = logging.getLogger("alpa_dejavu")
@@ -114,13 +115,18 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
     if option.strategy != OURS:
         checked(made.plan, given, option.cluster)
     plans = (*made.contenders, made.plan.after({"cluster": known - started, "features": described - known}))
-    if option.history is None:
-        return plans
+    return plans if option.history is None else _corrected(option, option.history, plans, model, priced)
+
+
+def _corrected(
+    option: DejavuStageOption, file: str | os.PathLike[str], plans: Sequence[Plan], model: Model, priced: Prices
+) -> tuple[Plan, ...]:
+    """Returns plans corrected by the past runs in a file, and tells the option what the plans were made from."""
     from alpa_dejavu.calibration.history import Correction, Origin, corrected
 
     models = priced.models
     origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
-    option.last_origin, correction = origin, Correction.read(option.history)
+    option.last_origin, correction = origin, Correction.read(file)
     return tuple(corrected(each, correction.of(origin, each)) for each in plans)
 
 
@@ -203,55 +209,3 @@ def by_strategy(option: DejavuStageOption, task: PlanningTask) -> PlanningTask:
             "strategy='dejavu'"
         )
     return dataclasses.replace(task, chooser=ByStrategy(chosen))
-
-
-_REMAT = ("checkpoint", "remat", "remat2")
-
-
-def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], cluster: object = None) -> Plan:
-    """Returns a plan as it is, after checking that it fits the step and the cluster that Alpa constructs stages for.
-
-    Args:
-        plan: the plan that is to run.
-        given: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
-        cluster: a `Cluster` with the names of Alpa's hosts; anything else: the names that Ray knows are taken.
-
-    Raises:
-        ValueError: the plan doesn't fit; says every difference, with what the plan has and what there is.
-    """
-    assert isinstance(plan, Plan), "the option reads plan files when it is made"
-    mesh = given["virtual_mesh"]
-    differences = [*_of_step(plan, given), *cluster_differences(plan, mesh, cluster)]
-    differences = differences or [*running_differences(plan, mesh, cluster)]
-    if differences:
-        name = f"the plan for {plan.model or 'a model'} on {plan.cluster} doesn't fit"
-        raise ValueError(f"{name}: {'; '.join(differences)}; plan again for this step and cluster, or change them")
-    return plan
-
-
-def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
-    if not plan.runs_on_alpa:
-        yield f"it is estimated only, since Alpa's runtime can't run what {plan.strategy or 'it asks for'} does"
-    schedule, counted = given["pipeline_schedule"], given["layers"]
-    num_layers = len(counted) if schedule == "inference" else len(counted) // 2
-    if plan.num_layers != num_layers:
-        yield f"it has {plan.num_layers} layers, but the step is cut into {num_layers}"
-    if plan.schedule != schedule:
-        yield f"its pipeline_schedule is {plan.schedule!r}, but here it is {schedule!r}"
-    if plan.num_micro_batches != given["num_micro_batches"]:
-        yield f"it has {plan.num_micro_batches} micro-batches, but here are {given['num_micro_batches']}"
-    micro_batch = given["batch_size"]
-    if plan.batch is not None and micro_batch is not None and plan.batch != micro_batch * given["num_micro_batches"]:
-        yield f"it is for batches of {plan.batch}, but here they are of {micro_batch * given['num_micro_batches']}"
-    if plan.num_layers == num_layers and schedule != "inference":
-        backward = counted[::-1][:num_layers]
-        for n, (stage, layers) in enumerate(zip(plan.stages, plan.layer_ids, strict=True)):
-            if stage.remat == "layer" and not any(_has_remat(backward[layer]) for layer in layers):
-                yield (
-                    f"stage {n} has remat, but layers {layers[0]}..{layers[-1]} of the step haven't: give "
-                    f"layer_option=DejavuLayerOption(remat_layers={remat_layers(plan)}, ...)"
-                )
-
-
-def _has_remat(layer: Any) -> bool:
-    return any(equation.primitive.name in _REMAT for equation in layer.closed_jaxpr().jaxpr.eqns)

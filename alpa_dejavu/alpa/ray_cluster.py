@@ -57,7 +57,8 @@ def nodes_with_devices() -> dict[str, str]:
     import ray
     from alpa.global_env import global_config
 
-    nodes = [node for node in ray.nodes() if global_config.ray_accelerator_name in node["Resources"]]
+    wanted = global_config.ray_accelerator_name
+    nodes = [node for node in ray.nodes() if node["Alive"] and wanted in node["Resources"]]
     return dict(zip(_names(nodes), (str(node["NodeID"]) for node in nodes), strict=True))
 
 

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.pipeline_parallel import stage_profiling
-from alpa.testing import get_mlp_train_state_and_step
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.testing import example_cluster
 from planned_alpa import PlannedError, stopped_after_planning
 from train_steps import predict_in_stages
+from trained_alpa import check_trains_as_one_device
 
 LAYERS, HIDDEN, BATCH = 4, 256, 64
 PEAK_BYTES, OPTIMIZER_BYTES = 2e6, 3e5
@@ -128,18 +127,7 @@ def test_what_is_wrong_is_named(fields, error, said):
 def test_stages_are_measured_on_a_cluster_and_the_plan_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     option = decisive(2, budget_s=120.0)
-    state, batch, step = get_mlp_train_state_and_step(batch_size=64, hidden_size=256, add_manual_pipeline_marker=True)
-    method = alpa.PipeshardParallel(num_micro_batches=2, layer_option=alpa.ManualLayerOption(), stage_option=option)
-    with local_cluster(devices=2):
-        alpa.init("ray")
-        try:
-            expected, loss = step(state, batch)
-            actual, found = alpa.parallelize(step, method=method, donate_argnums=())(state, batch)
-            assert float(found) == pytest.approx(float(loss), rel=1e-4)
-            assert actual.step == expected.step
-        finally:
-            alpa.shutdown()
-            alpa_dejavu.uninstall()
+    check_trains_as_one_device(option)
     measured = int(option.last_plan.notes[0].split()[0])
     assert "couldn't" not in option.last_plan.notes[0]
     assert measured > 0

@@ -6,18 +6,16 @@ Plans are compiled by a stand-in whose clock is the test's own, but for one test
 import re
 from types import SimpleNamespace
 
-import alpa
 import numpy as np
 import pytest
 from alpa.global_env import global_config
-from alpa.testing import get_mlp_train_state_and_step
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption
 from alpa_dejavu.alpa._playoff import Argument, Playoff, most_entrants
-from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan
+from trained_alpa import check_trains_as_one_device
 
 COMPILE_S = 3.0
 
@@ -186,17 +184,7 @@ def test_the_budget_says_how_many_plans_take_part(profile, budget_s, most):
 def test_plans_are_tried_on_a_cluster_and_the_fastest_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     option = DejavuStageOption(profile="playoff", budget_s=600.0, cluster=example_cluster(1, 2))
-    state, batch, step = get_mlp_train_state_and_step(batch_size=64, hidden_size=256, add_manual_pipeline_marker=True)
-    method = alpa.PipeshardParallel(num_micro_batches=2, layer_option=alpa.ManualLayerOption(), stage_option=option)
-    with local_cluster(devices=2):
-        alpa.init("ray")
-        try:
-            expected, loss = step(state, batch)
-            actual, found = alpa.parallelize(step, method=method, donate_argnums=())(state, batch)
-            assert float(found) == pytest.approx(float(loss), rel=1e-4)
-            assert actual.step == expected.step
-        finally:
-            alpa.shutdown()
+    check_trains_as_one_device(option)
     tried = option.last_plan.notes[-1]
     assert tried.startswith("tried on the devices: this one took ")
     assert len(re.findall(r"[\d.]+ m?s", tried)) == len(option.entrants) > 1
