@@ -1,20 +1,21 @@
 """An executable as Alpa's fork gives it: it runs on lists of buffers, can leave out collectives, and knows its memory.
 
-Alpa names collectives that a run shall leave out in an environment variable. Stock XLA can't leave out any, so a second
-executable is compiled without them when they are first left out, from the same module.
+Alpa names the gradients' all-reduces in an environment variable for all runs but that of the last micro-batch, which
+leave them out. Stock XLA can't leave out any, so a second executable is compiled without them when they are first left
+out.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
-from alpa_dejavu.sharding.hlo.gradients import without_all_reduces
+from alpa_dejavu.sharding.hlo.gradients import gradient_channels, without_all_reduces
 from alpa_dejavu.sharding.hlo.random import seed_random_numbers
 from alpa_stock_jax._mlir_module import manual_module
 from alpa_stock_jax._partition import compile_options
@@ -57,22 +58,29 @@ class MeshExecutable:
 
     Args:
         client: the client of the devices.
-        module: what is compiled: one partition, or the whole for one device.
+        module: one partition, or the whole for one device.
         devices: the device of each partition; None compiles for as many partitions as `num_partitions` without any.
         num_partitions: how many partitions there are.
+        optimize: the last pass over a module before XLA compiles it.
     """
 
     def __init__(
-        self, client: xc.Client, module: HloModuleProto, devices: Sequence[Any] | None, num_partitions: int
+        self,
+        client: xc.Client,
+        module: HloModuleProto,
+        devices: Sequence[Any] | None,
+        num_partitions: int,
+        optimize: Callable[[HloModuleProto], HloModuleProto] = lambda module: module,
     ) -> None:
         self.client = client
         seeded = seed_random_numbers(module, num_partitions > 1)
         self._takes_seed = seeded is not None
-        self._module = module if seeded is None else seeded
+        self._given, self._optimize = module if seeded is None else seeded, optimize
+        self._module = optimize(self._given)
         self._num_partitions = num_partitions
         self._devices = None if devices is None else tuple(devices)
         self._compiled = self._compile(self._module)
-        self._skipping: dict[str, Any] = {}
+        self._before_last: Any = None
         self._optimized: OptimizedModule | None = None
         self._local_devices = list(self._compiled.local_devices())
         self._stats = self._compiled.get_compiled_memory_stats()
@@ -129,10 +137,17 @@ class MeshExecutable:
         return [pieces[0] for pieces in self.execute_sharded_on_local_devices([[one] for one in arguments])]
 
     def _without(self, channels: str) -> Any:
-        if channels not in self._skipping:
-            skipped = {int(channel) for channel in channels.strip(".").split(".")}
-            self._skipping[channels] = self._compile(without_all_reduces(self._module, skipped))
-        return self._skipping[channels]
+        """What runs for all micro-batches but the last: without the all-reduces, and without what combines them."""
+        named = {int(channel) for channel in channels.strip(".").split(".")}
+        if named != set(gradient_channels(self._module)):
+            raise ValueError(
+                f"the channels to leave out are {sorted(named)}, but must be {gradient_channels(self._module)}, those "
+                "of the gradients' all-reduces; take the names from get_grad_sync_channel_ids"
+            )
+        if self._before_last is None:
+            local = without_all_reduces(self._given, gradient_channels(self._given))
+            self._before_last = self._compile(self._optimize(local))
+        return self._before_last
 
     def get_compiled_memory_stats(self) -> Any:
         """XLA's account of the memory that a run takes on each device."""
@@ -157,9 +172,9 @@ class MeshExecutable:
     def delete(self) -> None:
         """Frees what XLA holds for it; it can't run any more."""
         self._compiled.delete()
-        for compiled in self._skipping.values():
-            compiled.delete()
-        self._skipping.clear()
+        if self._before_last is not None:
+            self._before_last.delete()
+            self._before_last = None
 
 
 def _stock_compile(client: xc.Client, module: bytes, options: xc.CompileOptions) -> Any:

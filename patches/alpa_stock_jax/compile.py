@@ -60,14 +60,15 @@ def compile_computation(
     if count > 1 and build.use_spmd_partitioning:
         module = partition(module, count)
     module = remove_markers(inline_calls(module))
-    if count == 1:
-        module = without_shardings(module)
-    else:
-        module = optimize_collectives(
-            module, count, option("combiner::all_reduce_threshold", 0), option("combiner::all_gather_threshold", 0)
-        )
     chosen = _choose(client, count, devices)
-    return MeshExecutable(client, module, chosen, count)
+    if count == 1:
+        return MeshExecutable(client, without_shardings(module), chosen, count)
+    thresholds = option("combiner::all_reduce_threshold", 0), option("combiner::all_gather_threshold", 0)
+
+    def optimize(module: HloModuleProto) -> HloModuleProto:
+        return optimize_collectives(module, count, *thresholds)
+
+    return MeshExecutable(client, module, chosen, count, optimize)
 
 
 def _choose(client: Any, count: int, devices: Sequence[Any] | None) -> Sequence[Any] | None:

@@ -12,8 +12,11 @@ from jax._src.lib import xla_extension as xe
 from jax.interpreters import pxla
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo.combine import combine_all_reduces
 from alpa_dejavu.sharding.hlo.gradients import rewrite_gradient_accumulation
+from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax.compile import MeshBackend
+from hlo_tools import opcodes
 
 ANNOTATED = """HloModule m
 ENTRY e { a = f32[8,4] parameter(0), sharding={devices=[4,1]0,1,2,3}
@@ -104,6 +107,32 @@ def test_a_run_leaves_out_the_collectives_that_alpa_names(client, monkeypatch):
     monkeypatch.setitem(os.environ, name, "")
     assert run() == [52] * 4
     executable.delete()
+
+
+def test_runs_before_the_last_micro_batch_have_nothing_of_what_combines_gradients(client, monkeypatch):
+    two = SUM.replace("total = f32[3] add(old, r)", """total = f32[3] add(old, r)
+  r2 = f32[3] all-reduce(old), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add
+  total2 = f32[3] add(new, r2)""").replace("(f32[3]) tuple(total)", "(f32[3], f32[3]) tuple(total, total2)")
+    module = HloModuleProto.FromString(_computation(two).as_serialized_hlo_module_proto())
+    given = []
+
+    def optimize(partitioned):
+        given.append(partitioned)
+        return combine_all_reduces(partitioned, 1 << 60)
+
+    devices = client.devices()[:4]
+    executable = MeshExecutable(client, rewrite_gradient_accumulation(module), devices, 4, optimize)
+    channels = xe.get_grad_sync_channel_ids(executable.hlo_modules()[0])
+    assert len(channels.strip(".").split(".")) == 1, "they are combined"
+    ones = [_put(client, devices, [np.ones(3, np.float32)] * 4) for _ in range(2)]
+    monkeypatch.setitem(os.environ, f"{module.name}XLA_SKIP_NCCL_COLLECTIVE_IDS", channels)
+    assert [float(piece[0][0]) for piece in executable.execute_sharded_on_local_devices(ones)] == [2, 2]
+    with_sums, without = (opcodes(each) for each in given)
+    assert with_sums.count("all-reduce") == 2
+    assert set(without) == {"parameter", "add", "tuple"}
+    monkeypatch.setitem(os.environ, f"{module.name}XLA_SKIP_NCCL_COLLECTIVE_IDS", ".7.")
+    with pytest.raises(ValueError, match="but must be"):
+        executable.execute_sharded_on_local_devices(ones)
 
 
 def test_collectives_are_combined_up_to_the_threshold(client):
