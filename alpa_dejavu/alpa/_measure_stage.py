@@ -1,58 +1,87 @@
-"""Measures a stage through Alpa's own profiling workers: it is compiled for its submesh, and run alone on one."""
+"""Measures stages one by one: each is compiled for its submesh, and runs alone on one."""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import dataclasses
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
+from alpa_dejavu.alpa._stage_runners import Program, StageRunner
 from alpa_dejavu.costs.measured_memory import StageMeasurement
 from alpa_dejavu.problem import StageChoice
 
+_log = logging.getLogger("alpa_dejavu")
 
-def stage_measurer(
-    given: Mapping[str, Any], submeshes: Sequence[Sequence[int]], configs: Sequence[Sequence[Any]]
-) -> Callable[[StageChoice], StageMeasurement | None]:
-    """Returns a function that measures a stage's seconds and memory, by running it in Alpa's profiling workers.
+
+@final
+class StageBench:
+    """A bench that measures stages by a runner, which stays up for the stages to come.
+
+    A stage's sharding and partitioning are done in this process, as they are for a plan that Alpa runs.
 
     Args:
         given: the arguments of Alpa's `cluster_layers_and_slice_mesh`, by name.
         submeshes: (hosts, devices per host) of each submesh.
         configs: for each submesh its configs, each a pair (logical mesh, auto-sharding options) or None.
-
-    Returns:
-        A function from a stage to the seconds of its forward and backward for one micro-batch, and its peak of memory;
-        it returns None where the stage doesn't compile, or doesn't run.
+        runner: who runs what was compiled.
     """
-    from alpa import AutoStageOption
-    from alpa.pipeline_parallel import stage_profiling
 
-    def measured(stage: StageChoice) -> StageMeasurement | None:
-        index = stage.entry
-        hosts, devices = submeshes[stage.submesh]
-        task = index, _stage_config(given, stage), configs[stage.submesh][stage.config]
-        meshes = given["virtual_mesh"].slice_profiling_submeshes(int(hosts), int(devices))[:1]
-        with contextlib.redirect_stdout(io.StringIO()):  # Alpa prints what it is about
-            results = stage_profiling.distributed_profile_on_mesh(
-                [task], meshes, given["num_micro_batches"], given["default_as_option"], AutoStageOption(), {}
-            )
-        if index not in results or not results[index].fully_profiled():
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        submeshes: Sequence[Sequence[int]],
+        configs: Sequence[Sequence[Any]],
+        runner: StageRunner,
+    ) -> None:
+        self._given, self._submeshes, self._configs, self._runner = given, submeshes, configs, runner
+
+    def measured(self, stage: StageChoice) -> StageMeasurement | None:
+        """Returns the seconds of a stage's forward and backward for one micro-batch and its peak of memory; None where
+        the stage doesn't compile or doesn't run, or a worker dies: why is logged.
+        """
+        try:
+            return self._measured(stage)
+        except Exception as error:  # whatever a stage fails by, planning goes on without it
+            said = str(error).strip().partition("\n")[0]
+            _log.warning("%s can't be measured: %s: %s", stage, type(error).__name__, said)
+            self._runner.close()
             return None
-        seconds = float(sum(module.compute_cost for module in results[index].module_profile_results))
+
+    def _measured(self, stage: StageChoice) -> StageMeasurement | None:
+        from alpa.pipeline_parallel import stage_profiling
+
+        logical_mesh, options = self._configs[stage.submesh][stage.config]
+        config, defaults = _stage_config(self._given, stage), self._given["default_as_option"]
+        _, compiled = stage_profiling.CompileWorker().compile_stage_for_profiling(
+            stage.entry, config.compile_config, logical_mesh, dataclasses.replace(defaults, **options),
+            self._given["num_micro_batches"],
+        )  # fmt: skip
+        if compiled is None:
+            return None
+        passes = zip(compiled.acc_grad_module_compile_outputs, config.module_profile_configs, strict=True)
+        hosts, devices = map(int, self._submeshes[stage.submesh])
+        taken = self._runner.run([Program(*one, compiled.stage_plan) for one in passes], (hosts, devices))
+        seconds = sum(one.seconds for one in taken)
         if not (math.isfinite(seconds) and seconds > 0):
             return None
-        return StageMeasurement(seconds, _peak_bytes(results[index]))
+        # Forward or backward, whichever needs more, and beside them the update's own.
+        peak = max(one.peak_bytes for one in taken) + _update_bytes(config, compiled)
+        return StageMeasurement(seconds, peak if math.isfinite(peak) and peak > 0 else None)
 
-    return measured
 
+def _update_bytes(config: Any, compiled: Any) -> float:
+    """Returns the bytes of what the optimizer alone keeps on a device, such as its moments."""
+    from alpa.pipeline_parallel import stage_profiling
 
-def _peak_bytes(result: Any) -> float | None:
-    """Returns the bytes that forward or backward allocates, whichever needs more, and beside them the update's own."""
-    peak = max(float(module.peak_memory) for module in result.module_profile_results)
-    peak += sum(map(float, result.initial_var_sizes))
-    return peak if math.isfinite(peak) and peak > 0 else None
+    shardings = compiled.apply_grad_input_sharding_protos
+    alone = math.prod(compiled.stage_plan.logical_mesh_shape) == 1
+    if config.apply_grad_config is None or (shardings is None and not alone):
+        return 0.0
+    shape = compiled.stage_plan.logical_mesh_shape
+    _, sizes = stage_profiling.compute_apply_grad_invar_size(shardings, config.apply_grad_config, shape)
+    return float(sum(sizes))
 
 
 def _stage_config(given: Mapping[str, Any], stage: StageChoice) -> Any:

@@ -39,7 +39,7 @@ _AS_FAST = 1.02
 
 def most_entrants(option: DejavuStageOption) -> int:
     """Returns how many plans may take part in the playoff that a stage option asks for; 1 where it asks for none."""
-    return min(_MOST, 1 + int(option.budget_s / _GUESS_S)) if option.profile == "playoff" else 1
+    return min(_MOST, 1 + int(option.measuring_s / _GUESS_S)) if option.profile == "playoff" else 1
 
 
 @final
@@ -103,7 +103,7 @@ class Playoff:
         last = len(plans) - 1
         for n in range(1, last):
             # Besides this plan there must be time for the last one.
-            if (self._clock() - begun) * (n + 2) / n > self._option.budget_s:
+            if (self._clock() - begun) * (n + 2) / n > self._option.measuring_s:
                 break
             self._play(n)
         self._play(last)
@@ -175,7 +175,7 @@ class Playoff:
             seconds.append(self._clock() - begun)
             _check_results(result)
             del arguments, result
-            if len(seconds) > _FEWEST and sum(seconds) > _SHARE * self._option.budget_s:
+            if len(seconds) > _FEWEST and sum(seconds) > _SHARE * self._option.measuring_s:
                 break
         _forget_steps(executable)
         return statistics.median(seconds[1:])

@@ -6,6 +6,7 @@ had written the plan by hand. Only which hosts a stage is on can't be written th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -15,14 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.alpa._given_plan import checked
-from alpa_dejavu.alpa._measure_stage import stage_measurer
+from alpa_dejavu.alpa._measure_stage import StageBench
 from alpa_dejavu.alpa._places import places
 from alpa_dejavu.alpa._playoff import most_entrants
+from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, StageRunner
 from alpa_dejavu.alpa._submeshes import on_hosts
 from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Prices, prices
+from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.exports.alpa_code import alpa_options
@@ -30,12 +33,17 @@ from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.result import OURS
 from alpa_dejavu.planning.strategies import AlpaDefault, ByStrategy, strategy
-from alpa_dejavu.planning.task import GivenSpace
+from alpa_dejavu.planning.task import Chooser, GivenSpace
 from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy
 from alpa_dejavu.slicing import slicer, slicer_name
 
 _log = logging.getLogger("alpa_dejavu")
+
+_SURE = 0.9
+"""A plan that is nearly the best of those compared with this probability is taken without measuring any stage."""
+_SHARE = 0.05
+"""Measuring by default may take this part of the seconds in which `AutoStageOption` would measure all stages."""
 
 PARAMETERS = (
     "layers", "virtual_mesh", "accumulator_mapping", "acc_grad_invars", "acc_grad_outvars", "num_micro_batches",
@@ -95,14 +103,15 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
     known = time.perf_counter()
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
-    measure = stage_measurer(given, submeshes, configs)
+    runner = _runner(mesh, priced.cluster)
+    bench = StageBench(given, submeshes, configs, runner)
     task = PlanningTask(
         source=GivenModel(model, micro_batch or 1, name=""),
         prices=priced,
         batch=None if micro_batch is None else micro_batch * given["num_micro_batches"],
         layers=(model.num_layers,),
         micro_batches=(given["num_micro_batches"],),
-        chooser=Measured(measure, option.budget_s) if option.profile == "decisive" else Searched(),
+        chooser=_chooser(option, bench, mesh, priced.cluster, known - started),
         # A stage is measured on whichever hosts are free, not on a kind of them.
         space=GivenSpace(space, by_kinds=option.profile != "decisive"),
         schedule=given["pipeline_schedule"],
@@ -111,11 +120,47 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
         priced_by=priced.named(_asked(option, model.num_layers, given["num_micro_batches"])),
         contenders=most_entrants(option),
     )
-    made = plan(task if option.strategy == OURS else by_strategy(option, task))
+    with contextlib.closing(runner):
+        made = plan(task if option.strategy == OURS else by_strategy(option, task))
     if option.strategy != OURS:
         checked(made.plan, given, option.cluster)
     plans = (*made.contenders, made.plan.after({"cluster": known - started, "features": described - known}))
     return plans if option.history is None else _corrected(option, option.history, plans, model, priced)
+
+
+def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: Cluster, probed_s: float) -> Chooser:
+    """Returns what chooses the plan by the option's `profile`: predictions, or measurements of stages too.
+
+    Args:
+        option: the stage option.
+        bench: measures stages in Alpa's workers.
+        mesh: Alpa's virtual mesh.
+        cluster: the cluster, as planned for.
+        probed_s: the seconds in which the cluster was looked at, which count as measuring.
+    """
+    if option.profile == "decisive":
+        return Measured(bench.measured, option.measuring_s)
+    # Alpa slices submeshes for measuring by their size alone: on unlike hosts that may be another stage.
+    if option.profile != "auto" or not _connected(mesh) or any(kinds_of(cluster)) or slow_inside(cluster):
+        return Searched()
+    return Measured(bench.measured, option.measuring_s, _SHARE, _SURE, probed_s)
+
+
+def _runner(mesh: Any, cluster: Cluster) -> StageRunner:
+    """Returns who runs stages to measure them on the cluster of Alpa's virtual mesh; nothing is started yet."""
+    from alpa.global_env import global_config
+
+    if global_config.backend == "cpu" and cluster.cores is not None:
+        return CpuProcess(cluster.num_devices, cluster.cores)
+    return AlpaWorkers(mesh)
+
+
+def _connected(mesh: Any) -> bool:
+    """Returns whether Alpa's virtual mesh is of the Ray cluster that Alpa is connected to, and not made up."""
+    from alpa.device_mesh import get_global_cluster
+
+    cluster = get_global_cluster()
+    return cluster is not None and list(mesh.host_info) == [cluster.host_info[n] for n in mesh.host_ids]
 
 
 def _corrected(

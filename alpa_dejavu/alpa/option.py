@@ -25,7 +25,8 @@ __all__ = ["DejavuStageOption"]
 
 _log = logging.getLogger(__name__)
 
-PROFILES = ("never", "decisive", "playoff")
+PROFILES = ("auto", "never", "decisive", "playoff")
+_BUDGETS_S = {"auto": 20.0, "never": 0.0, "decisive": 60.0, "playoff": 60.0}
 
 
 @final
@@ -64,11 +65,14 @@ class DejavuStageOption:
             unknown.
         memory_margin: the share of the memory that is left free without measured peaks; None, the default: each host's
             own, or 5 % where its machine's file has none.
-        profile: "never", the default, compiles and measures nothing. "decisive" measures, through Alpa's profiling
-            workers, stages whose error could change the chosen plan, until none could or the budget is spent.
-            "playoff" compiles the plans that may be the best one after the other, runs some steps of each on the
-            cluster's devices, with arrays that the workers make up, and keeps the fastest.
-        budget_s: seconds for these measurements together.
+        profile: "auto", the default, takes the plan as it is predicted where that is nearly the best with 90 %. Else it
+            measures, in Alpa's workers, stages whose error could change the chosen plan, until none could, the budget
+            is spent, or a twentieth of the time in which `AutoStageOption` would measure all stages. On hosts of
+            several kinds it measures none. "never" compiles and measures nothing. "decisive" measures however sure the
+            plan is, and for as long as the budget lasts. "playoff" compiles the plans that may be the best one after
+            the other, runs some steps of each on the cluster's devices, with arrays that the workers make up, and keeps
+            the fastest.
+        budget_s: seconds for these measurements together; None, the default: 20, or 60 for "decisive" and "playoff".
         plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
             the step and the cluster, each stage on the hosts that it names, in that order. Where the plan's hosts are
             alike and none of them has a name that is known here, the n-th one of its cluster means the n-th here.
@@ -114,8 +118,8 @@ class DejavuStageOption:
     risk: float = DEFAULT_RISK
     memory: MemoryResiduals | None = None
     memory_margin: float | None = None
-    profile: str = "never"
-    budget_s: float = 60.0
+    profile: str = "auto"
+    budget_s: float | None = None
     history: str | os.PathLike[str] | None = None
     calibration: str | os.PathLike[str] | Calibration | None = None
     strategy: str | Strategy = OURS
@@ -154,8 +158,13 @@ class DejavuStageOption:
     def _check_profile(self) -> None:
         if self.profile not in PROFILES:
             raise ValueError(f"profile is {self.profile!r}; choose one of {', '.join(map(repr, PROFILES))}")
-        if not (math.isfinite(self.budget_s) and self.budget_s >= 0):
+        if not (math.isfinite(self.measuring_s) and self.measuring_s >= 0):
             raise ValueError(f"budget_s is {self.budget_s!r}, but must be a finite number of seconds, at least 0")
+
+    @property
+    def measuring_s(self) -> float:
+        """Returns the seconds that measurements may take together: `budget_s`, or what `profile` has by default."""
+        return _BUDGETS_S[self.profile] if self.budget_s is None else self.budget_s
 
     def _check_strategy(self) -> None:
         from alpa_dejavu.planning.strategies import HetPipe, strategy
@@ -165,8 +174,8 @@ class DejavuStageOption:
                 "strategy is 'hetpipe', but Alpa's runtime can't run its virtual workers, which share parameters by "
                 "waves: `plan_model(strategy='hetpipe')` and `alpa-dejavu plan` estimate it; choose another one here"
             )
-        for name, left in (("plan", None), ("slicer", "dynamic"), ("profile", "never")):
-            if getattr(self, name) != left:
+        for name, left in (("plan", (None,)), ("slicer", ("dynamic",)), ("profile", ("auto", "never"))):
+            if getattr(self, name) not in left:
                 raise ValueError(
                     f"strategy is {self.strategy!r} and {name} {getattr(self, name)!r}, but only one of them can "
                     "choose the stages; leave out the other"

@@ -1,44 +1,38 @@
-"""The roofline of this machine's CPU, measured once in a process.
+"""The roofline of this machine's CPU: measured once, and kept for the processes that come after.
 
 The devices of a CPU cluster share the cores and the memory of their host: what is measured is what the whole host
 does, and a device is given its share of it, as if all devices computed all the time. That is what they do in a
 pipeline's steady state; while it fills and drains, a stage runs faster than this says.
+
+The figures are kept in the user's cache by the machine's fingerprint. A process that finds them there measures two of
+them again, and all where these have changed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import logging
 import os
-import statistics
+import pathlib
+import platform
 import time
-from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu._util import units
-from alpa_dejavu.problem import Device, SmallProducts, StridedReads
+from alpa_dejavu._util.cache_folder import cache_folder
+from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu._util.versions import installed_version
+from alpa_dejavu.clusters._cpu_figures import matching, measured_core
+from alpa_dejavu.problem import Device
+
+__all__ = ["measured_cpu"]
 
 _log = logging.getLogger(__name__)
 
-_SIDE = 384
-_COPY_BYTES = 1 << 24
-_TINY, _CHAIN = 24, 64
-_SMALL_SIDE = 128
-_LARGE_ROWS, _CACHED_ROWS = 1024, 256
-_CACHED_BYTES = float(1 << 20)
-_IMAGE = (4, 16, 16, 64)
-# XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
-_BELOW_FLOP = float(1 << 24)
-_BUDGET_S = 0.06
-# Core seconds that Alpa's runtime takes for a device: to start a computation on it, and for a whole step. Orders of
-# magnitude: for four small transformer layers on two busy cores, the CPU time of the workers less that of the operators
-# was 3 to 6 ms for each computation and device, and hardly depended on the plan.
-_DISPATCH_CORE_S = 3e-3
-_STEP_CORE_S = 4e-3
-# Devices of one process share its threads and caches. In `benchmarks/measured_plans.py` stages of two devices took 1.14
-# times as long, for what was predicted, as those of one where each device had but its own thread, and 1.38 times where
-# XLA's pool of threads was theirs together, as it is by default.
-_CROWDING = 1.25
+_FILE = "this-machine.json"
+_VERSION = 1
 
 
 def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
@@ -64,122 +58,66 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         transcendental_flop=core.transcendental_flop,
         dilated_flop_per_s=None if core.dilated_flop_per_s is None else core.dilated_flop_per_s * cores / num_devices,
         strided=None if core.strided is None else core.strided.scaled(cores / num_devices),
-        crowding=_CROWDING,
-        dispatch_s=_DISPATCH_CORE_S * slowdown,
-        step_s=_STEP_CORE_S * slowdown,
+        dispatch_s=core.dispatch_s * slowdown,
+        step_s=core.step_s * slowdown,
         origin=f"measured on this machine, {num_devices} devices at a time",
     )
 
 
 @functools.cache
 def _core() -> Device:
-    """Returns one core of this machine as a device, measured once."""
-    started = time.perf_counter()
-    core = _peaks()
+    """Returns one core of this machine as a device: as it is kept, or else measured."""
+    import jax
+
+    with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
+        kept = _kept()
+        if kept is not None and matching(kept):
+            return kept
+        started = time.perf_counter()
+        core = measured_core(_machine_memory_bytes())
     _log.info("measured in %s: %s", units.seconds(time.perf_counter() - started), core)
+    _keep(core)
     return core
 
 
-def _peaks() -> Device:
-    """Measures a core on single operators, and returns it as a device."""
-    import jax
-    import jax.numpy as jnp
-
-    with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
-        large, small = (_product_rate(side) for side in (_SIDE, _SMALL_SIDE))
-        values = jnp.full(1 << 16, 0.5, jnp.float32)
-        vector = jax.jit(lambda x: jnp.tanh(x))
-        vector_s = core_seconds(lambda: vector(values).block_until_ready())
-        block = jnp.zeros(_COPY_BYTES // 4, jnp.float32)
-        copy = jax.jit(lambda x: x + 1)
-        copy_s = core_seconds(lambda: copy(block).block_until_ready())
-        tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
-        chain = jax.jit(_small_products)
-        kernel_s = core_seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
-        uncached, cached = (_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS))
-        strided = StridedReads(uncached, cached, _CACHED_BYTES)
-        dilated = _dilated_rate()
-    return Device(
-        name="core",
-        memory_bytes=_machine_memory_bytes(),
-        flop_per_s={"float32": large, "float64": large / 2},
-        vector_flop_per_s=Device.transcendental_flop * values.size / vector_s,
-        memory_bytes_per_s=2.0 * _COPY_BYTES / copy_s,
-        kernel_s=kernel_s,
-        small_products=SmallProducts(_BELOW_FLOP, small / large),
-        dilated_flop_per_s=min(dilated, large),
-        strided=strided,
-    )
+def _fingerprint() -> dict[str, Any]:
+    """Returns what a machine's figures depend on."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor()
+    versions = {name: installed_version(name) for name in ("jaxlib", "alpa_dejavu")}
+    return {
+        "version": _VERSION, "machine": platform.node(), "cpu": model, "cores": os.cpu_count(),
+        "memory_bytes": _machine_memory_bytes(), **versions,
+    }  # fmt: skip
 
 
-def _product_rate(side: int) -> float:
-    """Returns the operations per second of a product of square matrices."""
-    import jax
-    import numpy as np
-
-    square = np.full((side, side), 0.5, np.float32)
-    product = jax.jit(lambda a, b: a @ b)
-    return 2.0 * side**3 / core_seconds(lambda: product(square, square).block_until_ready())
-
-
-def _transposed_bytes_per_s(rows: int) -> float:
-    """Returns the bytes per second of a square matrix that is read by its columns."""
-    import jax
-    import numpy as np
-
-    square = np.full((rows, rows), 0.5, np.float32)
-    transposed = jax.jit(lambda x: x.T + 1)
-    return square.nbytes / core_seconds(lambda: transposed(square).block_until_ready())
+def _kept() -> Device | None:
+    """Returns the figures that are kept of this machine; None where there are none that can be read."""
+    folder = cache_folder()
+    try:
+        found = None if folder is None else json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        return Device.of(found["core"]) if found and found["fingerprint"] == _fingerprint() else None
+    except FileNotFoundError:
+        return None
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        _log.warning("%s can't be read (%s): this machine is measured anew", _FILE, error)
+        return None
 
 
-def _dilated_rate() -> float:
-    """Returns the operations per second of the gradient of a strided convolution by its image."""
-    import jax
-    import numpy as np
-
-    batch, rows, columns, channels = _IMAGE
-    kernel = np.full((3, 3, channels, channels), 0.5, np.float32)
-    image = np.full(_IMAGE, 0.5, np.float32)
-    result = np.full((batch, rows // 2, columns // 2, channels), 0.5, np.float32)
-
-    def convolution(x: Any) -> Any:
-        numbers = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=numbers)
-
-    gradient = jax.jit(lambda given: jax.linear_transpose(convolution, image)(given)[0])
-    return 2.0 * result.size * 9 * channels / core_seconds(lambda: gradient(result).block_until_ready())
-
-
-def _small_products(x: Any) -> Any:
-    """Products too small to matter by their operations, with a loop between any two."""
-    import jax.numpy as jnp
-
-    start = x
-    for _ in range(_CHAIN):
-        x = jnp.abs(x @ start)
-    return x
-
-
-def core_seconds(
-    run: Callable[[], object],
-    cpu_s: Callable[[], float] = time.process_time,
-    wall_s: Callable[[], float] = time.perf_counter,
-) -> float:
-    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several runs, after
-    a first run that compiles.
-
-    It isn't wall time, since what else runs on the machine must not change the result. It isn't the least, which may
-    miss a thread that still runs, nor the median, which contains spinning threads that wait for work. `cpu_s` and
-    `wall_s` are the clocks of this process, in seconds.
-    """
-    run()
-    seconds: list[float] = []
-    stop = wall_s() + _BUDGET_S
-    while len(seconds) < 5 or wall_s() < stop:
-        before = cpu_s()
-        run()
-        seconds.append(cpu_s() - before)
-    return max(statistics.quantiles(seconds, n=10)[1], 1e-9)
+def _keep(core: Device) -> None:
+    """Writes a core's figures for other processes; where that fails they measure it, too."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"fingerprint": _fingerprint(), "core": dataclasses.asdict(core)}, indent=1)
+        write_whole(folder / _FILE, text + "\n")
+    except OSError as error:
+        _log.warning("this machine's figures can't be kept in %s (%s)", folder, error)
 
 
 def _machine_memory_bytes() -> float:

@@ -20,7 +20,7 @@ from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simula
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
-from alpa_dejavu.planning.uncertainty import Errors, Factors, Resolver, meet, redrawn, step_draws
+from alpa_dejavu.planning.uncertainty import Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
 from alpa_dejavu.planning.uncertainty._decide import most_worthwhile
 from alpa_dejavu.planning.uncertainty._errors import entry_seconds
 from alpa_dejavu.planning.uncertainty._steps import resolved_stage
@@ -38,7 +38,7 @@ _NOISE = {False: 0.03, True: 0.1}
 """How far off a measurement of a stage is taken to be, as a share of it; parts of one CPU disturb each other."""
 _EVEN = 0.49
 """A risk at which what is left free is about what measured peaks are in the middle."""
-_FIRST_S, _RUNS = 10.0, 30
+_FIRST_S, _RUNS = 3.0, 30
 """Compiling the first stage is reckoned with so many seconds, and a measurement with so many runs."""
 
 
@@ -147,28 +147,59 @@ class Measured(Chooser):
         measure: a function that runs one stage alone on its submesh and returns its seconds for a micro-batch, with or
             without its peak of memory; None if that fails.
         budget_s: the seconds that all measurements together may take.
+        share: the part that they may take, at most, of the seconds in which all stages that the search offers would be
+            measured one by one; None: any.
+        unless_sure: the probability of being nearly the best at which a plan is taken as it is predicted; None: what
+            decides is measured however probable that is.
+        spent_s: the seconds of measuring that came before, and count as spent.
         seconds: a clock in seconds, by which the budget is counted.
     """
 
     measure: Measure
     budget_s: float
+    share: float | None = None
+    unless_sure: float | None = None
+    spent_s: float = 0.0
     seconds: Callable[[], float] = time.perf_counter
+
+    def within_s(self, num_offered: int, each_s: float) -> float:
+        """Returns the seconds that measurements may take where this many stages are offered, each of which takes
+        `each_s` seconds to be measured.
+
+        >>> Measured(lambda stage: None, budget_s=20.0, share=0.05).within_s(60, 3.0)
+        9.0
+        """
+        return self.budget_s if self.share is None else min(self.budget_s, self.share * num_offered * each_s)
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Measures stages until no measurement is worth its time, and returns the candidate plans, best first."""
+        if self.unless_sure is not None:
+            predicted = Searched().choose(task, clock)
+            if len(predicted.candidates) < 2 or confidence(predicted.candidates).probability >= self.unless_sure:
+                return predicted
+        return self._choose(task, clock)
+
+    def _choose(self, task: PlanningTask, clock: Clock) -> Found:
         (layers,), (count,) = task.layers, task.micro_batches
         costs = Bench(task, clock).costs(layers, count)
         search = _Search(costs, costs.table, task.slicer, Resolver())
         meet(costs.table, costs.space, search.resolver)
         state = _State(Errors.unmeasured(search.resolver))
         candidates = search.candidates(state.errors)
-        while candidates and _measured(search, candidates, state, self.measure, self.budget_s, self.seconds):
+        clock.lap("slicing")
+        num_offered = int(costs.table.offered.sum())
+        while candidates:
+            left_s = self.within_s(num_offered, state.takes_s) - self.spent_s - state.spent_s
+            if not _measured(search, candidates, state, self.measure, left_s, self.seconds):
+                break
             search, candidates = search.after(state, task.margin)
             clock.lap("measuring")
-        clock.lap("slicing")
         return Found(
             candidates,
-            notes=(_note(state, costs.table, self.budget_s), *_memory_notes(search, state, task.margin)),
+            notes=(
+                _note(state, num_offered, self.within_s(num_offered, state.takes_s)),
+                *_memory_notes(search, state, task.margin),
+            ),
             margin=search.costs.table.margin,
             errors=state.errors,
             resolver=search.resolver,
@@ -185,7 +216,7 @@ def _measured(
     candidates: Sequence[Candidate],
     state: _State,
     measure: Measure,
-    budget_s: float,
+    left_s: float,
     clock: Callable[[], float],
 ) -> bool:
     """Measures the stage that is most worth it, and returns True; False if none is."""
@@ -198,7 +229,7 @@ def _measured(
     steps = step_draws(candidates, search.resolver, state.errors, factors)
     drawn = np.array([search.predicted_s(candidate, stage, factors) for stage, candidate in left.items()])
     takes = state.takes_s + _RUNS * np.median(drawn, axis=1)
-    best = most_worthwhile(steps, np.log(drawn).T, takes, budget_s - state.spent_s)
+    best = most_worthwhile(steps, np.log(drawn).T, takes, left_s)
     if best is None:
         return False
     stage, candidate = list(left.items())[best]
@@ -247,10 +278,10 @@ def _memory_notes(search: _Search, state: _State, given: MemoryMargin) -> list[s
     return [said]
 
 
-def _note(state: _State, table: CostTable, budget_s: float) -> str:
+def _note(state: _State, num_offered: int, budget_s: float) -> str:
     failed = sum(seconds is None for seconds in state.tried.values())
     return (
         f"{len(state.tried) - failed} of {len(state.seen)} candidate stages were measured in "
-        f"{units.seconds(state.spent_s)} of {units.seconds(budget_s)} ({int(table.offered.sum())} stages were offered)"
+        f"{units.seconds(state.spent_s)} of {units.seconds(budget_s)} ({num_offered} stages were offered)"
         + (f"; {failed} couldn't be measured" if failed else "")
     )

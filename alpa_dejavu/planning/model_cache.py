@@ -16,15 +16,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, final
 
+from alpa_dejavu._util.cache_folder import DEFAULT_MIB, cache_folder, most_mib
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu.planning.kept.packed import packed_json, read_packed
 
-__all__ = ["FOLDER", "SIZE", "ModelCache", "chosen_cache", "default_cache"]
+__all__ = ["ModelCache", "chosen_cache", "default_cache"]
 
-FOLDER, SIZE = "ALPA_DEJAVU_CACHE", "ALPA_DEJAVU_CACHE_MIB"
-"""Environment variables: the folder, in place of the one in the user's cache, and what it may hold, in MiB."""
-_DEFAULT_MIB = 512.0
 _VERSION = 1
 _ENDING = ".json.gz"
 _LOGGER = logging.getLogger(__name__)
@@ -42,7 +40,7 @@ class ModelCache:
         most_bytes: the most that all entries together may take.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], most_bytes: float = _DEFAULT_MIB * 2**20) -> None:
+    def __init__(self, folder: str | os.PathLike[str], most_bytes: float = DEFAULT_MIB * 2**20) -> None:
         self.folder = pathlib.Path(folder).absolute()
         self.most_bytes = most_bytes
         self._writable = True
@@ -136,15 +134,8 @@ def default_cache() -> ModelCache | None:
     References:
         XDG Base Directory Specification, version 0.8.
     """
-    given = os.environ.get(SIZE) or str(_DEFAULT_MIB)
-    try:
-        most = float(given)
-    except ValueError:
-        most = -1.0
-    if not 0 <= most < float("inf"):
-        raise ValueError(f"{SIZE} is {given!r}, but must be a number of MiB; unset it for {_DEFAULT_MIB:.0f}")
-    folder = _folder()
-    return None if most == 0 or folder is None else ModelCache(folder, most * 2**20)
+    folder = cache_folder("models")
+    return None if folder is None else ModelCache(folder, most_mib() * 2**20)
 
 
 def chosen_cache(given: str | os.PathLike[str] | Literal[False] | None) -> ModelCache | None:
@@ -156,16 +147,3 @@ def chosen_cache(given: str | os.PathLike[str] | Literal[False] | None) -> Model
     if given is False:
         return None
     return default_cache() if given is None else ModelCache(given)
-
-
-def _folder() -> pathlib.Path | None:
-    named = os.environ.get(FOLDER)
-    if named:
-        return pathlib.Path(named)
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        # By the specification a relative directory is to be ignored.
-        cache = pathlib.Path(given) if os.path.isabs(given) else pathlib.Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    return cache / "alpa-dejavu" / "models"

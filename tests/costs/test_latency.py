@@ -1,11 +1,9 @@
-"""Latency models: the conformance suite, the roofline by hand, and the measurement of this machine."""
+"""Latency models: the conformance suite, and the roofline by hand."""
 
 import dataclasses
 
 import pytest
 
-from alpa_dejavu.clusters import cpu_probe
-from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.costs.latency import AnalyticLatency, latency_model
 from alpa_dejavu.problem import Device, Operator, Operators, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_latency_model
@@ -31,66 +29,6 @@ def test_analytic_conforms():
 )
 def test_roofline_by_hand(operator, seconds):
     assert AnalyticLatency().predict(Operators.of([operator]), DEVICE).total_s == pytest.approx(seconds)
-
-
-@pytest.fixture
-def made_up_core(monkeypatch):
-    """What a core of this machine, which has two, is said to do, in place of a measurement."""
-    seconds = iter([1e-3, 1e-3, 0.5, 2e-3, 1e-2, 1e-3, 1e-3, 1.0])
-    monkeypatch.setattr(cpu_probe, "core_seconds", lambda run: (run(), next(seconds))[1])
-    core = cpu_probe._peaks()
-    assert list(seconds) == [], "each of them is measured once"
-    monkeypatch.setattr(cpu_probe, "_core", lambda: core)
-    monkeypatch.setattr(cpu_probe.os, "cpu_count", lambda: 2)
-    return core
-
-
-def test_devices_of_this_machine_share_it(made_up_core):
-    one, four = measured_cpu(1, memory_bytes=4e9), measured_cpu(4, memory_bytes=4e9)
-    assert one.rate("float32") == 4 * four.rate("float32") == 2 * made_up_core.rate("float32")
-    assert one.memory_bytes == 4 * four.memory_bytes == 4e9
-    assert one.memory_bytes_per_s == 4 * four.memory_bytes_per_s == 2 * made_up_core.memory_bytes_per_s
-    # One device has a core for itself, and four share two.
-    assert (one.kernel_s, four.kernel_s) == (made_up_core.kernel_s, 2 * made_up_core.kernel_s)
-    assert (one.dispatch_s, four.dispatch_s) == (3e-3, 6e-3)
-    assert measured_cpu(2).memory_bytes > 1e7
-
-
-def test_a_cores_figures_are_operations_and_bytes_over_seconds(made_up_core):
-    assert made_up_core.rate("float32") == 2 * 384**3 / 1e-3
-    assert made_up_core.small_products.share == pytest.approx(128**3 / 384**3)
-    assert made_up_core.memory_bytes_per_s == 2 * 2**24 / 2e-3
-    assert made_up_core.kernel_s == 1e-2 / 128
-    assert made_up_core.strided == StridedReads(4 * 1024**2 / 1e-3, 4 * 256**2 / 1e-3, 2.0**20)
-    # The gradient of a convolution of three by three, from 64 channels to 64 on eight by eight of four images.
-    assert made_up_core.dilated_flop_per_s == 2.0 * (4 * 8 * 8 * 64) * 9 * 64
-
-
-def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
-    wall_s, runs, took_s = 0.0, 0, iter([9.0, *(float(n) for n in range(100, 0, -1))])
-    cpu_s = 0.0
-
-    def run():
-        nonlocal cpu_s, wall_s, runs
-        runs, cpu_s, wall_s = runs + 1, cpu_s + next(took_s), wall_s + 0.005
-
-    found = cpu_probe.core_seconds(run, lambda: cpu_s, lambda: wall_s)
-    # One run compiles; of the others, which take 100 to 89 seconds in 60 milliseconds, the second tenth's end counts.
-    assert 12 <= runs - 1 <= 13
-    assert found == pytest.approx(90.6, abs=1.0)
-
-    def slow():
-        nonlocal wall_s, runs
-        runs, wall_s = runs + 1, wall_s + 1.0
-
-    runs = 0
-    assert cpu_probe.core_seconds(slow, lambda: 0.0, lambda: wall_s) == 1e-9
-    assert runs == 6, "five at least, however long they take"
-
-
-def test_this_machine_is_measured():
-    core = measured_cpu(1)
-    assert min(core.rate("float32"), core.memory_bytes_per_s, core.kernel_s) > 0
 
 
 def test_small_products_reach_their_share_of_the_rate_and_batched_ones_all_of_it() -> None:

@@ -1,0 +1,79 @@
+"""A process that compiles partitioned modules for CPU devices of its own, and runs each alone, to tell what it takes.
+
+It reads requests from its standard input until that is closed: a line of JSON, then a module's bytes. To each it
+answers with a line of JSON on its standard output. The seconds are those of all its threads on the CPU, so they don't
+depend on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+__all__ = ["Answer"]
+
+Answer = dict[str, float | str]
+"""The seconds "cpu_s" of a run on all devices together and the "peak_bytes" of one device, or else the "error"."""
+_ENOUGH_S, _FEWEST, _MOST = 0.15, 3, 20
+"""Runs go on for so many seconds on the CPU; so many there are at least, and at most."""
+
+
+def _main() -> None:
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whoever prints doesn't print into an answer
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        module = sys.stdin.buffer.read(asked["num_bytes"])
+        try:
+            found = _taken(module, asked["num_devices"])
+        except Exception as error:  # whatever it fails by, the next module may run
+            found = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
+        answers.write(json.dumps(found).encode() + b"\n")
+        answers.flush()
+
+
+def _taken(serialized: bytes, num_devices: int) -> Answer:
+    """Returns what a run of one partition's module takes, as all micro-batches but the last run it."""
+    import jax
+
+    from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls
+    from alpa_dejavu.sharding.hlo.gradients import gradient_channels, without_all_reduces
+    from alpa_dejavu.sharding.hlo.markers import remove_markers
+    from alpa_stock_jax._executable import MeshExecutable
+    from alpa_stock_jax._sharding import without_shardings
+
+    module = remove_markers(inline_calls(HloModuleProto.FromString(serialized)))
+    module = without_all_reduces(module, gradient_channels(module))
+    if num_devices == 1:
+        module = without_shardings(module)
+    client = jax.devices()[0].client
+    devices = client.devices()[:num_devices]
+    executable = MeshExecutable(client, module, devices, num_devices)
+    given = [_stand_in(shape) for shape in executable.hlo_modules()[0].parameter_shapes()]
+    seconds: list[float] = []
+    while len(seconds) <= _FEWEST or (sum(seconds[1:]) < _ENOUGH_S and len(seconds) <= _MOST):
+        pieces = [[client.buffer_from_pyval(value, device) for device in devices] for value in given]
+        before = time.process_time()
+        results = executable.execute_sharded_on_local_devices(pieces)
+        for piece in (piece for result in results for piece in result):
+            piece.block_until_ready()
+        seconds.append(time.process_time() - before)
+    # The first run warms up. The least may miss a thread that still runs, others have threads that spin.
+    low = statistics.quantiles(seconds[1:], n=4)[0]
+    return {"cpu_s": max(low, 1e-9), "peak_bytes": float(executable.total_allocation_size())}
+
+
+def _stand_in(shape: Any) -> Any:
+    """Returns an array for a parameter of this shape: small numbers, and zeros where it is an index."""
+    import numpy as np
+
+    dtype = shape.numpy_dtype()
+    return np.full(shape.dimensions(), 0.01 if np.issubdtype(dtype, np.inexact) else 0, dtype)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,173 @@
+"""Who runs a compiled stage alone, to measure it: Alpa's workers on the cluster, or a process of this machine's CPU.
+
+On a CPU cluster the process counts the seconds that its threads are on the CPU. So a measurement takes no worker from
+Ray, and what else runs on the machine hardly changes it.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+__all__ = ["AlpaWorkers", "CpuProcess", "Program", "StageRunner", "Taken"]
+
+_log = logging.getLogger("alpa_dejavu")
+
+_PATIENCE_S = 60.0
+_FAREWELL_S = 5.0
+
+
+class Program(NamedTuple):
+    """One of a stage's computations, a forward or a backward pass: as Alpa compiled it, and what Alpa knows of it."""
+
+    compiled: Any
+    config: Any
+    stage_plan: Any
+
+
+class Taken(NamedTuple):
+    """The seconds and the bytes of memory on each device that one run of a program takes, alone on its submesh."""
+
+    seconds: float
+    peak_bytes: float
+
+
+class StageRunner(abc.ABC):
+    """A runner of programs on submeshes that stays up until it is closed."""
+
+    @abc.abstractmethod
+    def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
+        """Returns what each program takes on a submesh of (hosts, devices per host).
+
+        Raises:
+            RuntimeError: one can't be compiled or run; says why.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Stops all that was started, also what doesn't answer."""
+
+
+@final
+class AlpaWorkers(StageRunner):
+    """Runs programs in Alpa's profiling workers on the cluster.
+
+    Args:
+        mesh: Alpa's virtual mesh of the cluster.
+    """
+
+    def __init__(self, mesh: Any) -> None:
+        self._mesh = mesh
+        self._workers: dict[tuple[int, int], Any] = {}
+
+    def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
+        """Returns the wall time and the peak of memory of each program on a submesh of (hosts, devices per host)."""
+        worker = self._worker(shape)
+        found = [
+            worker.profile(number, program.compiled, program.stage_plan, program.config)[1:3]
+            for number, program in enumerate(programs)
+        ]
+        return [Taken(float(np.mean(costs)), float(num_bytes)) for costs, num_bytes in found]
+
+    def close(self) -> None:
+        """Stops all workers."""
+        while self._workers:
+            self._stop(next(iter(self._workers)))
+
+    def _worker(self, shape: tuple[int, int]) -> Any:
+        """Returns Alpa's profiler on a submesh; other submeshes' workers are stopped where there aren't devices."""
+        from alpa.pipeline_parallel import stage_profiling
+
+        if shape not in self._workers:
+            while self._workers and sum(n for _, n in self._workers) + shape[1] > self._mesh.num_devices_per_host:
+                self._stop(next(iter(self._workers)))
+            self._workers[shape] = stage_profiling.ProfileWorker(self._mesh.slice_profiling_submeshes(*shape)[0])
+        return self._workers[shape]
+
+    def _stop(self, shape: tuple[int, int]) -> None:
+        try:
+            self._workers.pop(shape).mesh.shutdown(forced=True)
+        except Exception:
+            _log.warning("workers that measured stages didn't stop", exc_info=True)
+
+
+@final
+class CpuProcess(StageRunner):
+    """Runs programs in a process of this machine, on as many CPU devices as the largest submesh of a host has.
+
+    Args:
+        num_devices: that many.
+        cores: the cores that devices share.
+    """
+
+    def __init__(self, num_devices: int, cores: int) -> None:
+        self._num_devices, self._cores = num_devices, cores
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
+        """Returns for each program the wall time that its seconds on the CPU make on cores that are free."""
+        num_devices = shape[0] * shape[1]
+        found = [self._answer(program.compiled.hlo.get_hlo_proto(), num_devices) for program in programs]
+        at_once = min(num_devices, self._cores)
+        return [Taken(float(one["cpu_s"]) / at_once, float(one["peak_bytes"])) for one in found]
+
+    def close(self) -> None:
+        """Ends the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            process.wait(_FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _answer(self, module: bytes, num_devices: int) -> dict[str, Any]:
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps({"num_devices": num_devices, "num_bytes": len(module)}).encode() + b"\n")
+            process.stdin.write(module)
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], _PATIENCE_S)
+            line = process.stdout.readline() if ready else b""
+        except OSError as error:
+            line, said = b"", str(error)
+        else:
+            said = "it ended" if ready else f"it didn't answer in {_PATIENCE_S:.0f} s"
+        if not line.endswith(b"\n"):
+            self.close()
+            raise RuntimeError(f"the process that runs stages can't be asked: {said}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            from alpa_stock_jax.pipeline_profile_workers import compiler_environment
+
+            paths = os.pathsep.join(filter(None, sys.path))
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "alpa_dejavu.alpa._stage_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, **compiler_environment(self._num_devices), "PYTHONPATH": paths},
+            )
+        return self._process

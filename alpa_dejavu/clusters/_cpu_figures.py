@@ -1,0 +1,164 @@
+"""The figures of one core of this machine's CPU, measured on single operators."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from alpa_dejavu.problem import Device, SmallProducts, StridedReads
+
+__all__ = ["core_seconds", "matching", "measured_core"]
+
+_SIDE = 384
+_COPY_BYTES = 1 << 24
+_TINY, _CHAIN = 24, 64
+_SMALL_SIDE = 128
+_LARGE_ROWS, _CACHED_ROWS = 1024, 256
+_CACHED_BYTES = float(1 << 20)
+_IMAGE = (4, 16, 16, 64)
+# XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
+_BELOW_FLOP = float(1 << 24)
+_BUDGET_S = 0.06
+_LOOKUPS = 20_000
+_DISPATCH_LOOKUPS, _STEP_LOOKUPS = 40_000, 160_000
+"""The work of Alpa's runtime, which is in Python: starting a computation on a device takes as long as so many lookups
+in a dictionary, and a whole step as so many. For four small transformer layers on two cores, that was the CPU time of
+the workers less that of the operators."""
+_AGAIN = 1.3
+"""Figures that are measured again differ by less than this factor where the machine is as it was."""
+
+
+def matching(core: Device) -> bool:
+    """Returns whether this machine's products and copies, measured again, are about as fast as a core's figures say."""
+    product, copied = _product_rate(_SIDE), _copied_bytes_per_s()
+    ratios = product / core.rate("float32"), copied / core.memory_bytes_per_s
+    return all(1 / _AGAIN < ratio < _AGAIN for ratio in ratios)
+
+
+def measured_core(memory_bytes: float) -> Device:
+    """Measures a core on single operators, and returns it as a device with this much memory."""
+    import jax
+    import jax.numpy as jnp
+
+    with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
+        large, small = (_product_rate(side) for side in (_SIDE, _SMALL_SIDE))
+        values = jnp.full(1 << 16, 0.5, jnp.float32)
+        vector = jax.jit(lambda x: jnp.tanh(x))
+        vector_s = core_seconds(lambda: vector(values).block_until_ready())
+        copied = _copied_bytes_per_s()
+        tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
+        chain = jax.jit(_small_products)
+        kernel_s = core_seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
+        uncached, cached = (_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS))
+        strided = StridedReads(uncached, cached, _CACHED_BYTES)
+        dilated = _dilated_rate()
+    lookup_s = _lookup_s()
+    return Device(
+        name="core",
+        memory_bytes=memory_bytes,
+        flop_per_s={"float32": large, "float64": large / 2},
+        vector_flop_per_s=Device.transcendental_flop * values.size / vector_s,
+        memory_bytes_per_s=copied,
+        kernel_s=kernel_s,
+        dispatch_s=_DISPATCH_LOOKUPS * lookup_s,
+        step_s=_STEP_LOOKUPS * lookup_s,
+        small_products=SmallProducts(_BELOW_FLOP, small / large),
+        dilated_flop_per_s=min(dilated, large),
+        strided=strided,
+    )
+
+
+def _lookup_s() -> float:
+    """Returns the seconds of a lookup in a dictionary, in a Python loop."""
+    known = {str(n): n for n in range(1000)}
+    names = list(known) * (_LOOKUPS // 1000)
+
+    def look_up() -> int:
+        total = 0
+        for name in names:
+            total += known[name]
+        return total
+
+    return core_seconds(look_up) / _LOOKUPS
+
+
+def _copied_bytes_per_s() -> float:
+    """Returns the bytes per second that are read and written where a large array is added to."""
+    import jax
+    import numpy as np
+
+    block = jax.device_put(np.zeros(_COPY_BYTES // 4, np.float32))
+    add = jax.jit(lambda x: x + 1)
+    return 2.0 * _COPY_BYTES / core_seconds(lambda: add(block).block_until_ready())
+
+
+def _product_rate(side: int) -> float:
+    """Returns the operations per second of a product of square matrices."""
+    import jax
+    import numpy as np
+
+    square = np.full((side, side), 0.5, np.float32)
+    product = jax.jit(lambda a, b: a @ b)
+    return 2.0 * side**3 / core_seconds(lambda: product(square, square).block_until_ready())
+
+
+def _transposed_bytes_per_s(rows: int) -> float:
+    """Returns the bytes per second of a square matrix that is read by its columns."""
+    import jax
+    import numpy as np
+
+    square = np.full((rows, rows), 0.5, np.float32)
+    transposed = jax.jit(lambda x: x.T + 1)
+    return square.nbytes / core_seconds(lambda: transposed(square).block_until_ready())
+
+
+def _dilated_rate() -> float:
+    """Returns the operations per second of the gradient of a strided convolution by its image."""
+    import jax
+    import numpy as np
+
+    batch, rows, columns, channels = _IMAGE
+    kernel = np.full((3, 3, channels, channels), 0.5, np.float32)
+    image = np.full(_IMAGE, 0.5, np.float32)
+    result = np.full((batch, rows // 2, columns // 2, channels), 0.5, np.float32)
+
+    def convolution(x: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=numbers)
+
+    gradient = jax.jit(lambda given: jax.linear_transpose(convolution, image)(given)[0])
+    return 2.0 * result.size * 9 * channels / core_seconds(lambda: gradient(result).block_until_ready())
+
+
+def _small_products(x: Any) -> Any:
+    """Products too small to matter by their operations, with a loop between any two."""
+    import jax.numpy as jnp
+
+    start = x
+    for _ in range(_CHAIN):
+        x = jnp.abs(x @ start)
+    return x
+
+
+def core_seconds(
+    run: Callable[[], object],
+    cpu_s: Callable[[], float] = time.process_time,
+    wall_s: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several runs, after
+    a first run that compiles.
+
+    It isn't wall time, since what else runs on the machine must not change the result. It isn't the least, which may
+    miss a thread that still runs, nor the median, which contains spinning threads that wait for work. `cpu_s` and
+    `wall_s` are the clocks of this process, in seconds.
+    """
+    run()
+    seconds: list[float] = []
+    stop = wall_s() + _BUDGET_S
+    while len(seconds) < 5 or wall_s() < stop:
+        before = cpu_s()
+        run()
+        seconds.append(cpu_s() - before)
+    return max(statistics.quantiles(seconds, n=10)[1], 1e-9)
