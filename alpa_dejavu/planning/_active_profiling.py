@@ -21,7 +21,7 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.planning.uncertainty import Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
-from alpa_dejavu.planning.uncertainty._decide import most_worthwhile
+from alpa_dejavu.planning.uncertainty._decide import LEAST_GAIN, most_worthwhile
 from alpa_dejavu.planning.uncertainty._errors import entry_seconds
 from alpa_dejavu.planning.uncertainty._steps import resolved_stage
 from alpa_dejavu.problem import Cluster, StageChoice, Submesh
@@ -149,8 +149,9 @@ class Measured(Chooser):
         budget_s: the seconds that all measurements together may take.
         share: the part that they may take, at most, of the seconds in which all stages that the search offers would be
             measured one by one; None: any.
-        unless_sure: the probability of being nearly the best at which a plan is taken as it is predicted; None: what
-            decides is measured however probable that is.
+        sure: the probability of being nearly the best at which a plan is taken without further measurements; until then
+            stages are measured also where they promise little. None: stages are measured for as long as that promises
+            a clearly shorter step, however sure the plan is.
         spent_s: the seconds of measuring that came before, and count as spent.
         seconds: a clock in seconds, by which the budget is counted.
     """
@@ -158,7 +159,7 @@ class Measured(Chooser):
     measure: Measure
     budget_s: float
     share: float | None = None
-    unless_sure: float | None = None
+    sure: float | None = None
     spent_s: float = 0.0
     seconds: Callable[[], float] = time.perf_counter
 
@@ -173,11 +174,16 @@ class Measured(Chooser):
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Measures stages until no measurement is worth its time, and returns the candidate plans, best first."""
-        if self.unless_sure is not None:
+        if self.sure is not None:
             predicted = Searched().choose(task, clock)
-            if len(predicted.candidates) < 2 or confidence(predicted.candidates).probability >= self.unless_sure:
+            if len(predicted.candidates) < 2 or confidence(predicted.candidates).probability >= self.sure:
                 return predicted
         return self._choose(task, clock)
+
+    def _is_sure(self, candidates: Sequence[Candidate], state: _State, search: _Search) -> bool:
+        if self.sure is None:
+            return False
+        return confidence(candidates, errors=state.errors, resolver=search.resolver).probability >= self.sure
 
     def _choose(self, task: PlanningTask, clock: Clock) -> Found:
         (layers,), (count,) = task.layers, task.micro_batches
@@ -190,7 +196,7 @@ class Measured(Chooser):
         num_offered = int(costs.table.offered.sum())
         while candidates:
             left_s = self.within_s(num_offered, state.takes_s) - self.spent_s - state.spent_s
-            if not _measured(search, candidates, state, self.measure, left_s, self.seconds):
+            if self._is_sure(candidates, state, search) or not _measured(search, candidates, state, self, left_s):
                 break
             search, candidates = search.after(state, task.margin)
             clock.lap("measuring")
@@ -215,9 +221,8 @@ def _measured(
     search: _Search,
     candidates: Sequence[Candidate],
     state: _State,
-    measure: Measure,
+    by: Measured,
     left_s: float,
-    clock: Callable[[], float],
 ) -> bool:
     """Measures the stage that is most worth it, and returns True; False if none is."""
     stages = dict(_stages(candidates))
@@ -229,13 +234,13 @@ def _measured(
     steps = step_draws(candidates, search.resolver, state.errors, factors)
     drawn = np.array([search.predicted_s(candidate, stage, factors) for stage, candidate in left.items()])
     takes = state.takes_s + _RUNS * np.median(drawn, axis=1)
-    best = most_worthwhile(steps, np.log(drawn).T, takes, left_s)
+    best = most_worthwhile(steps, np.log(drawn).T, takes, left_s, LEAST_GAIN if by.sure is None else -np.inf)
     if best is None:
         return False
     stage, candidate = list(left.items())[best]
-    started = clock()
-    found = measure(stage)
-    state.spent_s += clock() - started
+    started = by.seconds()
+    found = by.measure(stage)
+    state.spent_s += by.seconds() - started
     seconds = found.seconds if isinstance(found, StageMeasurement) else found
     state.tried[stage] = seconds
     if isinstance(found, StageMeasurement) and found.peak_bytes is not None:

@@ -1,8 +1,9 @@
-"""`DejavuStageOption(profile="decisive")` inside Alpa: what is handed to its profiling workers, and what becomes of it.
+"""`DejavuStageOption(profile="decisive")` and "auto" inside Alpa: which stages are measured, and what becomes of it.
 
-Alpa makes each stage's program; the workers that would compile and run it are a stand-in, but for one test on Ray.
+Alpa makes each stage's program; what would run it is a stand-in, but for two tests.
 """
 
+import contextlib
 import dataclasses
 import re
 from types import SimpleNamespace
@@ -10,18 +11,32 @@ from types import SimpleNamespace
 import alpa
 import jax.numpy as jnp
 import pytest
+from alpa import device_mesh
 from alpa.device_mesh import VirtualPhysicalMesh
-from alpa.pipeline_parallel import stage_profiling
+from jax._src.lib import xla_extension as xe
 
 import alpa_dejavu
+import unlike
 from alpa_dejavu import DejavuStageOption
+from alpa_dejavu.alpa import _stages
+from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, Program, StageRunner, Taken
+from alpa_dejavu.planning import Measured, Searched
+from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_dejavu.testing import example_cluster
 from planned_alpa import PlannedError, stopped_after_planning
 from train_steps import predict_in_stages
 from trained_alpa import check_trains_as_one_device
 
 LAYERS, HIDDEN, BATCH = 4, 256, 64
-PEAK_BYTES, OPTIMIZER_BYTES = 2e6, 3e5
+PEAK_BYTES = 2e6
+PARTITION = """HloModule rows
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+ENTRY e { x = f32[512,512] parameter(0)
+  y = f32[512,512] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  z = f32[512,512] all-reduce(y), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=add
+  ROOT t = (f32[512,512]) tuple(z) }"""
 NOTE = re.compile(r"(\d+) of (\d+) candidate stages were measured in [\d.]+ m?s of 60 s \((\d+) stages were offered\)")
 
 
@@ -30,21 +45,26 @@ def _stops_after_planning(monkeypatch):
     yield from stopped_after_planning(monkeypatch)
 
 
+class Runner(StageRunner):
+    """All stages take a tenth of a second, and as much memory; some can't be run."""
+
+    def __init__(self):
+        self.asked, self.closed, self.failing = [], 0, False
+
+    def run(self, programs, shape):
+        self.asked.append((programs, shape))
+        if self.failing:
+            raise RuntimeError("out of memory\nat an address")
+        return [Taken(0.05, PEAK_BYTES + n) for n in range(len(programs))]
+
+    def close(self):
+        self.closed += 1
+
+
 @pytest.fixture
-def asked(monkeypatch):
-    """The stages that would be profiled, each with its meshes; all take a tenth of a second, and as much memory."""
-    found = []
-
-    def profiled(stages, meshes, num_micro_batches, default_as_option, auto_stage_option, profile_results):
-        ((index, config, (logical_mesh, options)),) = stages
-        found.append((index, config, meshes, logical_mesh, options))
-        result = stage_profiling.StageProfileResult(config.n_modules, ("m", "v"), (OPTIMIZER_BYTES / 2,) * 2)
-        for module in range(config.n_modules):
-            found_there = SimpleNamespace(compute_cost=0.05, available_memory=1.0, peak_memory=PEAK_BYTES + module)
-            result.add_module_profile_result(module, found_there)
-        return {**profile_results, index: result}
-
-    monkeypatch.setattr(stage_profiling, "distributed_profile_on_mesh", profiled)
+def runner(monkeypatch):
+    found = Runner()
+    monkeypatch.setattr(_stages, "_runner", lambda mesh, cluster: found)
     return found
 
 
@@ -67,6 +87,10 @@ def decisive(devices=4, **fields):
     return DejavuStageOption(profile="decisive", cluster=slow(devices), **fields)
 
 
+def never():
+    return DejavuStageOption(profile="never", cluster=slow(4))
+
+
 def planned(option):
     mesh = VirtualPhysicalMesh([0], [{"NodeManagerAddress": "10.0.0.0", "Resources": {}}], 4)
     method = alpa.PipeshardParallel(
@@ -79,37 +103,70 @@ def planned(option):
 
 
 @pytest.mark.usefixtures("_stops_after_planning")
-def test_what_decides_is_handed_to_alpas_workers_and_no_more(asked, caplog):
+def test_what_decides_is_measured_and_no_more(runner, caplog):
     with caplog.at_level("INFO", "alpa_dejavu"):
         plan = planned(decisive())
     measured, seen, offered = map(int, NOTE.match(plan.notes[0]).groups())
-    assert 0 < measured == len(asked) <= seen < offered
+    assert 0 < measured == len(runner.asked) <= seen < offered
+    assert runner.closed == 1
     assert plan.notes[0] in caplog.text
     assert plan.notes[1].startswith(f"{measured} of their peaks of memory were measured: ")
     own = [stage.memory_bytes for stage in plan.stages if stage.activation_bytes == 0 or len(plan.stages) == 1]
-    assert all(num_bytes == pytest.approx(PEAK_BYTES + 1 + OPTIMIZER_BYTES) for num_bytes in own)
+    assert all(num_bytes == pytest.approx(PEAK_BYTES + 1) for num_bytes in own), "what is trained has no optimizer"
     assert plan.confidence.summary in caplog.text
     assert "measuring" in plan.planning_s
-    for (first, last, _, _), config, meshes, logical_mesh, options in asked:
-        assert config.n_modules == 2, "forward and backward"
-        assert len(config.module_profile_configs) == 2
-        assert config.compile_config.names[0].startswith(f"stage_{first}_{last}")
-        assert len(meshes) == 1
-        assert logical_mesh.num_devices == meshes[0].num_devices
-        assert set(options) <= {"force_batch_dim_to_mesh_dim"}
+    for programs, (hosts, devices) in runner.asked:
+        assert len(programs) == 2, "forward and backward"
+        assert all(program.stage_plan.logical_mesh_shape[0] >= 1 for program in programs)
+        shape = programs[0].stage_plan.logical_mesh_shape
+        assert shape[0] * shape[1] == hosts * devices
 
 
 @pytest.mark.usefixtures("_stops_after_planning")
-def test_by_default_and_without_a_budget_nothing_is_profiled(asked):
-    assert planned(DejavuStageOption()).confidence is not None
+def test_stages_that_fail_are_said_and_planning_goes_on(runner, caplog):
+    runner.failing = True
+    plan = planned(decisive())
+    assert "couldn't be measured" in plan.notes[0]
+    assert "RuntimeError: out of memory" in caplog.text
+    assert "at an address" not in caplog.text
+    assert runner.closed == len(runner.asked) + 1
+    assert {stage.layers for stage in plan.stages} == {stage.layers for stage in planned(never()).stages}
+
+
+@pytest.mark.usefixtures("_stops_after_planning")
+def test_by_default_nothing_is_measured_where_no_devices_are_connected_or_hosts_are_unlike(runner, monkeypatch):
+    assert planned(DejavuStageOption(cluster=slow(4))).confidence is not None
     assert planned(decisive(budget_s=0.0)).notes[0].startswith("0 of ")
-    assert asked == []
+    assert runner.asked == []
+    info = {"NodeManagerAddress": "10.0.0.0"}
+    mesh, cluster = VirtualPhysicalMesh([0], [info], 4), slow(4)
+    monkeypatch.setattr(device_mesh, "global_cluster", SimpleNamespace(host_info=[info]))
+    bench = SimpleNamespace(measured=None)
+    assert isinstance(_stages._chooser(DejavuStageOption(), bench, mesh, cluster, 0.0), Measured)
+    assert isinstance(_stages._chooser(DejavuStageOption(), bench, mesh, unlike.two_and_two(), 0.0), Searched)
+    assert isinstance(_stages._chooser(never(), bench, mesh, cluster, 0.0), Searched)
+
+
+@pytest.mark.usefixtures("_stops_after_planning")
+@pytest.mark.parametrize("sure", [0.0, 1.1], ids=["sure", "unsure"])
+def test_by_default_stages_are_measured_where_the_plan_is_not_sure(runner, monkeypatch, sure):
+    monkeypatch.setattr(_stages, "_connected", lambda mesh: True)
+    monkeypatch.setattr(_stages, "_SURE", sure)
+    plan = planned(DejavuStageOption(cluster=slow(4), budget_s=1e6))
+    if sure:
+        measured, offered = map(int, re.match(r"(\d+) of .*\((\d+) stages", plan.notes[0]).groups())
+        assert measured == len(runner.asked) > 0
+        # However fast they are, a twentieth of all may be measured.
+        assert measured <= 1 + offered / 20
+    else:
+        assert runner.asked == []
+        assert plan.stages == planned(never()).stages
 
 
 @pytest.mark.parametrize(
     ("fields", "error", "said"),
     [
-        ({"profile": "always"}, ValueError, "profile is 'always'; choose one of 'never', 'decisive'"),
+        ({"profile": "always"}, ValueError, "profile is 'always'; choose one of 'auto', 'never', 'decisive', 'playoff'"),
         ({"budget_s": -1.0}, ValueError, "budget_s is -1.0, but must be a finite number of seconds"),
         ({"risk": 0.7}, ValueError, "must be above 0 and below 0.5"),
         ({"memory_margin": 1.0}, ValueError, "memory_margin is 1.0, but must be at least 0 and below 1"),
@@ -122,10 +179,36 @@ def test_what_is_wrong_is_named(fields, error, said):
     alpa_dejavu.uninstall()
 
 
+def test_a_process_runs_stages_on_cpu_devices_and_outlives_what_cannot_run(monkeypatch):
+    rows = HloModuleProto.FromString(xe.hlo_module_from_text(PARTITION).as_serialized_hlo_module_proto())
+    program, broken = (
+        Program(SimpleNamespace(hlo=SimpleNamespace(get_hlo_proto=lambda module=module: module)), None, None)
+        for module in (rows.SerializeToString(), b"no module")
+    )
+    with contextlib.closing(CpuProcess(2, cores=2)) as runner:
+        (found,) = runner.run([program], (1, 2))
+        assert 0 < found.seconds < 10
+        assert found.peak_bytes >= 512 * 512 * 4
+        with pytest.raises(RuntimeError, match="DecodeError"):
+            runner.run([broken], (1, 1))
+        process = runner._process
+        process.kill()
+        process.wait()
+        with pytest.raises(RuntimeError, match="can't be asked"):
+            runner.run([program], (1, 2))
+        assert runner._process is None
+        assert runner.run([program], (1, 2))[0].seconds > 0, "another one is started"
+        process = runner._process
+    assert process.poll() is not None
+
+
 @pytest.mark.ray
 @pytest.mark.slow
-def test_stages_are_measured_on_a_cluster_and_the_plan_trains(tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [False, True], ids=["in a process", "in Alpa's workers"])
+def test_stages_are_measured_on_a_cluster_and_the_plan_trains(tmp_path, monkeypatch, workers):
     monkeypatch.chdir(tmp_path)
+    if workers:
+        monkeypatch.setattr(_stages, "_runner", lambda mesh, cluster: AlpaWorkers(mesh))
     option = decisive(2, budget_s=120.0)
     check_trains_as_one_device(option)
     measured = int(option.last_plan.notes[0].split()[0])

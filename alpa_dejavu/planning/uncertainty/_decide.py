@@ -58,15 +58,16 @@ def most_worthwhile(
         log_errors: the logarithms of the stages' seconds in the same draws, shape (K, stages).
         takes_s: the seconds that measuring each stage takes, shape (stages,).
         budget_s: the seconds left for measuring; stages whose measurement takes longer aren't chosen.
-        least: the least gain that is worth a measurement, as a share of the best candidate's step.
+        least: the least gain that is worth a measurement, as a share of the best candidate's step; it may be negative,
+            as computed gains are where draws show none.
     """
     if not log_errors.shape[1]:
         return None
     gains = np.array([gain_s(steps_s, log_error) for log_error in log_errors.T])
     wanted = least * steps_s.mean(axis=0).min()
-    worth = np.where((gains >= wanted) & (takes_s <= budget_s), gains / np.maximum(takes_s, 1e-9), 0.0)
+    worth = np.where((gains >= wanted) & (takes_s <= budget_s), gains / np.maximum(takes_s, 1e-9), -np.inf)
     best = int(first_least(-worth))
-    return best if worth[best] > 0 else None
+    return best if worth[best] > -np.inf else None
 
 
 def most_useful(steps_s: FloatArray, most: int, least: float = LEAST_GAIN) -> list[int]:
