@@ -166,7 +166,7 @@ def test_by_default_stages_are_measured_where_the_plan_is_not_sure(runner, monke
 @pytest.mark.parametrize(
     ("fields", "error", "said"),
     [
-        ({"profile": "always"}, ValueError, "profile is 'always'; choose one of 'auto', 'never', 'decisive', 'playoff'"),
+        ({"profile": "always"}, ValueError, "profile is 'always'; choose one of 'auto', 'never', 'decisive', 'playo"),
         ({"budget_s": -1.0}, ValueError, "budget_s is -1.0, but must be a finite number of seconds"),
         ({"risk": 0.7}, ValueError, "must be above 0 and below 0.5"),
         ({"memory_margin": 1.0}, ValueError, "memory_margin is 1.0, but must be at least 0 and below 1"),
