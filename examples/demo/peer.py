@@ -17,7 +17,10 @@ from typing import Any
 from alpa_dejavu._util.child_process import child_process
 from demo.training import Job
 
-__all__ = ["Peer", "paired_rounds", "peer"]
+__all__ = ["PARTS", "Peer", "paired_rounds", "peer"]
+
+PARTS = ("compilation", "profiling", "dp")
+"""Of AutoStageOption's planning, as Alpa's timers have them; the rest is its `get_compute_cost` around them."""
 
 _PATIENCE_S = 30.0
 
@@ -54,6 +57,7 @@ def peer(job: Job) -> Iterator[Peer]:
 
 def _serve(connection: Connection, job: Job) -> None:
     import alpa
+    from alpa.timer import timers
 
     from alpa_dejavu.alpa.local_cluster import local_cluster
     from demo.session import Session
@@ -65,7 +69,14 @@ def _serve(connection: Connection, job: Job) -> None:
         session = Session(job, alpa.AutoStageOption())
         session.compile()
         session.step()
-        connection.send({"planning_s": session.planning_s, "compile_s": session.compile_s, "plan": _last_plan()})
+        connection.send(
+            {
+                "planning_s": session.planning_s,
+                "compile_s": session.compile_s,
+                "parts_s": {part: timers(f"stage-construction-{part}").elapsed("sum") for part in PARTS},
+                "plan": _last_plan(),
+            }
+        )
         while True:
             try:
                 steps = connection.recv()

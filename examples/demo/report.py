@@ -64,4 +64,13 @@ def _comparison(compare: dict[str, Any]) -> list[str]:
         *(f"{name:20}{planning:>10.2f} s{step:>16.4f} s" for name, planning, step in rows),
         f"Planning {compare['planning_ratio']:.0f} times faster; a step takes {compare['step_ratio']:.2f} times "
         "AutoStageOption's (median of paired rounds)",
+        _parts(compare["auto"]["planning_s"], compare["auto"]["parts_s"]),
     ]
+
+
+def _parts(total_s: float, parts_s: dict[str, float]) -> str:
+    """Where AutoStageOption's time goes, and what is saved where costs are assigned."""
+    named = {**parts_s, "the rest of get_compute_cost": total_s - sum(parts_s.values())}
+    said = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in named.items())
+    saved = parts_s["compilation"] + parts_s["profiling"]
+    return f"AutoStageOption's time: {said}; costs that are assigned (alpa_dejavu.get_compute_cost) save {saved:.1f} s"
