@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.calibration._calibration import FAMILY_SPREAD
-from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel
+from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, summary
 from alpa_dejavu.calibration.operators import SINGLE, Program, joined, operators
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.problem import Device, SmallProducts, StridedReads
@@ -83,10 +83,26 @@ class DeviceModel:
         return Fitted(self._device(found.values), spread, {}, unsure)
 
     def finish(self, measured: Mapping[int, float]) -> Fitted[Device]:
-        """Returns the device with figures fitted to measured programs, how sure they are, and the errors on each family
-        of programs when a fit leaves it out; `measured` has the seconds by the index of the program.
+        """Returns the device with figures fitted to measured programs, how sure they are, and the errors on families of
+        programs when a fit leaves them out; `measured` has the seconds by the index of the program.
+
+        Where the figures from before predict parts of models better than fits that had not seen their family, they
+        stand, as sure as they were right.
         """
-        return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
+        fitted, before = self._model.left_out_errors(measured), self._model.prior_errors(measured)
+        found = dataclasses.replace(self.fit(measured), held_out=summary(fitted))
+        parts = [n for n in fitted if self._programs[n].name not in SINGLE]
+        if not parts:
+            return found
+        left_out, known = (float(np.mean([errors[n] for n in parts])) for errors in (fitted, before))
+        if left_out <= known:
+            return found
+        refused = (
+            f"fitted figures are {left_out:.1%} off on parts of models that the fit had not seen, those from before "
+            f"{known:.1%}: these stand"
+        )
+        spread = {name: max(sure, known) for name, sure in found.spread.items()}
+        return dataclasses.replace(found, figures=self._prior, spread=spread, refused=refused)
 
     def _log_seconds(self, values: Array) -> Array:
         """Returns the logarithms of the seconds of all programs, shape (N,)."""

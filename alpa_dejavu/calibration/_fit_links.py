@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.calibration._calibration import KIND_SPREAD
-from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, fit_logs
+from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, fit_logs, summary
 from alpa_dejavu.calibration.bench import Collective
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.problem import Cluster, Device, Link
@@ -66,7 +66,7 @@ class LinkModel:
         """Returns the link with latency and rate fitted to measured collectives, how sure they are, and the errors on
         each kind of collective when a fit leaves it out; `measured` has the seconds by the index of the collective.
         """
-        return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
+        return dataclasses.replace(self.fit(measured), held_out=summary(self._model.left_out_errors(measured)))
 
     def _log_seconds(self, values: Array) -> Array:
         """Returns the logarithms of the seconds of all collectives, shape (N,)."""

@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 
 from alpa_dejavu._util.ties import first_least
 
-__all__ = ["ENOUGH", "Array", "Fitted", "LogFit", "LogModel", "fit_logs", "next_measurement"]
+__all__ = ["ENOUGH", "Array", "Fitted", "LogFit", "LogModel", "fit_logs", "next_measurement", "summary"]
 
 Array: TypeAlias = NDArray[np.float64]
 T = TypeVar("T")
@@ -99,12 +99,14 @@ class Fitted(Generic[T]):
             than two groups were measured.
         unsure: standard deviation of the predicted logarithm of the seconds of each of N probes (programs or
             collectives), shape (N,).
+        refused: why the fit isn't taken, and `figures` are those from before it; empty where it is taken.
     """
 
     figures: T
     spread: Mapping[str, float]
     held_out: Mapping[str, float]
     unsure: Array
+    refused: str = ""
 
 
 @final
@@ -143,20 +145,43 @@ class LogModel:
             self.prior_spread,
         )
 
-    def held_out(self, measured: Mapping[int, float]) -> dict[str, float]:
-        """Returns the mean ("mape") and the median error ("median_ape"), as fractions, on groups of measured probes
-        that are left out of a fit in turn; empty for fewer than two groups.
+    def left_out_errors(self, measured: Mapping[int, float]) -> dict[int, float]:
+        """Returns the error, as a fraction, on each measured probe of a fit that its group was left out of; empty for
+        fewer than two groups.
+
+        Args:
+            measured: the measured seconds by the index of the probe.
         """
         rows = np.array(list(measured), dtype=np.int64)
         groups = self.groups[rows]
         if len(np.unique(groups)) < 2:
             return {}
-        errors: list[float] = []
+        errors: dict[int, float] = {}
         for group in np.unique(groups):
             kept = {row: measured[row] for row in rows[groups != group].tolist()}
-            predicted = np.exp(self.log_seconds(self.fit(kept).values))
-            errors += [abs(predicted[row] / measured[row] - 1) for row in rows[groups == group].tolist()]
-        return {"mape": float(np.mean(errors)), "median_ape": float(np.median(errors))}
+            chosen = rows[groups == group].tolist()
+            errors |= self._errors(self.fit(kept).values, {row: measured[row] for row in chosen})
+        return errors
+
+    def prior_errors(self, measured: Mapping[int, float]) -> dict[int, float]:
+        """Returns the error, as a fraction, on each measured probe of the figures that were known before any fit;
+        `measured` has the seconds by the index of the probe.
+        """
+        return self._errors(self.prior, measured)
+
+    def _errors(self, values: Array, measured: Mapping[int, float]) -> dict[int, float]:
+        predicted = np.exp(self.log_seconds(values))
+        return {row: float(abs(predicted[row] / seconds - 1)) for row, seconds in measured.items()}
+
+
+def summary(errors: Mapping[int, float]) -> dict[str, float]:
+    """Returns the mean ("mape") and the median ("median_ape") of errors, which are fractions; {} where there are none.
+
+    >>> summary({3: 0.1, 4: 0.2, 7: 0.6})["median_ape"]
+    0.2
+    """
+    values = list(errors.values())
+    return {"mape": float(np.mean(values)), "median_ape": float(np.median(values))} if values else {}
 
 
 ENOUGH = 0.05

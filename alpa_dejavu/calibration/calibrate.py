@@ -86,14 +86,14 @@ def calibrate(
         alike = sum(later.place.what == part.place.what for later in places[n:])
         share = _SHARES[part.place.what] / alike * max(end - clock(), 0.0)
         _measure(part, bench, measurements, functools.partial(_is_over, clock, clock() + share), progress)
-    devices, spread, fits = _found_devices(cluster, places, measurements)
+    devices, spread, fits, refused = _found_devices(cluster, places, measurements)
     links, more = _found_links(cluster, places, measurements)
     return Calibration(
         name=name,
         origin=f"alpa-dejavu calibrate on {cluster.name}: {len(measurements)} measurements",
         date=datetime.date.today().isoformat(),
         fits=(*fits, *more, *given),
-        missing=tuple(_missing(places, measurements)),
+        missing=(*refused, *_missing(places, measurements)),
         devices=devices,
         device_spread=spread,
         links=links,
@@ -150,8 +150,8 @@ def _checked(seconds: Mapping[str, float]) -> Mapping[str, float]:
 
 def _found_devices(
     cluster: Cluster, places: Sequence[Part], measurements: Measurements
-) -> tuple[dict[str, Device], dict[str, Mapping[str, float]], list[Fit]]:
-    runtime = _runtime(measurements)
+) -> tuple[dict[str, Device], dict[str, Mapping[str, float]], list[Fit], list[str]]:
+    runtime, refused = _runtime(measurements), list[str]()
     devices: dict[str, Device] = {}
     spread: dict[str, Mapping[str, float]] = {}
     fits = []
@@ -162,12 +162,13 @@ def _found_devices(
         rows = len(measurements.at(part.place))
         origin = f"alpa-dejavu calibrate: {rows} programs on all devices of a host at a time"
         changed: dict[str, Any] = {name: value for name, (value, _) in runtime.items()}
-        changed |= {"origin": origin} if rows else {}
+        changed |= {"origin": origin} if rows and not found.refused else {}
+        refused += [f"{part.place}: {found.refused}"] if found.refused else []
         devices[kind] = dataclasses.replace(found.figures, **changed)
         spread[kind] = {**found.spread, **{name: sure for name, (_, sure) in runtime.items()}}
         left_out = "program" if found.held_out else ""
         fits.append(Fit(f"programs on {kind}", origin, rows, left_out, found.held_out))
-    return devices, spread, fits
+    return devices, spread, fits, refused
 
 
 def _found_links(

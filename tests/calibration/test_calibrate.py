@@ -19,7 +19,7 @@ from alpa_dejavu.calibration._log_fit import ENOUGH, next_measurement
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, Collective, MeasurementError, Pipeline, Place
 from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
-from alpa_dejavu.calibration.operators import Program, operators, programs
+from alpa_dejavu.calibration.operators import SINGLE, Program, operators, programs
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.problem import Cluster, Device, Link, SmallProducts, StridedReads
@@ -362,3 +362,29 @@ def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     assert f"wrote {output}" in result.stdout
     resumed = CliRunner().invoke(main, [*command[:-1], "1", "--resume"])
     assert resumed.exit_code == 0, resumed.output
+
+
+class Misleading(MadeUp):
+    """Parts of models take what was known before; single operators, when they run alone, five times as long."""
+
+    def run(self, probe):
+        found = super().run(probe)
+        if not isinstance(probe, Program):
+            return found
+        before_s = AnalyticLatency().predict(operators(probe), PRIOR).total_s + CALL_S
+        return {"run_s": before_s * (5.0 if probe.name in SINGLE else 1.0)}
+
+
+def test_figures_that_predict_parts_of_models_worse_than_those_before_are_not_taken(tmp_path):
+    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), Misleading(), budget_s=40.0)
+    (said,) = (said for said in found.missing if "these stand" in said)
+    assert said.startswith("programs on test: fitted figures are ")
+    taken = dataclasses.replace(found.devices["test"], dispatch_s=PRIOR.dispatch_s, step_s=PRIOR.step_s)
+    assert taken == PRIOR
+    assert found.device_spread["test"]["memory_bytes_per_s"] > 0
+
+
+def test_figures_that_predict_parts_of_models_better_are_taken(tmp_path):
+    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), MadeUp(), budget_s=40.0)
+    assert not any("these stand" in said for said in found.missing)
+    assert found.devices["test"].memory_bytes_per_s != PRIOR.memory_bytes_per_s
