@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.latency._adapted import AdaptedKernels
 from alpa_dejavu.costs.latency._analytic import AnalyticLatency
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
@@ -31,9 +32,10 @@ class LearnedLatency(LatencyModel):
     """A latency model of operators by a fitted model of GPU kernels, for devices whose data sheet is known by their
     name; the roofline for all others.
 
-    Compiled programs start a kernel in `Device.kernel_s`, which replaces the launch that the kernel model learned (one
-    from Python). No operator is predicted to take less than its roofline. A kernel is predicted once, in however many
-    layers it is.
+    The rates of products and of memory are the device's, not the sheet's; a device that is slower in everything takes
+    longer for everything. Compiled programs start a kernel in `Device.kernel_s`, which replaces the launch that the
+    kernel model learned (one from Python). No operator is predicted to take less than its roofline. A kernel is
+    predicted once, in however many layers it is.
 
     Attributes:
         model: a fitted `KernelModel`, or an `AdaptedKernels`: then `sheets` has only the GPU that it is adapted to.
@@ -58,14 +60,14 @@ class LearnedLatency(LatencyModel):
         floor = AnalyticLatency().predict(operators, device).mean_s
         if device.name not in self.sheets or not len(operators):
             return Latency(floor, _UNKNOWN * floor)
-        kernels = self._kernels.of(operators, device, self.sheets[device.name])
+        kernels, slowdown = self._kernels_of(operators, device)
         seconds, launch_s = self._known.predict(kernels.divided)
         work = np.maximum(seconds.mean - launch_s, 0.0)
         # Divided work may fall on a worse shape of tiles, but the division that a library makes isn't slower than none.
         cut = np.flatnonzero(kernels.divided.flop < kernels.whole.flop)
         undivided, launch_s = self._known.predict(kernels.whole.take(cut))
         work[cut] = np.minimum(work[cut], np.maximum(undivided.mean - launch_s, 0.0))
-        work *= self._own_products(operators, device, kernels)
+        work *= self._own_products(operators, device, kernels) * slowdown
         relative = (seconds.upper - seconds.lower) / seconds.mean / _OF_INTERVAL
         starts = operators.written_bytes > 0
         once = np.where(starts, work[kernels.of_operators], 0.0) * operators.count
@@ -76,7 +78,7 @@ class LearnedLatency(LatencyModel):
         """Returns whether each operator, on this device, is like what the model was fitted to, shape (operators,)."""
         if device.name not in self.sheets or not len(operators):
             return np.zeros(len(operators), dtype=np.bool_)
-        kernels = self._kernels.of(operators, device, self.sheets[device.name])
+        kernels, _ = self._kernels_of(operators, device)
         return self._known.predict(kernels.divided)[0].in_domain[kernels.of_operators]
 
     def draws(self, operators: Operators, device: Device, count: int, rng: np.random.Generator) -> Array:
@@ -89,7 +91,7 @@ class LearnedLatency(LatencyModel):
         predicted = self.predict(operators, device)
         sigma = np.log1p(np.divide(predicted.spread_s, predicted.mean_s, where=predicted.mean_s > 0))
         if device.name in self.sheets and len(operators):
-            kernels = self._kernels.of(operators, device, self.sheets[device.name])
+            kernels, _ = self._kernels_of(operators, device)
             kinds = kernels.divided.kind[kernels.of_operators]
         else:
             kinds = np.full(len(operators), "map")
@@ -109,6 +111,16 @@ class LearnedLatency(LatencyModel):
     @cached_property
     def _known(self) -> KnownKernels:
         return KnownKernels(self.model)
+
+    def _kernels_of(self, operators: Operators, device: Device) -> tuple[DistinctKernels, float]:
+        """Returns the kernels that operators run on the device as its data sheet has it, and how many times slower the
+        device is.
+        """
+        sheet = self.sheets[device.name]
+        slowdown = sheet.flop_per_s / device.vector_flop_per_s
+        nominal = slower(device, 1 / slowdown)
+        own = dataclasses.replace(sheet, memory_bytes_per_s=nominal.memory_bytes_per_s)
+        return self._kernels.of(operators, nominal, own), slowdown
 
     def _own_products(self, operators: Operators, device: Device, kernels: DistinctKernels) -> Array:
         """Returns the factor on each kernel's seconds: that of the device's own products, 1 for all other kernels."""
