@@ -9,6 +9,7 @@ from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.planning._annotations import Confidence
 from alpa_dejavu.planning._given import GivenStage, GivenStages
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
@@ -31,7 +32,8 @@ def estimate(
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> PlanningResult:
-    """Returns the plan that given stages make, costed as if the planner had made it; a stage may exceed the memory.
+    """Returns the plan that given stages make, costed as if the planner had made it, with the interval of its step; a
+    stage may exceed the memory.
 
     Args:
         model: the model's layers, for a micro-batch of the run.
@@ -50,14 +52,16 @@ def estimate(
             take more devices of them than they have.
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
+    priced = prices(cluster, calibration, latency, communication)
     task = PlanningTask(
         source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
-        prices=prices(cluster, calibration, latency, communication),
+        prices=priced,
         batch=batch,
         layers=(model.num_layers,),
         micro_batches=(run.num_micro_batches,),
         schedule=run.schedule,
         chooser=GivenStages(tuple(stages)),
         margin=COUNTED,
+        priced_by=priced.named(),
     )
-    return plan(task, annotations=())
+    return plan(task, annotations=(Confidence(),))

@@ -54,7 +54,9 @@ def test_it_is_the_estimate_of_the_plans_stages(traced):
     assert made.plan.step_s == expected.step_s
     assert [one.memory_bytes for one in made.plan.stages] == [one.memory_bytes for one in expected.stages]
     assert [one.hosts for one in made.plan.stages] == [("host-0",)] * 2
-    assert list(made.plan.planning_s) == ["import", "trace", "features", "cost table", "placement", "cache"]
+    assert list(made.plan.planning_s) == [
+        "import", "trace", "features", "cost table", "placement", "confidence", "cache",
+    ]  # fmt: skip
     assert (made.plan.model, made.plan.batch) == ("gpt-125m", 32)
     assert traced == [("gpt-125m", 8)]
 

@@ -22,6 +22,13 @@ from alpa_dejavu.problem import Device, Operators
 
 _OF_INTERVAL = 2 * 1.6449
 """A 90 % interval's width in standard deviations, if errors were normal."""
+UNMEASURED_KIND = (0.46, 0.30)
+"""The spread of products of a kind that no model was fitted to, as convolutions are: standard deviations of the
+logarithm of measured over predicted seconds, in common on a GPU and of a kernel's own, for linear layers by a model
+without them and batched products likewise. `benchmarks/default_spreads.py` prints it."""
+UNMEASURED_DTYPE = 0.28
+"""The spread that is added where products run on tensor cores whose products weren't measured: of products in half
+precision on V100 by a model of single precision and the rates of both. The same benchmark prints it."""
 _UNKNOWN = 0.5
 """The spread, as a share of the roofline, on a device that has no data sheet."""
 
@@ -36,6 +43,10 @@ class LearnedLatency(LatencyModel):
     longer for everything. Compiled programs start a kernel in `Device.kernel_s`, which replaces the launch that the
     kernel model learned (one from Python). No operator is predicted to take less than its roofline. A kernel is
     predicted once, in however many layers it is.
+
+    A convolution is predicted as the matrix product that it is once its patches are unfolded. None was measured, so its
+    spread is that of a kind of product that was left out of a fit. Spreads are wider, too, for products on tensor cores
+    of a device whose products weren't measured.
 
     Attributes:
         model: a fitted `KernelModel`, or an `AdaptedKernels`: then `sheets` has only the GPU that it is adapted to.
@@ -68,11 +79,14 @@ class LearnedLatency(LatencyModel):
         undivided, launch_s = self._known.predict(kernels.whole.take(cut))
         work[cut] = np.minimum(work[cut], np.maximum(undivided.mean - launch_s, 0.0))
         work *= self._own_products(operators, device, kernels) * slowdown
-        relative = (seconds.upper - seconds.lower) / seconds.mean / _OF_INTERVAL
+        relative = ((seconds.upper - seconds.lower) / seconds.mean / _OF_INTERVAL)[kernels.of_operators]
+        further = np.where(self._on_unmeasured_cores(operators, device), UNMEASURED_DTYPE, 0.0)
+        spread = np.hypot(np.log1p(relative), further)
+        spread = np.where(_is_convolution(operators), np.maximum(spread, np.hypot(*UNMEASURED_KIND)), spread)
         starts = operators.written_bytes > 0
         once = np.where(starts, work[kernels.of_operators], 0.0) * operators.count
         mean = np.maximum(once + device.kernel_s * operators.count * starts, floor)
-        return Latency(mean, mean * relative[kernels.of_operators])
+        return Latency(mean, mean * np.expm1(spread))
 
     def in_domain(self, operators: Operators, device: Device) -> NDArray[np.bool_]:
         """Returns whether each operator, on this device, is like what the model was fitted to, shape (operators,)."""
@@ -89,7 +103,7 @@ class LearnedLatency(LatencyModel):
         found to be common to a group is drawn once for each class, the rest for each operator.
         """
         predicted = self.predict(operators, device)
-        sigma = np.log1p(np.divide(predicted.spread_s, predicted.mean_s, where=predicted.mean_s > 0))
+        sigma = np.log1p(_relative(predicted))
         if device.name in self.sheets and len(operators):
             kernels, _ = self._kernels_of(operators, device)
             kinds = kernels.divided.kind[kernels.of_operators]
@@ -102,11 +116,30 @@ class LearnedLatency(LatencyModel):
         error = np.sqrt(common[codes]) * together + np.sqrt(1 - common[codes]) * alone
         return np.asarray(predicted.mean_s * np.exp(sigma * error))
 
-    def common_share(self, product: bool) -> float:
-        """Returns the share of the variance of an operator's latency error that all operators of its class (matrix
-        products, or all others) have in common.
+    def common_share(self, operators: Operators, device: Device) -> Array:
+        """Returns for each operator, on this device, the share of the variance of its latency error that all operators
+        of its class (matrix products, or all others) have in common, shape (operators,).
         """
-        return self.model.common_variance.get("product" if product else "map", 1.0)
+        share = np.array([self.model.common_variance.get(name, 1.0) for name in ("map", "product")])
+        found = share[operators.is_product.astype(int)]
+        # The products of a model are of much the same sizes, so that a rate that isn't known is the same for all.
+        sigma = np.log1p(_relative(self.predict(operators, device)))
+        cores = self._on_unmeasured_cores(operators, device)
+        further = np.divide(UNMEASURED_DTYPE**2, sigma**2, out=np.zeros_like(sigma), where=cores & (sigma > 0))
+        found = np.where(cores, further + (1 - further) * found, found)
+        common, own = UNMEASURED_KIND
+        return np.where(_is_convolution(operators), common**2 / (common**2 + own**2), found)
+
+    def _on_unmeasured_cores(self, operators: Operators, device: Device) -> NDArray[np.bool_]:
+        """Returns which operators are products at a higher rate than that of the device's other units, in a dtype in
+        which no product was measured there.
+        """
+        fast = [
+            dtype
+            for dtype in device.flop_per_s
+            if device.rate(dtype) > 1.5 * device.vector_flop_per_s and dtype not in self.products.get(device.name, {})
+        ]
+        return operators.is_product & np.isin(operators.dtype, fast)
 
     @cached_property
     def _known(self) -> KnownKernels:
@@ -130,3 +163,11 @@ class LearnedLatency(LatencyModel):
             chosen = product & (dtype == name)
             factor[chosen] = curve.factor(np.maximum(operators.flop[kernels.first[chosen]], 1.0))
         return factor
+
+
+def _is_convolution(operators: Operators) -> NDArray[np.bool_]:
+    return np.array([record.kind == "conv" for record in operators.records], dtype=np.bool_)
+
+
+def _relative(latency: Latency) -> Array:
+    return np.divide(latency.spread_s, latency.mean_s, out=np.zeros_like(latency.mean_s), where=latency.mean_s > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -91,11 +92,25 @@ class OperatorKernels:
 
 
 def _shape(record: Operator) -> _Shape:
-    found = record.product_sizes
+    found = record.product_sizes or _as_product(record)
     if found is None:
         return _Shape(_STREAM, record.dtype, 1.0, 1.0, 1.0, 1.0, 1.0)
     batch, rows, others, inner = found
     return _Shape("linear" if batch == 1 else "bmm", record.dtype, batch, max(rows, 1.0), others, inner, record.flop)
+
+
+def _as_product(record: Operator) -> tuple[float, float, float, float] | None:
+    """Returns the sizes of the matrix product that a convolution is, once its patches are unfolded; None for others.
+
+    A library computes it so, without storing the patches; the kernel, or what takes its place in a gradient, is the
+    right operand.
+    """
+    if record.kind != "conv" or record.flop <= 0:
+        return None
+    result, right = math.prod(record.output_shapes[0]), math.prod(record.input_shapes[1])
+    inner = max(record.flop / 2 / max(result, 1), 1.0)
+    columns = max(right / inner, 1.0)
+    return 1.0, max(result / columns, 1.0), columns, inner
 
 
 def _undivided(shapes: Sequence[_Shape], device: Device, sheet: DataSheet) -> tuple[Kernels, Array]:
