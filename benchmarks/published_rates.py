@@ -4,7 +4,8 @@
 
 Each row is estimated as `alpa_dejavu.planning.estimate` does it for anybody, by the calibration that is taken by
 default: the stages, tensor and data parallelism, batch and rematerialisation are the published ones. The 90 % interval
-is that of the plan's confidence. Beside it is what data sheets alone say. No bundled calibration was fitted to a published rate.
+is that of the plan's confidence. Beside it is what data sheets alone say. No bundled calibration was fitted to a
+published rate.
 
 - Megatron-LM's table doesn't give micro-batches: the one of 1, 2, 4 and 8 samples is taken that is predicted to be the
   fastest. Its rates count the forward pass that is computed again, by the paper's formula. All its runs are reckoned
@@ -188,10 +189,10 @@ def figures(rows: Sequence[dict[str, Any]]) -> Iterator[Figure]:
 COLUMNS = {
     "rate": "{name}",
     "unit": "{unit}",
-    "published": "{published:.4g}",
-    "predicted": "{predicted:.4g} ({off:+.0%})",
-    "by data sheets": "{by_sheets:.4g}",
-    "90 % interval": "{lower:.4g} to {upper:.4g} (±{width:.0%})",
+    "published": "{published:.0f}",
+    "predicted": "{predicted:.0f} ({off:+.0%})",
+    "by data sheets": "{by_sheets:.0f}",
+    "90 % interval": "{lower:.0f} to {upper:.0f} (±{width:.0%})",
     "inside": lambda row: row["inside"],
     "micro-batch": "{micro_batch}",
     "took": "{took_s:seconds}",

@@ -9,7 +9,7 @@ from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import COUNTED
-from alpa_dejavu.planning._annotations import Confidence
+from alpa_dejavu.planning._annotations import Confidence, Unmeasured
 from alpa_dejavu.planning._given import GivenStage, GivenStages
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
@@ -64,4 +64,4 @@ def estimate(
         margin=COUNTED,
         priced_by=priced.named(),
     )
-    return plan(task, annotations=(Confidence(),))
+    return plan(task, annotations=(Confidence(), Unmeasured()))

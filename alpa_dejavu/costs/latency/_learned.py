@@ -130,6 +130,17 @@ class LearnedLatency(LatencyModel):
         common, own = UNMEASURED_KIND
         return np.where(_is_convolution(operators), common**2 / (common**2 + own**2), found)
 
+    def footing(self, operators: Operators, device: Device) -> NDArray[np.str_]:
+        """Returns in a few words what the prediction of each operator on a device rests on, shape (operators,)."""
+        if device.name not in self.sheets:
+            return np.full(len(operators), "data sheet")
+        found = np.full(len(operators), "learned", dtype="<U64")
+        measured = operators.is_product & np.isin(operators.dtype, list(self.products.get(device.name, {})))
+        found[measured] = "measured"
+        found[self._on_unmeasured_cores(operators, device)] = "learned in single precision"
+        found[_is_convolution(operators)] = "learned of matrix products"
+        return found
+
     def _on_unmeasured_cores(self, operators: Operators, device: Device) -> NDArray[np.bool_]:
         """Returns which operators are products at a higher rate than that of the device's other units, in a dtype in
         which no product was measured there.

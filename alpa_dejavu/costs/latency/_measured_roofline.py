@@ -63,6 +63,10 @@ class MeasuredRoofline(LatencyModel):
         whole = common + self.own**2
         return common / whole if whole > 0 else 1.0
 
+    def footing(self, operators: Operators, device: Device) -> NDArray[np.str_]:
+        """Returns in a few words what the prediction of each operator on a device rests on, shape (operators,)."""
+        return np.full(len(operators), "measured" if device.name in self.spread else "data sheet")
+
     def figure_spread(self, device: Device, figure: str) -> float:
         """Returns the standard deviation of the logarithm of one of a device's figures, such as "memory_bytes_per_s";
         for one that wasn't measured, as if it were within a factor of two with 90 %.

@@ -20,8 +20,8 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
 __all__ = [
-    "CLASSES", "COMPUTE", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads", "common_share",
-    "link_class", "said_by",
+    "CLASSES", "COMPUTE", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads", "assumed_spread",
+    "common_share", "link_class", "said_by",
 ]  # fmt: skip
 
 _PLACES = ("within hosts", "between hosts")
@@ -170,6 +170,13 @@ def common_share(model: LatencyModel, operators: Operators, device: Device) -> F
     if isinstance(model, SharesErrors):
         return model.common_share(operators, device)
     return np.full(len(operators), _COMMON_SHARE)
+
+
+def assumed_spread(name: str) -> float:
+    """Returns the spread (the standard deviation of a logarithm) that is reckoned with for work of a class where models
+    say none, such as "products".
+    """
+    return math.hypot(*_assumed(name))
 
 
 def _assumed(name: str) -> tuple[float, float]:
