@@ -112,7 +112,7 @@ class PlanEstimator:
             made.plan,
             layer_option=plan.layer_option,
             priced_by=self.prices.named(plan.priced_by),
-            notes=tuple(self._otherwise(plan)),
+            notes=(*self._otherwise(plan), *made.plan.notes),
         ).after(self._clock.seconds)
         return dataclasses.replace(made, plan=known)
 

@@ -13,7 +13,8 @@ from alpa_dejavu.clusters.machine_file import read_machine
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.latency.learned import Kernels
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
-from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning import estimate, given_stages, plan_model
+from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.problem import Cluster, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
 
@@ -156,6 +157,21 @@ def test_the_planner_goes_by_it():
     # A model of one's own is asked for in place of a calibration's.
     own = plan_model(model, "p3.16xlarge", latency="analytic", **asked).plan
     assert (own.step_s, own.priced_by) == (plain.step_s, plain.priced_by)
+
+
+def test_each_door_prices_a_plan_alike_with_a_calibration_and_without():
+    for calibration, known in ((None, "v100"), ("none", "")):
+        planned = plan_model(model, "p3.16xlarge", batch=64, micro_batches=4, layers=4, calibration=calibration)
+        named = dataclasses.replace(planned.plan, model="")
+        again = PlanEstimator(named, model).estimate(named)
+        stages = given_stages(planned.plan)
+        direct = estimate(planned.model, planned.cluster, planned.run, stages, batch=64, calibration=calibration)
+        for made in (planned, again, direct):
+            assert made.plan.step_s == pytest.approx(planned.plan.step_s, rel=1e-9)
+            assert made.plan.priced_by.calibration == known
+        low, high = direct.plan.confidence.interval_s
+        assert low < direct.plan.step_s < high
+        assert direct.plan.confidence.summary.startswith("expected step ")
 
 
 def test_unlike_devices_are_known_by_their_calibrations_together():
