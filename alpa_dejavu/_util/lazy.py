@@ -10,9 +10,7 @@ from typing import Any
 __all__ = ["loaded_when_used"]
 
 
-def loaded_when_used(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def loaded_when_used(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns a `__getattr__` and a `__dir__` for a package, which import the module of each public name when it is
     first used.
 

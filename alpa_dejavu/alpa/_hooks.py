@@ -87,9 +87,7 @@ def _hooks() -> dict[str, Hook]:
         "stages": Hook(
             "cluster_layers_and_slice_mesh", (construction, compilation), _stages.PARAMETERS, _stages.planning
         ),
-        "submeshes": Hook(
-            "get_sliced_virtual_submeshes", (construction,), _submeshes.PARAMETERS, _submeshes.slicing
-        ),
+        "submeshes": Hook("get_sliced_virtual_submeshes", (construction,), _submeshes.PARAMETERS, _submeshes.slicing),
         "checks": Hook(
             "compile_pipeshard_executable", (compilation, "alpa.parallel_method"), _checks.PARAMETERS, _checks.checking
         ),

@@ -56,9 +56,7 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     within, between = _link(data["within"]), _link(data["between"])
     # The price is that of a whole machine, however many of its devices are used.
     of_host = _price(data), _memory_margin(data)
-    cluster = Cluster.uniform(
-        counted_name(num_hosts, data["name"]), hosts, device, used, within, between, *of_host
-    )
+    cluster = Cluster.uniform(counted_name(num_hosts, data["name"]), hosts, device, used, within, between, *of_host)
     return dataclasses.replace(
         cluster,
         machine=data["name"],

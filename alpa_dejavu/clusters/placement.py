@@ -50,9 +50,7 @@ def place(
             near = {host for stage in placed[max(n - 1, 0) : n + 2] for host in stage}
             fitting.sort(key=lambda host: (host in near, -free[host], host))
         chosen = (
-            sorted(fitting[: wanted.num_hosts])
-            if kinds is None
-            else _of_kinds(fitting, kinds[n], free, cluster, apart)
+            sorted(fitting[: wanted.num_hosts]) if kinds is None else _of_kinds(fitting, kinds[n], free, cluster, apart)
         )
         if len(chosen) < wanted.num_hosts:
             shapes = [(s.num_hosts, s.devices_per_host) for s in submeshes]
@@ -66,9 +64,7 @@ def place(
     return placed
 
 
-def alpas_hosts(
-    submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int
-) -> list[tuple[int, ...]] | None:
+def alpas_hosts(submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int) -> list[tuple[int, ...]] | None:
     """Returns for each stage's submesh the indices of the hosts that Alpa itself gives it, on equal hosts; None where
     Alpa refuses the submeshes.
 

@@ -15,6 +15,7 @@ from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 __all__ = ["ModelMemory", "StageMemory", "stage_memory", "successors_that_fit"]
 
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelMemory:

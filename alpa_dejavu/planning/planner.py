@@ -70,7 +70,11 @@ def plan(
 
 
 def _annotated(
-    one: Ranked, ranking: Sequence[Ranked], annotations: Sequence[Annotation], task: PlanningTask, found: Found,
+    one: Ranked,
+    ranking: Sequence[Ranked],
+    annotations: Sequence[Annotation],
+    task: PlanningTask,
+    found: Found,
     clock: Clock,
 ) -> Plan:
     """Returns the plan of a ranked candidate with its annotations, as if it had been chosen."""

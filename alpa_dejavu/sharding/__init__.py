@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from alpa_dejavu.sharding.solved import model_of_step, solver_of_step
 
 __all__ = [
-    "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution",
-    "model_of_step", "shard_module", "solve", "solver_of_step",
+    "CollectiveProfile",
+    "LogicalMesh",
+    "Operator",
+    "ShardedModule",
+    "ShardingOptions",
+    "Solution",
+    "model_of_step",
+    "shard_module",
+    "solve",
+    "solver_of_step",
 ]
 
 _HOME = {

@@ -10,9 +10,7 @@ from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.sharding.hlo.shardings import set_output_shardings, sharding_of, summarize
 
 
-def annotate(
-    module: HloModuleProto, program: HloProgram, solution: Solution, mesh: LogicalMesh
-) -> HloModuleProto:
+def annotate(module: HloModuleProto, program: HloProgram, solution: Solution, mesh: LogicalMesh) -> HloModuleProto:
     """Returns a copy of an HLO module with a sharding on every instruction, and on parameters and result.
 
     Where a strategy needs an operand cut otherwise than the operand is, a copy cut in that way is put between them:
@@ -55,9 +53,7 @@ def annotate_parameters(
         found = [to_op_sharding(specs[i], mesh) for i in leaves(program.values[node.id])]
         node.sharding.CopyFrom(sharding_of(node.shape, found))
     outputs = [program.operators[i] for i in program.outputs]
-    shardings = [
-        to_op_sharding(replicated(o.rank) if o.alias is None else specs[o.alias], mesh) for o in outputs
-    ]
+    shardings = [to_op_sharding(replicated(o.rank) if o.alias is None else specs[o.alias], mesh) for o in outputs]
     graph.close()
     set_output_shardings(result, shardings)
     summarize(result)
@@ -127,8 +123,10 @@ class _Writer:
         if key not in self.copies:
             if lone:
                 source = self.graph.add("opt-barrier", source.shape, [source], sharding=source.sharding)
-            copy = self.graph.adopt(source, source.operand_ids) if self._is_cheap(at) else (
-                self.graph.add("copy", source.shape, [source])
+            copy = (
+                self.graph.adopt(source, source.operand_ids)
+                if self._is_cheap(at)
+                else (self.graph.add("copy", source.shape, [source]))
             )
             copy.sharding.CopyFrom(self.sharding(spec))
             self.copies[key] = copy

@@ -95,8 +95,11 @@ def carried_dims(operators: Sequence[Operator], operator: Operator, position: in
     if isinstance(attributes, DotDims):
         return _dot_pairs(operand, attributes, position, operators[operator.operands[0]].rank)
     if isinstance(attributes, ConvolutionDims):
-        return [(attributes.lhs_batch, attributes.out_batch) if position == 0
-                else (attributes.rhs_out_feature, attributes.out_feature)]
+        return [
+            (attributes.lhs_batch, attributes.out_batch)
+            if position == 0
+            else (attributes.rhs_out_feature, attributes.out_feature)
+        ]
     if isinstance(attributes, IndexDims):
         return list(zip(attributes.operand, attributes.result, strict=True)) if position == 0 else []
     if isinstance(attributes, Dims):

@@ -118,9 +118,7 @@ class _Builder:
 
     def _places(self, variables: Iterable[core.Var]) -> tuple[int, ...]:
         """The operators behind variables, each once, in order."""
-        return tuple(
-            dict.fromkeys(self.writer.place(self.values[var]) for var in variables if var in self.values)
-        )
+        return tuple(dict.fromkeys(self.writer.place(self.values[var]) for var in variables if var in self.values))
 
     def _crossing(self, ahead: Sequence[_Pass], back: Sequence[_Pass]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns the operators of what crosses the boundary before the layers, and of what crosses the boundary after.

@@ -97,8 +97,11 @@ def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -
     are dropped. Nodes of `keep` stay, with all choices. `blocks` is a cache of array computations.
     """
     work = _Work(
-        dict(graph.costs), {node: {} for node in graph.costs},
-        {node: np.arange(len(cost)) for node, cost in graph.costs.items()}, [], blocks,
+        dict(graph.costs),
+        {node: {} for node in graph.costs},
+        {node: np.arange(len(cost)) for node, cost in graph.costs.items()},
+        [],
+        blocks,
     )
     for (a, b), matrix in graph.edges.items():
         work.connect(a, b, matrix)

@@ -69,12 +69,11 @@ class _Reader:
     def read(self, entry: HloComputationProto) -> HloProgram:
         for instruction in entry.instructions:
             self.values[instruction.id] = self._value(instruction)
-        parameters = {
-            i.parameter_number: self.values[i.id] for i in entry.instructions if i.opcode == "parameter"
-        }
+        parameters = {i.parameter_number: self.values[i.id] for i in entry.instructions if i.opcode == "parameter"}
         replaced = {
             tuple(e.output_shape_index): parameters.get(e.parameter_number)
-            for e in self.module.input_output_alias.entries if not e.parameter_shape_index
+            for e in self.module.input_output_alias.entries
+            if not e.parameter_shape_index
         }
         root = next(i for i in entry.instructions if i.id == entry.root_id)
         outputs = []
@@ -119,10 +118,16 @@ class _Reader:
         if isinstance(value, list):
             return [self._marked(instruction, part) for part in value]
         source = self.operators[value]
-        return self._add(Operator(
-            "identity", (value,), source.shape, source.itemsize, integer=source.integer,
-            stage_start=starts and instruction.custom_call_target == "pipeline_marker",
-        ))
+        return self._add(
+            Operator(
+                "identity",
+                (value,),
+                source.shape,
+                source.itemsize,
+                integer=source.integer,
+                stage_start=starts and instruction.custom_call_target == "pipeline_marker",
+            )
+        )
 
     def _computed(self, instruction: HloInstructionProto, operands: tuple[int, ...]) -> Value:
         shapes = leaf_shapes(instruction.shape)
@@ -136,10 +141,20 @@ class _Reader:
             itemsize = byte_size(shape) // count
             integer = shape.element_type in _SIGNED or shape.element_type in _UNSIGNED
             if kind == "parameter" or number == 0:
-                found.append(self._add(Operator(
-                    kind, operands, dims, itemsize, instruction.opcode, attributes_of(instruction, tensors),
-                    integer=integer, pinned=pin,
-                )))
+                found.append(
+                    self._add(
+                        Operator(
+                            kind,
+                            operands,
+                            dims,
+                            itemsize,
+                            instruction.opcode,
+                            attributes_of(instruction, tensors),
+                            integer=integer,
+                            pinned=pin,
+                        )
+                    )
+                )
             else:
                 found.append(self._add(Operator("sibling", (found[0],), dims, itemsize, integer=integer, pinned=pin)))
         return _nest(instruction.shape, iter(found).__next__)
@@ -150,20 +165,38 @@ def _nest(shape: ShapeProto, take: Callable[[], int]) -> Value:
     return [_nest(part, take) for part in shape.tuple_shapes] if is_tuple(shape) else take()
 
 
-ELEMENTWISE = frozenset("""
+ELEMENTWISE = frozenset(
+    """
     abs add and atan2 bitcast bitcast-convert cbrt ceil clamp compare complex convert copy cosine count-leading-zeros
     divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one logistic maximum minimum
     multiply negate not or popcnt power real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt
     select shift-left shift-right-arithmetic shift-right-logical sign sine sqrt subtract tan tanh xor map
     stochastic-convert
-""".split())
+""".split()
+)
 
 _KINDS: dict[str, Kind] = {
-    "parameter": "parameter", "constant": "constant", "rng": "random", "iota": "iota", "broadcast": "broadcast",
-    "reshape": "reshape", "transpose": "transpose", "slice": "same_size", "pad": "same_size",
-    "concatenate": "same_size", "dynamic-slice": "same_size", "dynamic-update-slice": "same_size",
-    "reduce-window": "window", "select-and-scatter": "window", "reverse": "window", "reduce": "reduce", "sort": "sort",
-    "dot": "dot", "convolution": "convolution", "gather": "gather", "scatter": "scatter",
+    "parameter": "parameter",
+    "constant": "constant",
+    "rng": "random",
+    "iota": "iota",
+    "broadcast": "broadcast",
+    "reshape": "reshape",
+    "transpose": "transpose",
+    "slice": "same_size",
+    "pad": "same_size",
+    "concatenate": "same_size",
+    "dynamic-slice": "same_size",
+    "dynamic-update-slice": "same_size",
+    "reduce-window": "window",
+    "select-and-scatter": "window",
+    "reverse": "window",
+    "reduce": "reduce",
+    "sort": "sort",
+    "dot": "dot",
+    "convolution": "convolution",
+    "gather": "gather",
+    "scatter": "scatter",
 }
 
 
@@ -189,8 +222,10 @@ def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]
     if opcode == "dot":
         dims = instruction.dot_dimension_numbers
         return DotDims(
-            tuple(dims.lhs_batch_dimensions), tuple(dims.rhs_batch_dimensions),
-            tuple(dims.lhs_contracting_dimensions), tuple(dims.rhs_contracting_dimensions),
+            tuple(dims.lhs_batch_dimensions),
+            tuple(dims.rhs_batch_dimensions),
+            tuple(dims.lhs_contracting_dimensions),
+            tuple(dims.rhs_contracting_dimensions),
         )
     if opcode == "convolution":
         return _convolution(instruction)
@@ -216,9 +251,14 @@ def _reach(window: Any) -> int:
 def _convolution(instruction: HloInstructionProto) -> ConvolutionDims:
     dims = instruction.convolution_dimension_numbers
     return ConvolutionDims(
-        dims.input_batch_dimension, dims.input_feature_dimension, dims.kernel_input_feature_dimension,
-        dims.kernel_output_feature_dimension, dims.output_batch_dimension, dims.output_feature_dimension,
-        max(instruction.feature_group_count, 1), max(instruction.batch_group_count, 1),
+        dims.input_batch_dimension,
+        dims.input_feature_dimension,
+        dims.kernel_input_feature_dimension,
+        dims.kernel_output_feature_dimension,
+        dims.output_batch_dimension,
+        dims.output_feature_dimension,
+        max(instruction.feature_group_count, 1),
+        max(instruction.batch_group_count, 1),
     )
 
 
@@ -226,7 +266,8 @@ def _gather(instruction: HloInstructionProto, operand: Shape) -> IndexDims:
     dims = instruction.gather_dimension_numbers
     inside = [d for d in range(len(operand)) if d not in dims.collapsed_slice_dims]
     whole = [
-        (source, result) for source, result in zip(inside, dims.offset_dims, strict=False)
+        (source, result)
+        for source, result in zip(inside, dims.offset_dims, strict=False)
         if instruction.gather_slice_sizes[source] == operand[source]
     ]
     return IndexDims(tuple(source for source, _ in whole), tuple(result for _, result in whole))
@@ -237,7 +278,8 @@ def _scatter(instruction: HloInstructionProto, operands: Sequence[Operator]) -> 
     operand, updates = operands[0].shape, operands[2].shape
     inside = [d for d in range(len(operand)) if d not in dims.inserted_window_dims]
     whole = [
-        (target, update) for target, update in zip(inside, dims.update_window_dims, strict=False)
+        (target, update)
+        for target, update in zip(inside, dims.update_window_dims, strict=False)
         if operand[target] == updates[update]
     ]
     targets = tuple(target for target, _ in whole)

@@ -45,9 +45,7 @@ def _read(writer: Writer, step: Step) -> None:
         dims = tuple(step.params["broadcast_dimensions"])
         place = writer.spread(writer.place(step.inputs[0]), dims, out.shape, step.trips)
     elif name == "slice" and not step.params:
-        one = writer.add(
-            "same_size", (writer.place(step.inputs[0]),), out, shape=(1, *out.shape), repeats=step.trips
-        )
+        one = writer.add("same_size", (writer.place(step.inputs[0]),), out, shape=(1, *out.shape), repeats=step.trips)
         place = writer.reshape(one, out.shape, step.trips)
     elif name == "stack":
         one = writer.reshape(writer.place(step.inputs[0]), (1, *out.shape[1:]), step.trips)

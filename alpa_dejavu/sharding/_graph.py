@@ -172,9 +172,7 @@ def _unequal(sources: tuple[Spec, ...], targets: tuple[Spec, ...]) -> np.ndarray
     return np.array([[0.0 if a == b else np.inf for b in targets] for a in sources])
 
 
-def _add_alias(
-    builder: _Builder, tables: Sequence[Table], followers: Followers, output: int, parameter: int
-) -> None:
+def _add_alias(builder: _Builder, tables: Sequence[Table], followers: Followers, output: int, parameter: int) -> None:
     """An output that takes over a parameter's memory must be cut like it, where that is possible at all."""
     once = builder.blocks.once
     unequal = once(_unequal, tables[parameter].outputs, tables[output].outputs)

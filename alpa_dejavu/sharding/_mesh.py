@@ -57,7 +57,7 @@ class LogicalMesh:
 
     def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
         """Returns the groups of device ids that communicate with each other along an axis of the mesh."""
-        inner = math.prod(self.shape[axis + 1:])
+        inner = math.prod(self.shape[axis + 1 :])
         length = self.shape[axis]
         starts = [i for i in range(self.num_devices) if (i // inner) % length == 0]
         return tuple(tuple(self.device_ids[start + k * inner] for k in range(length)) for start in starts)

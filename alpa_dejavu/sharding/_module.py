@@ -46,7 +46,8 @@ def shard_module(module: HloModuleProto, mesh: LogicalMesh, options: ShardingOpt
     if options.force_simple_heuristic:
         specs = {
             i: heuristic_spec(operator.shape, mesh, options.force_simple_heuristic)
-            for i, operator in enumerate(program.operators) if operator.kind == "parameter"
+            for i, operator in enumerate(program.operators)
+            if operator.kind == "parameter"
         }
         return ShardedModule(annotate_parameters(module, program, specs, mesh), -1.0, None)
     solution = solve(program.operators, mesh, options)

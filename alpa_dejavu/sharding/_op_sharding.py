@@ -26,8 +26,10 @@ def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
     copies = math.prod(mesh.shape[axis] for axis in unused)
     devices = np.array(mesh.device_ids).reshape(mesh.shape).transpose(used + unused).reshape(-1)
     return OpSharding(
-        type=OTHER, tile_assignment_dimensions=tiles + [copies] * (copies > 1),
-        tile_assignment_devices=devices.tolist(), replicate_on_last_tile_dim=copies > 1,
+        type=OTHER,
+        tile_assignment_dimensions=tiles + [copies] * (copies > 1),
+        tile_assignment_devices=devices.tolist(),
+        replicate_on_last_tile_dim=copies > 1,
     )
 
 

@@ -8,8 +8,26 @@ from typing import Literal
 from alpa_dejavu.sharding._spec import Shape, Spec
 
 Kind = Literal[
-    "parameter", "constant", "random", "iota", "elementwise", "broadcast", "reshape", "transpose", "same_size",
-    "window", "reduce", "sort", "dot", "convolution", "gather", "scatter", "identity", "sibling", "opaque", "output",
+    "parameter",
+    "constant",
+    "random",
+    "iota",
+    "elementwise",
+    "broadcast",
+    "reshape",
+    "transpose",
+    "same_size",
+    "window",
+    "reduce",
+    "sort",
+    "dot",
+    "convolution",
+    "gather",
+    "scatter",
+    "identity",
+    "sibling",
+    "opaque",
+    "output",
 ]
 
 
@@ -120,7 +138,13 @@ class Operator:
             pinned: the sharding that the user asked for, the mesh axes that cut each dimension; None if there is none.
         """
         return dataclasses.replace(
-            self, kind="output", operands=(place,), name="", attributes=None, stage_start=False, alias=alias,
+            self,
+            kind="output",
+            operands=(place,),
+            name="",
+            attributes=None,
+            stage_start=False,
+            alias=alias,
             pinned=pinned,
         )
 

@@ -101,7 +101,9 @@ def grid_specs(site: Site, divisible: bool) -> list[Spec]:
         return one_dim_specs(site, divisible)
     rank = site.operator.rank
     specs = (
-        site.tile((first, axes[0]), (second, axes[1])) for first in range(rank) for second in range(rank)
+        site.tile((first, axes[0]), (second, axes[1]))
+        for first in range(rank)
+        for second in range(rank)
         if first != second
     )
     return _usable(site, specs, divisible)
@@ -109,9 +111,7 @@ def grid_specs(site: Site, divisible: bool) -> list[Spec]:
 
 def _usable(site: Site, specs: Iterable[Spec | None], divisible: bool) -> list[Spec]:
     shape = site.operator.shape
-    return [
-        spec for spec in specs if spec is not None and (not divisible or divides(spec, shape, site.mesh_shape))
-    ]
+    return [spec for spec in specs if spec is not None and (not divisible or divides(spec, shape, site.mesh_shape))]
 
 
 def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:

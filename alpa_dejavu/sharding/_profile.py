@@ -53,10 +53,12 @@ class CollectiveProfile:
             all_gather: the same of all-gather.
             reduce_scatter: the same of reduce-scatter.
         """
+
         def of_float32(table: Mapping) -> dict[Groups, Samples]:
             return {
                 tuple(tuple(group) for group in groups): tuple((float(n), float(s)) for n, s in sorted(samples))
-                for (groups, dtype), samples in table.items() if dtype == "float32"
+                for (groups, dtype), samples in table.items()
+                if dtype == "float32"
             }
 
         measured = of_float32(all_reduce)

@@ -162,9 +162,11 @@ def _cut_parameter(
         return
     current = parameter
     specs[current] = specs[point]
-    while (user := program.single_user(current)) is not None and program.operators[user].shape == (
-        program.operators[point].shape
-    ) and program.operators[user].kind in ("elementwise", "identity"):
+    while (
+        (user := program.single_user(current)) is not None
+        and program.operators[user].shape == (program.operators[point].shape)
+        and program.operators[user].kind in ("elementwise", "identity")
+    ):
         current = user
         specs[current] = specs[point]
     products = [i for i in program.users[current] if program.operators[i].kind in ("dot", "convolution")]

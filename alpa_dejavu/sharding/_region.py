@@ -61,15 +61,19 @@ class Program:
 
         If the result is a parameter's new value, the readers of that parameter read it, too, in the next step.
         """
-        return list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]])) if (
-            index in self.replaces
-        ) else self.users[index]
+        return (
+            list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]]))
+            if (index in self.replaces)
+            else self.users[index]
+        )
 
     def is_always_whole(self, index: int) -> bool:
         """Returns whether an operator's result is never cut: a constant, a scalar, or a broadcast of either."""
         operator = self.operators[index]
-        return operator.kind == "constant" or not operator.rank or (
-            operator.kind == "broadcast" and self.is_always_whole(operator.operands[0])
+        return (
+            operator.kind == "constant"
+            or not operator.rank
+            or (operator.kind == "broadcast" and self.is_always_whole(operator.operands[0]))
         )
 
 
@@ -166,9 +170,7 @@ class _Walk:
         reader, shape = operators[user], operators[node].shape
         if reader.kind not in ("elementwise", "identity", "transpose") or self._converts_parameter(user):
             return False
-        if reader.kind == "transpose" and (
-            self.transposed is None or operators[self.transposed].shape == reader.shape
-        ):
+        if reader.kind == "transpose" and (self.transposed is None or operators[self.transposed].shape == reader.shape):
             self.transposed, shape = user, reader.shape
         return self.program.strategies[user].output == self.spec and reader.shape == shape
 
@@ -179,8 +181,10 @@ class _Walk:
     def _operands(self, node: int) -> list[int]:
         operators = self.program.operators
         return [
-            operand for operand in operators[node].operands
-            if not self.program.is_always_whole(operand) and operators[operand].shape == operators[node].shape
+            operand
+            for operand in operators[node].operands
+            if not self.program.is_always_whole(operand)
+            and operators[operand].shape == operators[node].shape
             and self.program.strategies[operand].output == self.spec
         ]
 

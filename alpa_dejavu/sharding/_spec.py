@@ -69,9 +69,7 @@ def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
 @lru_cache(maxsize=1 << 16)
 def divides(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
     """Returns whether a spec, the mesh axes that cut each dimension, cuts a tensor into parts of equal size."""
-    return all(
-        size % math.prod(mesh_shape[axis] for axis in axes) == 0 for size, axes in zip(shape, spec, strict=True)
-    )
+    return all(size % math.prod(mesh_shape[axis] for axis in axes) == 0 for size, axes in zip(shape, spec, strict=True))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -80,6 +78,4 @@ def fills(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
 
     Else some device would have an empty part. A spec has for each dimension the mesh axes that cut it.
     """
-    return all(
-        size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True)
-    )
+    return all(size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True))

@@ -28,11 +28,25 @@ from alpa_dejavu.sharding._strategies_shape import (
 from alpa_dejavu.sharding._table import Strategy, Table
 
 _RULES: dict[str, Callable[[Site], Table]] = {
-    "parameter": parameter_table, "random": parameter_table, "constant": whole_table, "iota": iota_table,
-    "elementwise": elementwise_table, "broadcast": broadcast_table, "reshape": reshape_table,
-    "transpose": transpose_table, "same_size": same_size_table, "window": window_table, "reduce": reduce_table,
-    "sort": sort_table, "dot": dot_table, "convolution": convolution_table, "gather": index_table,
-    "scatter": index_table, "identity": identity_table, "sibling": sibling_table, "opaque": whole_table,
+    "parameter": parameter_table,
+    "random": parameter_table,
+    "constant": whole_table,
+    "iota": iota_table,
+    "elementwise": elementwise_table,
+    "broadcast": broadcast_table,
+    "reshape": reshape_table,
+    "transpose": transpose_table,
+    "same_size": same_size_table,
+    "window": window_table,
+    "reduce": reduce_table,
+    "sort": sort_table,
+    "dot": dot_table,
+    "convolution": convolution_table,
+    "gather": index_table,
+    "scatter": index_table,
+    "identity": identity_table,
+    "sibling": sibling_table,
+    "opaque": whole_table,
     "output": output_table,
 }
 _HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")

@@ -71,12 +71,21 @@ def _places(operator: Operator, operands: tuple[Operator, ...]) -> _Places:
         return (values[pick] if offset is None else offset + pick,)
 
     return _Places(
-        lhs={"batch": dims.lhs_batch, "lhs": one(lhs_free, pick_lhs),
-             "contract": one(dims.lhs_contract, pick_contract)},
-        rhs={"batch": dims.rhs_batch, "rhs": one(rhs_free, pick_rhs),
-             "contract": one(dims.rhs_contract, pick_contract)},
-        out={"batch": tuple(range(n_batch)), "lhs": one(lhs_free, pick_lhs, n_batch),
-             "rhs": one(rhs_free, pick_rhs, n_batch + n_lhs)},
+        lhs={
+            "batch": dims.lhs_batch,
+            "lhs": one(lhs_free, pick_lhs),
+            "contract": one(dims.lhs_contract, pick_contract),
+        },
+        rhs={
+            "batch": dims.rhs_batch,
+            "rhs": one(rhs_free, pick_rhs),
+            "contract": one(dims.rhs_contract, pick_contract),
+        },
+        out={
+            "batch": tuple(range(n_batch)),
+            "lhs": one(lhs_free, pick_lhs, n_batch),
+            "rhs": one(rhs_free, pick_rhs, n_batch + n_lhs),
+        },
     )
 
 
@@ -137,7 +146,8 @@ def _strategy(site: Site, places: _Places, cuts: tuple[Cut, ...]) -> Strategy | 
     if len(used) > len(cuts) and any(  # over all devices only where it comes out even
         shape[dim] % site.costs.mesh.num_devices
         for shape, where in ((site.operator.shape, places.out), (site.operands[0].shape, places.lhs))
-        for dim, _ in _pairs(where, cuts) if dim is not None
+        for dim, _ in _pairs(where, cuts)
+        if dim is not None
     ):
         return None
     on_device = site.operator.num_bytes / num_tiles(output, site.mesh_shape)
@@ -147,14 +157,17 @@ def _strategy(site: Site, places: _Places, cuts: tuple[Cut, ...]) -> Strategy | 
         recomputed = site.costs.all_reduce(both, site.costs.mesh.axes)
     name = " ".join(f"{role}{index}@{list(axes)}" for role, index, axes in cuts)
     return Strategy(
-        name, output, (lhs, rhs), summed, computation=recomputed,
+        name,
+        output,
+        (lhs, rhs),
+        summed,
+        computation=recomputed,
         communication=site.costs.all_reduce(on_device, summed),
     )
 
 
 def _pairs(where: dict[str, tuple[int | None, ...]], cuts: tuple[Cut, ...]) -> list[tuple[int | None, int]]:
     return [(where[role][index], axis) for role, index, axes in cuts if role in where for axis in axes]
-
 
 
 def convolution_table(site: Site) -> Table:

@@ -74,8 +74,10 @@ def elementwise_table(site: Site) -> Table:
     leader, tie = site.leader
     if (tie and not _may_follow_any(site)) or _all_broadcast(site):
         specs = [
-            spec for operand, table in zip(site.operands, site.tables, strict=True)
-            if operand.rank == site.operator.rank for spec in table.outputs
+            spec
+            for operand, table in zip(site.operands, site.tables, strict=True)
+            if operand.rank == site.operator.rank
+            for spec in table.outputs
         ]
         return make_table(site, unique_outputs([Strategy("=", spec) for spec in specs]))
     table = site.tables[leader]
@@ -93,8 +95,12 @@ def _all_broadcast(site: Site) -> bool:
 
 
 def choose_leader(
-    operator: Operator, operators: Sequence[Operator], tables: Sequence[Table], depths: Sequence[int],
-    max_depth: int, alias: int | None,
+    operator: Operator,
+    operators: Sequence[Operator],
+    tables: Sequence[Table],
+    depths: Sequence[int],
+    max_depth: int,
+    alias: int | None,
 ) -> tuple[int, bool]:
     """Chooses the operand whose cut an operator follows.
 

@@ -59,9 +59,7 @@ def reshape_table(site: Site) -> Table:
     cut of its operand can be kept; but on a mesh of two axes without mixed mesh shapes only for the last reason.
     """
     old, new = site.operands[0].shape, site.operator.shape
-    follows = (site.users == 1 and not site.batch_switch) or (
-        site.is_grid and not site.options.allow_mixed_mesh_shape
-    )
+    follows = (site.users == 1 and not site.batch_switch) or (site.is_grid and not site.options.allow_mixed_mesh_shape)
     if follows:
         specs = [reshape_spec(spec, old, new, site.mesh_shape) for spec in site.tables[0].outputs]
         if any(spec is not None for spec in specs):
@@ -134,10 +132,15 @@ def reduce_table(site: Site) -> Table:
         axes = tuple(axis for dim in gone for axis in before[dim])
         inputs = tuple(of_rank(before, o.rank) for o in site.operands)
         on_device = operator.num_bytes / num_tiles(spec, site.mesh_shape)
-        strategies.append(Strategy(
-            f"allreduce @ {list(axes)}" if axes else "=", spec, inputs, axes,
-            communication=site.costs.all_reduce(on_device, axes),
-        ))
+        strategies.append(
+            Strategy(
+                f"allreduce @ {list(axes)}" if axes else "=",
+                spec,
+                inputs,
+                axes,
+                communication=site.costs.all_reduce(on_device, axes),
+            )
+        )
     return make_table(site, strategies, leader, range(len(strategies)))
 
 
@@ -153,9 +156,7 @@ def sort_table(site: Site) -> Table:
         along = any(spec[dim] for dim in operator.attributes.dims)
         gathered = replicated(operator.rank)
         cost = site.costs.reshard(float(operator.num_bytes), spec, gathered) if along else 0.0
-        inputs = tuple(
-            spec if position == leader or not along else gathered for position in range(len(site.operands))
-        )
+        inputs = tuple(spec if position == leader or not along else gathered for position in range(len(site.operands)))
         strategies.append(Strategy("=", spec, inputs, communication=cost))
     return make_table(site, strategies, leader, range(len(strategies)))
 

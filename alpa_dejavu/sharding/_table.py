@@ -61,7 +61,6 @@ class Table:
         """Returns for each sharding strategy the mesh axes that cut each dimension of the operator's result."""
         return tuple(strategy.output for strategy in self.strategies)
 
-
     @property
     def contents(self) -> tuple:
         """Returns a hashable tuple that equal tables of sharding strategies share.
@@ -69,7 +68,11 @@ class Table:
         Cost matrices are compared by identity: equal ones are taken to be one and the same array.
         """
         return (
-            self.strategies, self.memory.tobytes(), tuple(id(edge) for edge in self.edges), self.follow, self.sources,
+            self.strategies,
+            self.memory.tobytes(),
+            tuple(id(edge) for edge in self.edges),
+            self.follow,
+            self.sources,
             self.max_tiles,
         )
 

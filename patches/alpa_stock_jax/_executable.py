@@ -91,9 +91,7 @@ class MeshExecutable:
         """The module that runs."""
         if self._optimized is None:
             (stock,) = self._compiled.hlo_modules()
-            self._optimized = OptimizedModule(
-                stock, self._module, self._num_partitions, self._takes_seed
-            )
+            self._optimized = OptimizedModule(stock, self._module, self._num_partitions, self._takes_seed)
         return [self._optimized]
 
     def local_devices(self) -> list[Any]:
@@ -142,7 +140,9 @@ class MeshExecutable:
         """The bytes that a run takes on each device: arguments, results that don't take their place, temporaries."""
         stats = self.get_compiled_memory_stats()
         return int(
-            stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+            stats.argument_size_in_bytes
+            + stats.output_size_in_bytes
+            - stats.alias_size_in_bytes
             + stats.temp_size_in_bytes
         )
 

@@ -107,7 +107,8 @@ def _copy_shardings(found: HloModuleProto, module: HloModuleProto, free_output: 
             node.sharding.CopyFrom(twin.sharding)
     # MLIR has no tuples around barriers, so theirs are new, but they stay in order.
     markers = [
-        node for node in entry(module).instructions
+        node
+        for node in entry(module).instructions
         if node.opcode == "opt-barrier" or (is_marker(node) and node.shape.tuple_shapes)
     ]
     barriers = [node for node in entry(found).instructions if node.opcode == "opt-barrier"]
@@ -148,9 +149,7 @@ def _compile_and_read(
         )
         build = options.executable_build_options
         build.num_partitions, build.use_spmd_partitioning = num_partitions, num_partitions > 1
-        build.allow_spmd_sharding_propagation_to_output = [
-            free_output or not _root(module).HasField("sharding")
-        ]
+        build.allow_spmd_sharding_propagation_to_output = [free_output or not _root(module).HasField("sharding")]
         build.allow_spmd_sharding_propagation_to_parameters = _undecided(module) if free_parameters else [False]
         _client().compile(annotated_module(module), options)
         return _read(pathlib.Path(directory), name)

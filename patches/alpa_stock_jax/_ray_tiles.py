@@ -64,8 +64,6 @@ class Canvas:
         return self._array
 
 
-
-
 class TileExchange:
     """A worker's side of all its exchanges."""
 
@@ -140,9 +138,9 @@ class TileExchange:
             if rank != group.rank:
                 worker.deliver.remote({sent: value})
         return [
-            value if rank == group.rank else self.mailbox.take(
-                self._taken.key(group_name, channel, rank), self._watch(group, rank)
-            )
+            value
+            if rank == group.rank
+            else self.mailbox.take(self._taken.key(group_name, channel, rank), self._watch(group, rank))
             for rank in range(len(group.workers))
         ]
 

@@ -128,9 +128,7 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):
         if local_cache_dir is not None:
             self._mover.move(local_cache_dir, ckpt_dir)
 
-    def load_array(
-        self, ckpt_dir: str, uuid: int, device_ids: Sequence[int], shard_indices: Sequence[Any]
-    ) -> None:
+    def load_array(self, ckpt_dir: str, uuid: int, device_ids: Sequence[int], shard_indices: Sequence[Any]) -> None:
         """Reads this worker's shards of an array."""
         from alpa.serialization import load_sharded_array
 

@@ -26,6 +26,7 @@ def prepare_axis_resources(axis_resources: Any, name: str) -> tuple[Any, list[An
         The same pytree of parsed specifications, its leaves, its structure, and whether any leaf asks for automatic
         sharding (which jax's specifications no longer can).
     """
+
     def parse(entry: Any) -> Any:
         if is_unspecified(entry):
             return entry

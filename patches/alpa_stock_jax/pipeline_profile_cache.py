@@ -148,9 +148,19 @@ PATCHES: tuple[Patch, ...] = (
         apply=_name_by_occurrence,
         expects={
             "get_compute_cost": (
-                "virtual_mesh", "submesh_choices", "autosharding_configs", "layers", "accumulator_mapping",
-                "acc_grad_invars", "acc_grad_outvars", "apply_grad_layers", "apply_grad_global_info",
-                "num_micro_batches", "default_as_option", "auto_stage_option", "inference_mode",
+                "virtual_mesh",
+                "submesh_choices",
+                "autosharding_configs",
+                "layers",
+                "accumulator_mapping",
+                "acc_grad_invars",
+                "acc_grad_outvars",
+                "apply_grad_layers",
+                "apply_grad_global_info",
+                "num_micro_batches",
+                "default_as_option",
+                "auto_stage_option",
+                "inference_mode",
             )
         },
     ),

@@ -51,12 +51,14 @@ def _drop_unprofiled_stages(module: ModuleType) -> None:
 
     @functools.wraps(profile_all)
     def profile_all_that_run(
-        stages: Any, compiled_outputs: Any, meshes: Any, num_micro_batches: Any, auto_stage_option: Any,
+        stages: Any,
+        compiled_outputs: Any,
+        meshes: Any,
+        num_micro_batches: Any,
+        auto_stage_option: Any,
         profile_results: Any,
     ) -> dict[tuple[int, ...], Any]:
-        results = profile_all(
-            stages, compiled_outputs, meshes, num_micro_batches, auto_stage_option, profile_results
-        )
+        results = profile_all(stages, compiled_outputs, meshes, num_micro_batches, auto_stage_option, profile_results)
         unprofiled = [index for index, result in results.items() if not result.fully_profiled()]
         if unprofiled:
             _logger.warning("no profile of the stages %s: they are left out of the search", unprofiled)
@@ -108,7 +110,12 @@ PATCHES: tuple[Patch, ...] = (
         apply=_drop_unprofiled_stages,
         expects={
             "profile_all": (
-                "stages", "compiled_outputs", "meshes", "num_micro_batches", "auto_stage_option", "profile_results",
+                "stages",
+                "compiled_outputs",
+                "meshes",
+                "num_micro_batches",
+                "auto_stage_option",
+                "profile_results",
             )
         },
     ),

@@ -82,9 +82,7 @@ def _wait(refs: list[Any]) -> None:
 
 def _save(array: Any, ckpt_dir: str, local_cache_dir: str | None = None) -> None:
     shards: dict[int, list[tuple[int, Any]]] = {}
-    for buffer, (host, device) in zip(
-        array.one_replica_buffer_ids, array.one_replica_host_local_ids, strict=True
-    ):
+    for buffer, (host, device) in zip(array.one_replica_buffer_ids, array.one_replica_host_local_ids, strict=True):
         shards.setdefault(host, []).append((device, array.indices[buffer]))
     _forget_older_hosts(ckpt_dir, set(shards))
     _wait(

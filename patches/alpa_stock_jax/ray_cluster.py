@@ -35,9 +35,7 @@ class Share:
     devices_per_host: int
 
 
-def choose_share(
-    free: Sequence[int], num_nodes: int | None = None, num_devices_per_node: int | None = None
-) -> Share:
+def choose_share(free: Sequence[int], num_nodes: int | None = None, num_devices_per_node: int | None = None) -> Share:
     """The most devices that form a mesh, every host having equally many.
 
     Args:

@@ -34,7 +34,8 @@ def assert_equal_to_one_device(job: TrainingJob, method: Any, make: Callable[...
 def test_a_sharded_step_equals_one_device(name: str) -> None:
     # The statistics of batch normalization are those of a micro-batch, so the ResNet takes its batch whole.
     method = alpa.ShardParallel(
-        devices=jax.local_devices()[:4], num_micro_batches=1 if name == "wide_resnet" else 2,
+        devices=jax.local_devices()[:4],
+        num_micro_batches=1 if name == "wide_resnet" else 2,
     )
     assert_equal_to_one_device(JOBS[name](), method)
 

@@ -131,9 +131,9 @@ def _drop(*where):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_set("units", value="ms"), "units is \"ms\", but must be \"SI\""),
+        (_set("units", value="ms"), 'units is "ms", but must be "SI"'),
         (_set("date", value="2024-13-01"), "date is '2024-13-01', but must be a day"),
-        (_set("date", value="May"), "date is \"May\", but must be a day"),
+        (_set("date", value="May"), 'date is "May", but must be a day'),
         (_set("devices", "example", "memory_bytes", value=-1), "memory_bytes is -1, but must be a number above 0"),
         (_drop("devices", "example", "memory_bytes"), "lacks the key 'memory_bytes'"),
         (_set("devices", "example", "speed", value=1), "speed is an unknown key"),

@@ -37,7 +37,9 @@ def to_text(module):
 def opcodes(module):
     """The opcodes of a module's entry computation."""
     return [
-        node.opcode for part in module.computations if part.id == module.entry_computation_id
+        node.opcode
+        for part in module.computations
+        if part.id == module.entry_computation_id
         for node in part.instructions
     ]
 

@@ -46,6 +46,7 @@ def chain_of(blocks, x):
     layers, crossing = [], None
     stack = []
     for function, parameters in blocks:
+
         def forward(parameters, x, function=function):
             y, pull = jax.vjp(function, parameters, x)
             return y, pull
@@ -76,7 +77,10 @@ def chain_of(blocks, x):
         own = {v for one in passes for v in (*one.invars, *one.outvars) if not isinstance(v, core.Literal)}
         layers.append(
             LayerJaxprs(
-                forwards[n], backwards[n], parameters=frozenset(parameters), gradients=gradients,
+                forwards[n],
+                backwards[n],
+                parameters=frozenset(parameters),
+                gradients=gradients,
                 states={p: (p, p) for p in gradients},
                 shared=frozenset(v for v in shared if v in own),
             )
@@ -86,11 +90,14 @@ def chain_of(blocks, x):
 
 def rename(jaxpr, names):
     """A jaxpr with other variables."""
+
     def new(atom):
         return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
 
     return core.Jaxpr(
-        jaxpr.constvars, [new(v) for v in jaxpr.invars], [new(v) for v in jaxpr.outvars],
+        jaxpr.constvars,
+        [new(v) for v in jaxpr.invars],
+        [new(v) for v in jaxpr.outvars],
         [eqn.replace(invars=[new(v) for v in eqn.invars]) for eqn in jaxpr.eqns],
     )
 
@@ -120,8 +127,22 @@ def transformer_parameters(hidden, wide=None):
     wide = wide or 4 * hidden
     square, vector = (hidden, hidden), (hidden,)
     return shapes(
-        wq=square, wk=square, wv=square, wo=square, bwq=vector, bwk=vector, bwv=vector, bo=vector, up=(hidden, wide),
-        bup=(wide,), down=(wide, hidden), bdown=vector, g0=vector, h0=vector, g1=vector, h1=vector,
+        wq=square,
+        wk=square,
+        wv=square,
+        wo=square,
+        bwq=vector,
+        bwk=vector,
+        bwv=vector,
+        bo=vector,
+        up=(hidden, wide),
+        bup=(wide,),
+        down=(wide, hidden),
+        bdown=vector,
+        g0=vector,
+        h0=vector,
+        g1=vector,
+        h1=vector,
     )
 
 
@@ -172,6 +193,7 @@ def _before(first, first_parameters, second, second_parameters):
 
 def experts(heads, count, capacity):
     """A transformer block whose second half are experts, each token sent to one of them, as in GShard."""
+
     def block(p, x):
         x = x + attention(p, norm(x, p["g0"], p["h0"]), heads, True)
         y = norm(x, p["g1"], p["h1"])
@@ -192,9 +214,7 @@ def moe(num_blocks=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024, 
     def parameters(n):
         found = transformer_parameters(hidden)
         if n % 2:
-            more = shapes(
-                gate=(hidden, count), up=(count, hidden, 4 * hidden), down=(count, 4 * hidden, hidden)
-            )
+            more = shapes(gate=(hidden, count), up=(count, hidden, 4 * hidden), down=(count, 4 * hidden, hidden))
             found = {k: v for k, v in found.items() if k not in ("bup", "bdown")} | more
         return found
 
@@ -206,9 +226,7 @@ def moe(num_blocks=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024, 
 
 
 def convolve(x, kernel, stride=1):
-    return jax.lax.conv_general_dilated(
-        x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    return jax.lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def batch_norm(x, scale, shift):
@@ -229,8 +247,15 @@ def bottleneck(stride):
 def wide_resnet(batch=16, size=32, width=64, widen=2):
     def parameters(outer, inner, result):
         found = shapes(
-            k0=(1, 1, outer, inner), k1=(3, 3, inner, inner), k2=(1, 1, inner, result), g0=(inner,), h0=(inner,),
-            g1=(inner,), h1=(inner,), g2=(result,), h2=(result,),
+            k0=(1, 1, outer, inner),
+            k1=(3, 3, inner, inner),
+            k2=(1, 1, inner, result),
+            g0=(inner,),
+            h0=(inner,),
+            g1=(inner,),
+            h1=(inner,),
+            g2=(result,),
+            h2=(result,),
         )
         return found | (shapes(k3=(1, 1, outer, result)) if outer != result else {})
 
@@ -271,6 +296,7 @@ def vit(num_blocks=4, batch=16, size=32, patch=4, hidden=256, heads=8, classes=1
 
 def scanned(num_layers=3, trips=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024):
     """Each layer is a scan over blocks, their parameters stacked; a block is computed again in the backward pass."""
+
     def layer(p, x):
         block = jax.checkpoint(pre_norm(heads))
         return jax.lax.scan(lambda x, p: (block(p, x), None), x, p)[0]

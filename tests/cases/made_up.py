@@ -26,9 +26,7 @@ def kernels(count, seed, gpus=("small", "middle")):
     product = np.isin(op, ["linear", "bmm"])
     sizes = np.exp(rng.uniform(3, 7.5, (4, count))).round()
     columns = {"op": op, "gpu": rng.choice(gpus, count), "batch": np.where(op == "linear", 1, sizes[0]), "n": sizes[1]}
-    return Kernels.of(
-        {**columns, "m": np.where(product, sizes[2], 1), "k": np.where(product, sizes[3], 1)}, SHEETS
-    )
+    return Kernels.of({**columns, "m": np.where(product, sizes[2], 1), "k": np.where(product, sizes[3], 1)}, SHEETS)
 
 
 def kernel_rows(gpu, sheets, count, seed, products=1.0, others=1.0):

@@ -30,8 +30,11 @@ def reduce(a, zero, *shape, dims):
 def two_layers(batch, hidden):
     """Two matrix products, one after the other: x @ w0 @ w1."""
     return [
-        parameter(batch, hidden), parameter(hidden, hidden), dot(0, 1, batch, hidden),
-        parameter(hidden, hidden), dot(2, 3, batch, hidden),
+        parameter(batch, hidden),
+        parameter(hidden, hidden),
+        dot(0, 1, batch, hidden),
+        parameter(hidden, hidden),
+        dot(2, 3, batch, hidden),
     ]
 
 
@@ -39,9 +42,14 @@ def two_layer_gradients(batch, hidden):
     """Two products and the gradients of both weights."""
     shape = (hidden, hidden)
     return [
-        *two_layers(batch, hidden), dot(2, 4, *shape, dims=GRADIENT), dot(4, 3, batch, hidden, dims=BACK),
-        dot(0, 6, *shape, dims=GRADIENT), elementwise(1, 7, shape=shape), elementwise(3, 5, shape=shape),
-        output(8, *shape, alias=1), output(9, *shape, alias=3),
+        *two_layers(batch, hidden),
+        dot(2, 4, *shape, dims=GRADIENT),
+        dot(4, 3, batch, hidden, dims=BACK),
+        dot(0, 6, *shape, dims=GRADIENT),
+        elementwise(1, 7, shape=shape),
+        elementwise(3, 5, shape=shape),
+        output(8, *shape, alias=1),
+        output(9, *shape, alias=3),
     ]
 
 
@@ -58,5 +66,6 @@ def training_step(batch, hidden):
         elementwise(2, 5, shape=shape),  # 6 new m
         elementwise(6, 4, shape=shape, name="divide"),  # 7
         elementwise(1, 7, shape=shape),  # 8 new w
-        output(6, *shape, alias=2), output(8, *shape, alias=1),
+        output(6, *shape, alias=2),
+        output(8, *shape, alias=1),
     ]

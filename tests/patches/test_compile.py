@@ -62,7 +62,8 @@ def test_an_annotated_module_runs_on_the_devices_of_its_mesh_in_their_order(clie
     a, b = np.random.default_rng(0).standard_normal((2, 8, 4)).astype(np.float32)
     b = b[:4]
     (result,) = executable.execute_sharded_on_local_devices(
-        [_put(client, devices, np.split(a, 4)), _put(client, devices, [b] * 4)])
+        [_put(client, devices, np.split(a, 4)), _put(client, devices, [b] * 4)]
+    )
     assert [next(iter(piece.devices())) for piece in result] == devices
     np.testing.assert_allclose(np.concatenate([np.asarray(p) for p in result]), a @ b, rtol=1e-5)
     text = executable.hlo_modules()[0].to_string()
@@ -107,9 +108,12 @@ def test_a_run_leaves_out_the_collectives_that_alpa_names(client, monkeypatch):
 
 
 def test_collectives_are_combined_up_to_the_threshold(client):
-    two = SUM.replace("total = f32[3] add(old, r)", """r2 = f32[3] all-reduce(old), channel_id=2,
+    two = SUM.replace(
+        "total = f32[3] add(old, r)",
+        """r2 = f32[3] all-reduce(old), channel_id=2,
   replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=add
-  total = f32[3] multiply(r2, r)""")
+  total = f32[3] multiply(r2, r)""",
+    )
     counts = []
     for threshold in (0, 1 << 60):
         with XlaPassContext({"combiner::all_reduce_threshold": threshold}):

@@ -72,6 +72,7 @@ def _train_step(state, batch):
 
 def _difference(actual, expected):
     """The largest of the tensors' differences: norm of the difference over norm of the tensor."""
+
     def one(a, b):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         return np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-12)
@@ -157,9 +158,7 @@ def test_a_state_is_created_where_training_wants_it(mesh, batch):
     step = alpa.parallelize(_train_step, method=Zero3Parallel(devices=mesh))
     state = alpa.parallelize(_state, method=CreateStateParallel(step, batch))()
     wanted = step.get_last_executable().get_input_placement_specs()[0]
-    for array, placement in zip(
-        jax.tree_util.tree_leaves(state), jax.tree_util.tree_leaves(wanted), strict=True
-    ):
+    for array, placement in zip(jax.tree_util.tree_leaves(state), jax.tree_util.tree_leaves(wanted), strict=True):
         assert array.sharding_spec == placement.sharding_specs[0]
     _, losses = _train(step, state, batch)
     assert losses[-1] < losses[0]

@@ -53,8 +53,10 @@ def test_a_gradient_step_on_four_devices(w_sharding, x_sharding):
     client = jax.devices()[0].client
     executable = MeshExecutable(client, part, client.devices()[:4], 4)
     pieces = [_pieces(w, w_sharding), _pieces(x, x_sharding)]
-    buffers = [[client.buffer_from_pyval(np.array(p), d) for p, d in zip(arg, client.devices(), strict=False)]
-               for arg in pieces]
+    buffers = [
+        [client.buffer_from_pyval(np.array(p), d) for p, d in zip(arg, client.devices(), strict=False)]
+        for arg in pieces
+    ]
     found = executable.execute_sharded_on_local_devices(buffers)
     shardings = output_sharding(part).tuple_shardings
     expected = (w - jax.grad(_loss)(w, x), _loss(w, x))
@@ -70,7 +72,9 @@ def test_shapes_are_those_of_pieces_and_donation_survives_where_they_agree():
     set_parameter_shardings(module, [ROWS, COLUMNS])
     part = partition(module, 4)
     assert [list(n.shape.dimensions) for n in entry(part).instructions if n.opcode == "parameter"] in (
-        [[2, 8], [8, 2]], [[8, 2], [2, 8]])
+        [[2, 8], [8, 2]],
+        [[8, 2], [2, 8]],
+    )
     assert [alias.parameter_number for alias in part.input_output_alias.entries] == [0]
 
 

@@ -62,7 +62,8 @@ def test_stages_go_to_alpa(devices, enable):
 
     option = AutoShardingOption(enable_auto_sharding=enable)
     names, stages, _ = run_auto_sharding_pass(
-        _hlo(staged, np.ones((8, 8), np.float32)), _mesh((1, devices)), "stages", 1, option)
+        _hlo(staged, np.ones((8, 8), np.float32)), _mesh((1, devices)), "stages", 1, option
+    )
     assert names == ["first", "second"]
     assert [" sine(" in stage.to_string() for stage in stages] == [True, False]
     assert all(stage.is_sharding_annotated() for stage in stages)
@@ -105,8 +106,9 @@ def test_a_compiled_module_has_a_cost_and_its_gradients_are_known():
         loss = lambda w: jnp.mean((batch @ w) ** 2)  # noqa: E731
         return state - alpa.grad(loss)(state)
 
-    method = alpa.ShardParallel(devices=_local_mesh(), num_micro_batches=2,
-                                auto_sharding_option=AutoShardingOption(force_data_parallel=True))
+    method = alpa.ShardParallel(
+        devices=_local_mesh(), num_micro_batches=2, auto_sharding_option=AutoShardingOption(force_data_parallel=True)
+    )
     step = alpa.parallelize(train, method=method, donate_argnums=())
     w, x = np.ones((4, 4), np.float32), np.ones((64, 4), np.float32)
     executable = step.get_executable(w, x)

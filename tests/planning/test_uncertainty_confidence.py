@@ -110,17 +110,13 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         truth = (1 + rng.random(4)) * drawn_errors(rng, 1, own)[0]
         predicted = truth / drawn_errors(rng, 1, own)[0]
         order = predicted.argsort()
-        low, high = confidence_of_draws(
-            predicted[order] * drawn_errors(rng, 200, own), ""
-        ).interval_s
+        low, high = confidence_of_draws(predicted[order] * drawn_errors(rng, 200, own), "").interval_s
         inside.append(low <= truth[order[0]] <= high)
     assert 0.86 < np.mean(inside) < 0.94
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=2, max_size=20), st.floats(0.01, 100)
-)
+@given(st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=2, max_size=20), st.floats(0.01, 100))
 def test_seconds_or_minutes_and_a_plan_that_is_always_worse_make_no_difference(rows, factor):
     steps = np.array(rows)
     sure = confidence_of_draws(steps, "")

@@ -33,9 +33,7 @@ def layers_of_model(model, batch):
 def seconds(sharding):
     """What the collectives cost by the mesh's formulas."""
     mesh = LogicalMesh(sharding.mesh_shape, (1.0, 1.0), BETA)
-    return sum(
-        one.count * getattr(mesh, f"{one.kind}_cost")(one.num_bytes, one.axis) for one in sharding.collectives
-    )
+    return sum(one.count * getattr(mesh, f"{one.kind}_cost")(one.num_bytes, one.axis) for one in sharding.collectives)
 
 
 def assert_same(scaled, direct):

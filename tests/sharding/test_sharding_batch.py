@@ -10,8 +10,11 @@ from operators import GRADIENT, dot, elementwise, parameter, reduce, two_layers
 
 def test_the_batch_spreads_from_the_first_product():
     operators = [
-        *two_layers(16, 8), Operator("transpose", (4,), (8, 16), 4, attributes=Dims((1, 0))),
-        Operator("constant", (), (), 4), reduce(5, 6, 16, dims=(0,)), reduce(5, 6, 8, dims=(1,)),
+        *two_layers(16, 8),
+        Operator("transpose", (4,), (8, 16), 4, attributes=Dims((1, 0))),
+        Operator("constant", (), (), 4),
+        reduce(5, 6, 16, dims=(0,)),
+        reduce(5, 6, 8, dims=(1,)),
         dot(0, 4, 8, 8, dims=GRADIENT),
     ]
     assert operator_batch_dims(operators) == [0, None, 0, None, 0, 1, None, 0, None, None]
@@ -33,7 +36,9 @@ def test_a_reshape_keeps_leading_dimensions(old, new, pairs):
 
 def test_products_are_deep_and_reductions_start_again():
     operators = [
-        *two_layers(16, 8), elementwise(4, shape=(16, 8), name="tanh"), Operator("constant", (), (), 4),
+        *two_layers(16, 8),
+        elementwise(4, shape=(16, 8), name="tanh"),
+        Operator("constant", (), (), 4),
         reduce(5, 6, 16, dims=(1,)),
     ]
     assert Facts.of(operators).depths == [0, 0, 1000, 0, 2000, 2001, 0, 0]
@@ -41,7 +46,9 @@ def test_products_are_deep_and_reductions_start_again():
 
 def test_tensors_of_another_stage_lie_deep():
     operators = [
-        parameter(16, 8), Operator("identity", (0,), (16, 8), 4, stage_start=True), parameter(8, 8),
+        parameter(16, 8),
+        Operator("identity", (0,), (16, 8), 4, stage_start=True),
+        parameter(8, 8),
         dot(1, 2, 16, 8),
     ]
     assert Facts.of(operators).depths[:2] == [20, 20]

@@ -109,8 +109,15 @@ def _many_operators(x, table, index, image, kernel):
     ordered = jnp.sort(jnp.concatenate([x, x[::-1]], axis=1), axis=1)
     counted = jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, 0)
     return (
-        jnp.argmax(x, axis=0), rows.sum(), convolved, ordered[:, 2:6], jnp.pad(x, ((0, 0), (1, 1))), counted,
-        jnp.cumsum(x, axis=0), jax.lax.dynamic_update_slice(x, x[:2], (1, 0)), x.at[index].add(1.0),
+        jnp.argmax(x, axis=0),
+        rows.sum(),
+        convolved,
+        ordered[:, 2:6],
+        jnp.pad(x, ((0, 0), (1, 1))),
+        counted,
+        jnp.cumsum(x, axis=0),
+        jax.lax.dynamic_update_slice(x, x[:2], (1, 0)),
+        x.at[index].add(1.0),
     )
 
 
@@ -118,8 +125,10 @@ def _many_operators(x, table, index, image, kernel):
 def test_all_kinds_of_operators_compute_the_same(shape):
     rng = np.random.default_rng(1)
     args = (
-        rng.standard_normal((8, 8)).astype(np.float32), rng.standard_normal((16, 8)).astype(np.float32),
-        np.array([3, 1, 2], np.int32), rng.standard_normal((4, 8, 8, 4)).astype(np.float32),
+        rng.standard_normal((8, 8)).astype(np.float32),
+        rng.standard_normal((16, 8)).astype(np.float32),
+        np.array([3, 1, 2], np.int32),
+        rng.standard_normal((4, 8, 8, 4)).astype(np.float32),
         rng.standard_normal((3, 3, 4, 8)).astype(np.float32),
     )
     mesh = LogicalMesh(shape)

@@ -114,8 +114,12 @@ def test_outputs_are_cut_like_the_parameters_that_they_replace():
 
 def test_an_alias_that_cannot_be_kept_is_reported(caplog):
     operators = [
-        parameter(6), Operator("constant", (), (), 4), parameter(8, 6), reduce(2, 1, 6, dims=(0,)),
-        Operator("parameter", (), (6,), 4, pinned=((0,),)), Operator("output", (3,), (6,), 4, alias=4, pinned=((),)),
+        parameter(6),
+        Operator("constant", (), (), 4),
+        parameter(8, 6),
+        reduce(2, 1, 6, dims=(0,)),
+        Operator("parameter", (), (6,), 4, pinned=((0,),)),
+        Operator("output", (3,), (6,), 4, alias=4, pinned=((),)),
     ]
     with caplog.at_level(logging.WARNING):
         solve(operators, LogicalMesh((2, 1)))
@@ -135,8 +139,13 @@ def test_two_products_that_are_added_share_one_all_reduce():
 
 def test_the_sum_of_an_accumulated_gradient_is_paid_once_in_so_many_micro_batches():
     operators = [
-        parameter(4096, 8), parameter(8, 8), dot(0, 1, 4096, 8), dot(0, 2, 8, 8, dims=GRADIENT), parameter(8, 8),
-        elementwise(4, 3, shape=(8, 8)), output(5, 8, 8, alias=4),
+        parameter(4096, 8),
+        parameter(8, 8),
+        dot(0, 1, 4096, 8),
+        dot(0, 2, 8, 8, dims=GRADIENT),
+        parameter(8, 8),
+        elementwise(4, 3, shape=(8, 8)),
+        output(5, 8, 8, alias=4),
     ]
     mesh = LogicalMesh((4, 1))
     once = solve(operators, mesh, ShardingOptions(force_batch_dim_to_mesh_dim=0))
@@ -160,7 +169,9 @@ def _chain(layers):
     for _ in range(layers):
         last = len(operators) - 1
         operators += [
-            parameter(64, 64), dot(last, last + 1, 64, 64), elementwise(last + 2, shape=(64, 64), name="tanh"),
+            parameter(64, 64),
+            dot(last, last + 1, 64, 64),
+            elementwise(last + 2, shape=(64, 64), name="tanh"),
         ]
     return [*operators, output(len(operators) - 1, 64, 64)]
 

@@ -60,8 +60,9 @@ def test_elimination_equals_enumeration(graph):
 
 def test_a_ring_of_four_needs_no_solver():
     matrix = np.array([[0.0, 3.0], [1.0, 0.0]])
-    ring = CostGraph({i: np.array([i, 1.0]) for i in range(4)}, {(0, 1): matrix, (1, 2): matrix, (2, 3): matrix,
-                                                                (0, 3): matrix})
+    ring = CostGraph(
+        {i: np.array([i, 1.0]) for i in range(4)}, {(0, 1): matrix, (1, 2): matrix, (2, 3): matrix, (0, 3): matrix}
+    )
 
     def fail(core):
         raise AssertionError(f"{len(core.costs)} nodes are left")

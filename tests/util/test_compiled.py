@@ -12,7 +12,7 @@ import pytest
 import alpa_dejavu
 from alpa_dejavu.slicing.amp_pipe import _least
 
-MODULE = '''
+MODULE = """
 from alpa_dejavu._util.compiled import compiled
 
 @compiled("(f8[::1],)")
@@ -21,7 +21,7 @@ def total(values):
     for value in values:
         sum_of_all += value
     return sum_of_all
-'''
+"""
 
 
 def run(code, folder, **variables):

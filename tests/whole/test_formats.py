@@ -73,7 +73,7 @@ def test_whole_numbers_may_be_written_with_a_point(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [101, 900, 100_000])
-@pytest.mark.parametrize("ends", ["[]", ("{\"a\":", "}")])
+@pytest.mark.parametrize("ends", ["[]", ('{"a":', "}")])
 def test_lists_in_lists_end(tmp_path, depth, ends):
     (tmp_path / "deep.json").write_text(ends[0] * depth + ("" if ends[0] == "[" else "1") + ends[1] * depth)
     for read in (read_plan, read_cluster):
@@ -101,7 +101,7 @@ def test_half_a_character_is_refused(tmp_path):
         ('{"a": {"b": 1},\n"c": [[],\n[2, NaN]]}', ("c", 1, 1), 3),
         ('{"a": [{"b": 1,\n"c": "}{",\n"b": 2}]}', ("a", 0, "b"), 1),
         ('{"\\u0061": 1,\n"a": 2}', ("a",), 1),
-        ('[1,\n1e999]', (1,), 2),
+        ("[1,\n1e999]", (1,), 2),
         ("[1, 2]", (), 1),
     ],
 )

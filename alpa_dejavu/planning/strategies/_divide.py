@@ -59,6 +59,4 @@ def _all(counts: dict[int, int]) -> list[tuple[int, ...]]:
     """Every order of so many of each, ascending."""
     if not any(counts.values()):
         return [()]
-    return [
-        (kind, *rest) for kind, count in counts.items() if count for rest in _all({**counts, kind: count - 1})
-    ]
+    return [(kind, *rest) for kind, count in counts.items() if count for rest in _all({**counts, kind: count - 1})]

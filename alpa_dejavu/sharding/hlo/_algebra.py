@@ -140,7 +140,8 @@ def _pad(graph: Graph, node: Node) -> Node | None:
     padding = node.padding_config.ListFields()
     unchanged = all(
         not (d.edge_padding_low or d.edge_padding_high or d.interior_padding)
-        for _, dimensions in padding for d in dimensions
+        for _, dimensions in padding
+        for d in dimensions
     )
     return graph.operand(node, 0) if unchanged else None
 

@@ -123,8 +123,11 @@ class Graph:
             return node
         dimensions = [node.shape.dimensions[i] for i in permutation]
         return self.add(
-            "transpose", array_shape(node.shape.element_type, dimensions), [node],
-            dimensions=list(permutation), metadata=node.metadata,
+            "transpose",
+            array_shape(node.shape.element_type, dimensions),
+            [node],
+            dimensions=list(permutation),
+            metadata=node.metadata,
         )
 
     def element(self, node: HloInstructionProto, index: int) -> HloInstructionProto:

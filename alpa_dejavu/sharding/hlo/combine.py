@@ -98,15 +98,26 @@ def _next_group(graph: Graph, opcode: str, threshold_bytes: int, done: set[int])
 def _key(graph: Graph, node: Node) -> Hashable:
     """Returns a key that collectives must have in common to be combined."""
     return (
-        node.shape.element_type, groups_of(node), reduction_of(graph.module, node) or node.id,
-        bool(node.channel_id), node.use_global_device_ids, is_gradient(node), tuple(node.dimensions),
-    ) if node.opcode != "all-gather" else (node.shape.element_type, groups_of(node), bool(node.channel_id))
+        (
+            node.shape.element_type,
+            groups_of(node),
+            reduction_of(graph.module, node) or node.id,
+            bool(node.channel_id),
+            node.use_global_device_ids,
+            is_gradient(node),
+            tuple(node.dimensions),
+        )
+        if node.opcode != "all-gather"
+        else (node.shape.element_type, groups_of(node), bool(node.channel_id))
+    )
 
 
 def _joined(graph: Graph, parts: Sequence[Node], rows: int) -> Node:
     """Values as the columns of one matrix with the given number of rows; a vector for no rows."""
-    flat = [graph.reshape(part, [rows, num_elements(part.shape) // rows] if rows else [num_elements(part.shape)])
-            for part in parts]
+    flat = [
+        graph.reshape(part, [rows, num_elements(part.shape) // rows] if rows else [num_elements(part.shape)])
+        for part in parts
+    ]
     width = sum(part.shape.dimensions[-1] for part in flat)
     kind = parts[0].shape.element_type
     shape = array_shape(kind, [rows, width] if rows else [width])

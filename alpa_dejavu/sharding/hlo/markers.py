@@ -99,8 +99,9 @@ def _cut(graph: Graph, start: HloInstructionProto, end: HloInstructionProto, ind
     for node in inside:
         kept = new.instructions.add()
         kept.CopyFrom(node)
-        kept.operand_ids[:] = [parameters[_element(graph, i)].id if _is_input(graph, i, start) else i
-                               for i in node.operand_ids]
+        kept.operand_ids[:] = [
+            parameters[_element(graph, i)].id if _is_input(graph, i, start) else i for i in node.operand_ids
+        ]
     root = new.instructions.add()
     root.CopyFrom(_root(graph, start, end, parameters))
     new.root_id = root.id
@@ -180,9 +181,7 @@ def _root(
 ) -> HloInstructionProto:
     outputs = _outputs(graph, end)
     root = HloInstructionProto(opcode="tuple", name=f"tuple.stage.{end.id}", id=end.id, shape=end.shape)
-    root.operand_ids.extend(
-        parameters[_element(graph, i)].id if _is_input(graph, i, start) else i for i in outputs
-    )
+    root.operand_ids.extend(parameters[_element(graph, i)].id if _is_input(graph, i, start) else i for i in outputs)
     if end.HasField("sharding"):
         root.sharding.type = 2
         root.sharding.tuple_shardings.extend(element_shardings(end))

@@ -54,7 +54,8 @@ def unshield_constants(module: HloModuleProto) -> HloModuleProto:
     for target in module.computations:
         graph = Graph(module, target)
         barriers = [
-            node for node in graph
+            node
+            for node in graph
             if node.opcode == _BARRIER and len(node.operand_ids) == 1 and graph.operand(node, 0).opcode == "constant"
         ]
         for node in barriers:

@@ -59,9 +59,7 @@ def _least_by_class(
     return np.take_along_axis(cost, way[..., None], axis=3)[..., 0], way
 
 
-def theta(
-    lattice: Lattice, firsts: IntArray, lasts: IntArray, followed: IntArray, bounds: FloatArray
-) -> FloatArray:
+def theta(lattice: Lattice, firsts: IntArray, lasts: IntArray, followed: IntArray, bounds: FloatArray) -> FloatArray:
     """Returns what stages cost on each of Q classes of sites in each of P ways (submesh and config), plus a penalty for
     being over a bound, in units of time; the arguments' shape, followed by (Q, P).
 

@@ -46,8 +46,7 @@ def averaged(states: Sequence[Leaves], layout: Layout, weights_only: bool) -> Le
     if weights_only:
         together = zip(*(layout.weights(state) for state in states), strict=True)
         means = tuple(
-            _mean(row) if tensor.is_float else row[0]
-            for row, tensor in zip(together, layout.tensors, strict=True)
+            _mean(row) if tensor.is_float else row[0] for row, tensor in zip(together, layout.tensors, strict=True)
         )
         return layout.with_weights(states[0], means)
     return tuple(

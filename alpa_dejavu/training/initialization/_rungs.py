@@ -93,5 +93,5 @@ def _too_small(num_candidates: int, budget_steps: int, eta: int, count: int) -> 
     needed = math.ceil(FEWEST_STEPS * _extra_steps(num_candidates, [eta**n for n in range(count)], eta) / EXTRA)
     return (
         f'budget="small" lets candidates take {EXTRA * budget_steps:g} steps besides the {budget_steps} of the '
-        f"training, too few to judge {num_candidates}; give {needed} budget_steps, fewer candidates, or budget=\"full\""
+        f'training, too few to judge {num_candidates}; give {needed} budget_steps, fewer candidates, or budget="full"'
     )

@@ -90,8 +90,10 @@ def test_a_hook_tells_the_shardings_of_what_it_holds():
     assert mark_hook_jaxpreqn([], []).params == {"name": "hook", "mark_type": "hook"}
     module = from_function(hooked, X, W)
     (hook,) = [n for part in module.computations for n in part.instructions if n.opcode == "opt-barrier"]
-    shardings = [OpSharding(type=0), OpSharding(type=3, tile_assignment_dimensions=[1, 2],
-                                                tile_assignment_devices=[0, 1])]
+    shardings = [
+        OpSharding(type=0),
+        OpSharding(type=3, tile_assignment_dimensions=[1, 2], tile_assignment_devices=[0, 1]),
+    ]
     hook.sharding.CopyFrom(OpSharding(type=TUPLE, tuple_shardings=shardings))
     assert hooked_shardings(module) == shardings
     assert hooked_shardings(from_function(lambda x: x + 1, X)) == []

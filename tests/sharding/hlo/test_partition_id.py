@@ -22,8 +22,13 @@ def _compare(module):
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["add", "multiply", "divide", "remainder", "maximum", "minimum"]),
-                          st.integers(1, 9)), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "multiply", "divide", "remainder", "maximum", "minimum"]), st.integers(1, 9)),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_arithmetic(steps):
     lines, last = "", "i"
     for number, (name, value) in enumerate(steps):
@@ -34,10 +39,12 @@ def test_arithmetic(steps):
 
 @pytest.mark.parametrize(("shape", "table", "size"), [("4", "{8,4,2,1}", "1"), ("3", "{5,6,7}", "1")])
 def test_tables(shape, table, size):
-    _compare(_module(f"""  table = s32[{shape}] constant({table})
+    _compare(
+        _module(f"""  table = s32[{shape}] constant({table})
   row = s32[{size}] dynamic-slice(table, u), dynamic_slice_sizes={{{size}}}
   one = s32[] reshape(row)
-  ROOT t = (s32[]) tuple(one)"""))
+  ROOT t = (s32[]) tuple(one)""")
+    )
 
 
 def test_what_depends_on_a_parameter_is_unknown():

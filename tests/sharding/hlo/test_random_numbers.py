@@ -23,8 +23,10 @@ def _module(function):
 def _draw(function, seeds):
     client = jax.devices()[0].client
     executable = client.compile(manual_module(seed_random_numbers(_module(function), False), False))
-    return [[np.asarray(one, np.float64) for one in executable.execute([client.buffer_from_pyval(np.uint64(seed))])]
-            for seed in seeds]
+    return [
+        [np.asarray(one, np.float64) for one in executable.execute([client.buffer_from_pyval(np.uint64(seed))])]
+        for seed in seeds
+    ]
 
 
 def _uniform(dtype):

@@ -138,9 +138,14 @@ ENTRY e { a = f32[4] parameter(0)
     assert "negate" not in opcodes(simplify(flat))
 
 
-_UNARY = {"neg": jnp.negative, "tanh": jnp.tanh, "turn": jnp.transpose,
-          "flat": lambda a: a.reshape(-1).reshape(a.shape),
-          "one": lambda a: a * 1.0, "zero": lambda a: a + 0.0}
+_UNARY = {
+    "neg": jnp.negative,
+    "tanh": jnp.tanh,
+    "turn": jnp.transpose,
+    "flat": lambda a: a.reshape(-1).reshape(a.shape),
+    "one": lambda a: a * 1.0,
+    "zero": lambda a: a + 0.0,
+}
 
 
 @settings(max_examples=20, deadline=None)

@@ -11,9 +11,7 @@ from small_models import regression
 
 def run(num_candidates=8, budget_steps=64, says_norm=True, lanes=1, **options):
     model = regression(says_norm=says_norm)
-    return parallel_initialize(
-        *model, num_candidates=num_candidates, budget_steps=budget_steps, lanes=lanes, **options
-    )
+    return parallel_initialize(*model, num_candidates=num_candidates, budget_steps=budget_steps, lanes=lanes, **options)
 
 
 def by_hand(number, steps, seed=0):

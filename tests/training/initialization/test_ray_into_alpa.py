@@ -43,9 +43,7 @@ def model():
 def plan_on(host):
     """Two stages of one device each, both on one host."""
     figures = {"compute_s": 1.0, "collective_s": 0.0, "boundary_s": 0.0, "per_step_s": 0.0, "memory_bytes": 1e6}
-    stages = (
-        StagePlan((n, n), Submesh(1, 1), (1, 1), (host,), memory_limit_bytes=1e9, **figures) for n in range(2)
-    )
+    stages = (StagePlan((n, n), Submesh(1, 1), (1, 1), (host,), memory_limit_bytes=1e9, **figures) for n in range(2))
     return Plan(tuple(stages), 1.0, 1.0, 2, "1f1b", "CPU cluster of 2 x 2", {})
 
 
