@@ -5,6 +5,10 @@
 A group (a GPU; a mesh, or a group size) is left out in turn, and the middle of the others' errors is taken off: what is
 left is its own. The errors that a group has in common, and those of its rows, are printed as standard deviations of
 logarithms; `alpa_dejavu/planning/uncertainty/_spreads.py` has them.
+
+Products of a kind that was never measured (as convolutions are) go by the model of those that were: leaving out linear
+layers, or batched products, shows how far that is off. Products in half precision go by their rate, as if they were in
+single precision: the one GPU where both were measured shows how far that is off. `LearnedLatency` has these two.
 """
 
 from __future__ import annotations
@@ -16,10 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from alpa_dejavu.calibration import bundled
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.communication import AlphaBeta, Group
-from alpa_dejavu.costs.latency.learned import Kernels, data_sheets
+from alpa_dejavu.costs.latency.learned import KernelModel, Kernels, data_sheets
 from alpa_dejavu.problem import Cluster
+from bundles._devices import BUNDLES
+from bundles._products import product_ratios
 from harness import Results, Table, options
 from trials import collectives
 from trials._folder import Folder
@@ -35,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--train", type=Path, required=True, help="the folder of measurements")
     given = parser.parse_args(arguments)
     folder, rows = Folder(given.train), []
-    for name, log_errors, groups in [*_kernels(folder), *_collectives(folder)]:
+    for name, log_errors, groups in [*_kernels(folder), *_kinds(folder), *_dtypes(folder), *_collectives(folder)]:
         common, own = left_out_spread(log_errors, groups)
         spreads = {"common": common, "own": own}
         rows.append({"class": name, "rows": len(log_errors), "groups": int(groups.nunique()), **spreads})
@@ -63,6 +70,29 @@ def _kernels(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
     rows["class"] = np.where(columns.kind == "product", "products", "other operators")
     rows = rows[rows["latency_s"] > _LEAST_S]
     return [(str(name), part["log_error"], part["gpu"]) for name, part in rows.groupby("class")]
+
+
+def _kinds(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
+    rows = pd.read_csv(folder.path / "neusight-kernels/kernels.csv")
+    rows = rows[rows["op"].isin(["linear", "bmm"])]
+    sheets, found = data_sheets(folder.document("neusight-kernels/gpus.json")), []
+    for op, out in rows.groupby("op"):
+        others = rows[rows["op"] != op]
+        model = KernelModel().fit(Kernels.of(others, sheets), others["latency_s"])
+        long = out[out["latency_s"] > _LEAST_S]
+        off = np.log(long["latency_s"] / model.predict(Kernels.of(long, sheets)).mean)
+        found.append((off, long["gpu"] + f" {op}"))
+    log_errors, groups = (pd.concat(each) for each in zip(*found, strict=True))
+    return [("products of a kind left out", log_errors, groups)]
+
+
+def _dtypes(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
+    machine = next(bundle.products for bundle in BUNDLES if bundle.name == "v100")
+    assert machine is not None, "products were measured there"
+    ratios = product_ratios(bundled("v100"), machine, folder)
+    by_flop = {dtype: pd.Series(ratio, index=flop) for dtype, flop, ratio in ratios}
+    log_errors = np.log(by_flop["float16"] / by_flop["float32"]).dropna()
+    return [("products in half precision", log_errors, pd.Series(machine, index=log_errors.index))]
 
 
 def _collectives(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:

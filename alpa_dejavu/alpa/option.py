@@ -83,10 +83,10 @@ class DejavuStageOption:
             `alpa_dejavu.planning.strategies`, stages are chosen by rules of its own in place of the search space and
             the slicer, for the micro-batches that Alpa is told. "hetpipe" is refused: Alpa can't run its stale
             synchronisation.
-        calibration: None, the default, goes by data sheets and the models of `latency` and `communication`. The name of
-            a bundled calibration (`alpa_dejavu.calibration.bundled_names()`), the path of a file, or a `Calibration`
-            brings measured figures and learned models of the cluster's devices and links in their place; "links" may go
-            by those links, too.
+        calibration: measured figures and learned models of the cluster's devices and links: a `Calibration`, the path
+            of a file, or the name of a bundled one (`alpa_dejavu.calibration.bundled_names()`). None, the default, is
+            the bundled one that knows the cluster's devices, if there is one and neither `latency` nor `communication`
+            is a model of one's own. "none" goes by data sheets. "links" may go by a calibration's links, too.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: fields of
             `AutoStageOption`, accepted so that its arguments can be handed over as they are. They have no effect; a
             warning says so for the last three if one is set.

@@ -1,10 +1,11 @@
 """Calibrations: what was learned of devices and links, as files that the planner takes.
 
-    plan_model("gpt-1.3b", "p3.16xlarge", calibration="v100")
+    plan_model("gpt-1.3b", "p3.16xlarge", calibration="none")
     DejavuStageOption(calibration="measured.json")
 
-Bundled ones (`bundled_names()`) are fitted to open measurements, which each file names, with the errors on what a fit
-had left out; `make calibrations` builds them again.
+Where a bundled one knows a cluster's devices, it is taken unless another one, or "none", is chosen. Bundled ones
+(`bundled_names()`) are fitted to open measurements, which each file names, with the errors on what a fit had left out;
+`make calibrations` builds them again.
 """
 
 from alpa_dejavu.calibration._bundled import bundled, bundled_names, chosen_calibration

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import final
+from typing import Literal, final
 
 from alpa_dejavu.calibration._bundled import chosen_calibration
 from alpa_dejavu.calibration._calibration import Calibration
+from alpa_dejavu.calibration.default import NONE, bundled_for
 from alpa_dejavu.costs.communication import CommunicationModel, communication_model, communication_name
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model, latency_name
@@ -17,6 +18,8 @@ from alpa_dejavu.problem import Cluster, PricedBy
 _AUTO = "auto"
 """The default: a calibration's models, or without one the roofline and alpha-beta. It has a name of its own, so that
 whoever asks for one of these beside a calibration is told."""
+_OPEN = (_AUTO, "links")
+"""The choices of models that a calibration is taken beside: "links" goes by the links that the calibration brings."""
 
 
 @final
@@ -50,9 +53,9 @@ def check_choice(
     calibration: str | os.PathLike[str] | Calibration | None,
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
-) -> Calibration | None:
+) -> Calibration | Literal["none"] | None:
     """Checks that a calibration (models and figures fitted to measured hardware) can be read, and that no other cost
-    models are given with it; returns it, or None where none is given.
+    models are given with it; returns it, or "none" or None where that is given.
 
     Raises:
         ValueError: the calibration can't be had, a model's name is unknown, or a model is given beside a calibration.
@@ -62,9 +65,10 @@ def check_choice(
     communication_model(communication)
     if calibration is None:
         return None
+    if calibration == NONE:
+        return "none"
     given = {"latency": latency, "communication": communication}
-    # "links" goes by the links that the calibration brings.
-    own = [name for name, choice in given.items() if choice not in (_AUTO, "links")]
+    own = [name for name, choice in given.items() if choice not in _OPEN]
     if own:
         raise ValueError(
             f"both a calibration and {own[0]}={given[own[0]]!r} are given, but a calibration brings its own models; "
@@ -79,12 +83,12 @@ def prices(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Prices:
-    """Returns the cluster and the cost models that plans are priced by: a calibration's or, without one (None), those
-    given.
+    """Returns the cluster and the cost models that plans are priced by: a calibration's or, without one, those given.
 
     Args:
         cluster: the cluster with the figures of its data sheets.
-        calibration: a bundled name, a file's path, or a `Calibration`.
+        calibration: a bundled name, a file's path, or a `Calibration`; "none": data sheets; None: the bundled one that
+            knows the cluster's devices, if there is one and no other models are given, else data sheets.
         latency: a latency model or its name; "auto": the calibration's, or the roofline.
         communication: a communication model or its name; "auto": the calibration's, or alpha-beta.
 
@@ -94,7 +98,9 @@ def prices(
         TypeError: an argument is of a wrong type.
     """
     known = check_choice(calibration, latency, communication)
-    if known is None:
+    if known is None and latency in _OPEN and communication in _OPEN:
+        known = bundled_for(cluster)
+    if known is None or known == "none":
         return Prices(cluster, CostModels.named(latency, communication))
     by_links = communication == "links"
     model = communication_model(communication) if by_links else known.communication()

@@ -45,7 +45,10 @@ PLAN_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 """A file of past runs, which may not be there yet."""
 calibration_option = click.option(
-    "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
+    "--calibration",
+    metavar="NAME|FILE",
+    help="What was measured of the devices: a bundled name (`v100`), a file, or `none` for data sheets.  [default: the "
+    "bundled one that knows them]",
 )
 memory_margin_option = click.option(
     "--memory-margin",

@@ -56,7 +56,7 @@ def profile(
 
     What was measured is appended to the history, which `alpa-dejavu history` shows and later plans are corrected by.
     """
-    from alpa_dejavu.calibration import chosen_calibration
+    from alpa_dejavu.calibration import check_choice
     from alpa_dejavu.calibration.history import Store
     from alpa_dejavu.planning.past_run import past_run
 
@@ -66,9 +66,8 @@ def profile(
     check_outputs(html_path)
     given = read_plan(plan_path)
     chosen = trusted_model(given, model, trust_model)
-    if calibration is not None:
-        # A run takes minutes: what can't be read is to be said before it.
-        chosen_calibration(calibration)
+    # A run takes minutes: what can't be read is to be said before it.
+    check_choice(calibration, "auto", "auto")
     announce(f"running {plan_path}", _START_S + given.step_s * steps * 2)
     with progress().status(f"running {plan_path}"), ray_cluster(local):
         from alpa_dejavu.alpa import connection

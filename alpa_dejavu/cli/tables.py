@@ -10,6 +10,7 @@ from rich.table import Table
 
 from alpa_dejavu._util import units
 from alpa_dejavu.planning import PlanningResult, RunnerUp
+from alpa_dejavu.planning.footing import Footing, footings
 from alpa_dejavu.planning.price import PricedPlan
 from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, stage_rows
 from alpa_dejavu.plans.table import planning_text
@@ -83,6 +84,7 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
     to.print(f"model FLOP utilisation  {100 * planned.flop_utilisation:.1f} % ({units.flop_rate(rate)} per device)")
     if planned.price_per_step is not None:
         to.print(f"price of a step         {planned.price_per_step:.4g}")
+    to.print(footing_table(footings(planned.table, planned.space, planned.choices, planned.run)))
     print_said(plan, to)
     if plan.planning_s:
         to.print(f"{f'{verb} in':<24}{planning_text(plan)}")
@@ -90,6 +92,16 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
         to.print(runners_up_table(planned.runners_up))
     if planned.front:
         to.print(front_table(planned.front))
+
+
+def footing_table(found: Sequence[Footing]) -> Table:
+    """Returns a table of what a plan's predicted seconds rest on: a row for each kind of work, with its share of all
+    stages' work, and how far off it may be.
+    """
+    table = new_table(("work", "rests on"), ("share", "spread"))
+    for one in found:
+        table.add_row(one.work, one.rests_on, f"{one.share:.0%}", f"{one.spread:.0%}")
+    return table
 
 
 def correction_line(plan: Plan, by: StepCorrection) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -15,7 +16,11 @@ from alpa_dejavu.planning._contingencies import with_contingencies
 from alpa_dejavu.planning.task import Found, PlanningTask
 from alpa_dejavu.problem import Plan
 
-__all__ = ["ANNOTATIONS", "Annotation", "Chosen"]
+__all__ = ["ANNOTATIONS", "Annotation", "Chosen", "Confidence", "Unmeasured"]
+
+_REACH = 1.6449
+"""Standard deviations on each side that hold 90 % of a normal distribution."""
+_LEAST_SHARE = 0.01
 
 
 @final
@@ -63,6 +68,25 @@ class Confidence(Annotation):
 
 
 @final
+class Unmeasured(Annotation):
+    """An annotation that names the work of a plan that learned models predict though nothing like it was measured."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """Returns the plan, with a note on each part of its work that nothing like was measured of."""
+        from alpa_dejavu.planning.footing import footings
+
+        best = chosen.candidates[0]
+        said = [
+            f"{one.work} ({one.share:.0%} of the stages' work) are {one.rests_on}: none was measured, and with 90 % "
+            f"their seconds are within a factor of {math.exp(_REACH * one.spread):.1f}"
+            for one in footings(best.table, best.costs.space, best.stages, best.run)
+            if one.unmeasured and one.share >= _LEAST_SHARE
+        ]
+        chosen.clock.lap("confidence")
+        return dataclasses.replace(plan, notes=(*plan.notes, *said))
+
+
+@final
 class UnusedHosts(Annotation):
     """An annotation that names the hosts a plan leaves unused, and the best step time found with all hosts used."""
 
@@ -107,5 +131,5 @@ class MemoryRisk(Annotation):
         return known
 
 
-ANNOTATIONS: tuple[Annotation, ...] = (Confidence(), UnusedHosts(), Contingencies(), MemoryRisk())
+ANNOTATIONS: tuple[Annotation, ...] = (Confidence(), Unmeasured(), UnusedHosts(), Contingencies(), MemoryRisk())
 """In the order in which a plan's notes are to be read."""

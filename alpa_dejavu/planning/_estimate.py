@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
-from alpa_dejavu.calibration import Prices
+from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.costs.communication import CommunicationModel
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.planning._annotations import Confidence, Unmeasured
 from alpa_dejavu.planning._given import GivenStage, GivenStages
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
@@ -27,10 +28,12 @@ def estimate(
     *,
     name: str = "",
     batch: int | None = None,
-    latency: str | LatencyModel = "analytic",
-    communication: str | CommunicationModel = "alpha-beta",
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> PlanningResult:
-    """Returns the plan that given stages make, costed as if the planner had made it; a stage may exceed the memory.
+    """Returns the plan that given stages make, costed as if the planner had made it, with the interval of its step; a
+    stage may exceed the memory.
 
     Args:
         model: the model's layers, for a micro-batch of the run.
@@ -39,23 +42,26 @@ def estimate(
         stages: the stages, in the order of the layers. If all of them name their hosts, they are costed on only those.
         name: the model's name.
         batch: samples of a step.
-        latency: a latency model or its name.
-        communication: a communication model or its name.
+        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
+        communication: a communication model or its name; "auto": the calibration's, or without one "alpha-beta".
+        calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: the
+            bundled one that knows the cluster's devices, if there is one and no other models are given.
 
     Raises:
         ValueError: stages that don't cover the layers one after the other, or name hosts that the cluster hasn't, or
             take more devices of them than they have.
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
+    priced = prices(cluster, calibration, latency, communication)
     task = PlanningTask(
         source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
-        prices=Prices(cluster, CostModels.named(latency, communication)),
+        prices=priced,
         batch=batch,
         layers=(model.num_layers,),
         micro_batches=(run.num_micro_batches,),
         schedule=run.schedule,
         chooser=GivenStages(tuple(stages)),
         margin=COUNTED,
+        priced_by=priced.named(),
     )
-    return plan(task, annotations=())
-
+    return plan(task, annotations=(Confidence(), Unmeasured()))

@@ -85,7 +85,8 @@ def plan_model(
         history: a file of past runs, which needn't exist yet: each plan's predicted seconds are corrected by what
             similar plans took in these runs, before the best one is chosen. None: nothing is corrected.
         calibration: a bundled calibration's name, a file's path, or a `Calibration`: measured figures and fitted models
-            of devices and links, in place of data sheets and of the "auto" models; None: no calibration.
+            of devices and links, in place of data sheets and of the "auto" models; "none": data sheets; None: the
+            bundled one that knows the cluster's devices, if there is one and no other models are given.
         objective: what is made least: "time" of a step, or its "price" by the hosts' prices, for which each choice of
             hosts is searched. "pareto": the fastest plan is given, with those that are cheaper the slower they are.
         strategy: whose search is used: "dejavu" is alpa-dejavu's own; to compare with it, another planner, as

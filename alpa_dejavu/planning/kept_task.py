@@ -6,7 +6,8 @@ import dataclasses
 import os
 from typing import final
 
-from alpa_dejavu.calibration import Calibration, Prices, bundled_names, prices
+from alpa_dejavu.calibration import Calibration, Prices, prices
+from alpa_dejavu.calibration.default import NONE, as_priced
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import MemoryMargin
@@ -35,8 +36,8 @@ def kept_prices(
 ) -> Prices:
     """Returns the cluster and the cost models by which a plan was priced, for its own cluster or another one.
 
-    Where neither a cluster nor a calibration nor models are given, the plan's calibration is taken, if it is a bundled
-    one.
+    Where neither a calibration nor models are given, the plan's calibration is taken, if it is a bundled one; on
+    another cluster, the bundled one that knows that cluster's devices.
 
     Args:
         plan: the plan.
@@ -45,7 +46,8 @@ def kept_prices(
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
             the calibration's, or without one "alpha-beta".
-        calibration: a bundled calibration's name, a file's path, or a `Calibration`; None: none, or the plan's.
+        calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: the
+            plan's.
 
     Raises:
         ValueError: the record is of another plan, or the plan was priced by other models than these; or it is on hosts
@@ -56,14 +58,16 @@ def kept_prices(
         raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
     meant_stages(kept.cluster, given_stages(plan))
     named = "" if plan.priced_by is None else plan.priced_by.calibration
-    left_open = cluster is None and calibration is None and (latency, communication) == ("auto", "auto")
-    if left_open and named in bundled_names():
-        calibration = named
+    then = as_priced(plan.priced_by) or NONE
+    left_open = calibration is None and (latency, communication) == ("auto", "auto")
+    elsewhere = left_open and cluster is not None and then != NONE
+    if left_open and not elsewhere:
+        calibration = then
     if communication == "auto":
         communication = _communication(kept, calibration)
     given = prices(cluster or kept.cluster, calibration, latency, communication)
     models = given.models.names
-    if models != kept.models:
+    if models != kept.models and not elsewhere:
         remedy = f"give its calibration, {named}" if named else "give those models, or plan once more by the others"
         raise ValueError(f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; {remedy}")
     # What is kept of a cluster has its calibration in it.
@@ -90,7 +94,7 @@ def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calib
     notes = [f"the plan was priced by {priced_text(then)}; here it is priced by {priced_text(now)}"]
     if plan.correction is not None:
         notes.append("its correction by past runs is left out, as those were of the other prices")
-    if then is not None and then.calibration not in ("", now.calibration, *bundled_names()):
+    if then is not None and then.calibration not in ("", now.calibration) and as_priced(then) is None:
         notes.append(f"what {now.calibration} doesn't say of devices and links is as {then.calibration} has it")
     made = dataclasses.replace(made, layer_option=plan.layer_option, priced_by=now, notes=tuple(notes))
     return made, dataclasses.replace(kept, cluster=given.cluster, models=given.models.names)
@@ -99,7 +103,7 @@ def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calib
 def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration | None) -> str:
     """The communication model that priced the plan, where that is one by its name alone."""
     name = _COMMUNICATION.get(kept.models[1], "auto")
-    return name if calibration is None or name == "links" else "auto"
+    return name if calibration in (None, NONE) or name == "links" else "auto"
 
 
 def kept_task(

@@ -90,7 +90,8 @@ class Follower:
             weighed; None: `LayerFactors` with its defaults.
         latency: the latency model that priced the plan, or its name.
         communication: the communication model that priced the plan, or its name.
-        calibration: the calibration that priced the plan, in place of both models.
+        calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
+            plan's, if it is a bundled one.
 
     Attributes:
         plan: the plan that runs now.

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, final
 
-from alpa_dejavu.calibration import Calibration, bundled_names, prices
+from alpa_dejavu.calibration import Calibration, prices
+from alpa_dejavu.calibration.default import NONE, as_priced
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
@@ -37,8 +38,9 @@ class PlanEstimator:
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
             the calibration's, or without one "alpha-beta".
-        calibration: a bundled calibration's name, a file's path, or a `Calibration`; None: the plan's, if it is a
-            bundled one, and neither a cluster nor a latency or communication model is given.
+        calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: as the
+            plan was priced, if that was by a bundled one or by data sheets, and neither a cluster nor a latency or
+            communication model is given; else the bundled one that knows the cluster's devices.
         cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
@@ -68,10 +70,11 @@ class PlanEstimator:
         chosen = trusted_model(plan, model, trust_model)
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
-        left_open = cluster is None and calibration is None and (latency, communication) == ("auto", "auto")
-        if left_open and by.calibration in bundled_names():
-            calibration = by.calibration
-        if communication == "auto" and by.communication in (("links",) if calibration else ("links", "free")):
+        if cluster is None and calibration is None and (latency, communication) == ("auto", "auto"):
+            calibration = as_priced(plan.priced_by)
+        if communication == "auto" and by.communication in (
+            ("links", "free") if calibration in (None, NONE) else ("links",)
+        ):
             communication = by.communication
         self.prices = prices(given, calibration, latency, communication)
         self.cluster = self.prices.cluster
@@ -109,7 +112,7 @@ class PlanEstimator:
             made.plan,
             layer_option=plan.layer_option,
             priced_by=self.prices.named(plan.priced_by),
-            notes=tuple(self._otherwise(plan)),
+            notes=(*self._otherwise(plan), *made.plan.notes),
         ).after(self._clock.seconds)
         return dataclasses.replace(made, plan=known)
 

@@ -64,10 +64,12 @@ class Confidence:
 
         >>> Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed").summary
         'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 900 ms to 1.8 s (assumed)'
+        >>> Confidence(1.0, 1.25, (0.9, 1.8), 200, 1, "assumed").summary
+        'expected step 1.25 s, with 90 % 900 ms to 1.8 s (assumed)'
         """
         expected, low, high = map(units.seconds, (self.expected_step_s, *self.interval_s))
+        step = f"expected step {expected}, with 90 % {low} to {high} ({self.spread_from})"
+        if self.candidates == 1:
+            return step
         of = f" ({self.compared})" if self.compared else ""
-        return (
-            f"within 5 % of the best of {self.candidates} candidates{of} with {100 * self.probability:.0f} %; expected "
-            f"step {expected}, with 90 % {low} to {high} ({self.spread_from})"
-        )
+        return f"within 5 % of the best of {self.candidates} candidates{of} with {100 * self.probability:.0f} %; {step}"

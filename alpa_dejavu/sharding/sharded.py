@@ -1,12 +1,13 @@
 """A model divided as the sharding engine divides it: solved on some meshes for one micro-batch, scaled to others.
 
-Where the batch is forced onto axis 0, what the engine chooses there for two devices holds for more: what the axis
+Where the batch is forced onto axis 0, what the engine chooses there for a few devices holds for more: what the axis
 divides shrinks as it grows. What has a batch dimension grows with the micro-batch.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import final
@@ -75,13 +76,18 @@ class ModelSharding:
 def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
     """Returns the mesh whose auto-sharding is solved in place of that of a given mesh, and then scaled to it.
 
-    If axis 0 must cut the batch dimension, two devices along it stand for more.
+    If axis 0 must cut the batch dimension, a few devices along it stand for more: as many as the least number that
+    divides them, since they have to divide the batch, too.
 
     Returns:
         The lengths of axes 0 and 1, and whether axis 0 must cut the batch dimension.
+
+    >>> [solved_for(MeshConfig((n, 4), n, 4, {"force_batch_dim_to_mesh_dim": 0}))[0] for n in (1, 2, 9, 15, 32)]
+    [1, 2, 3, 3, 2]
     """
-    forced = config.batch_forced or config.data_parallel * config.tensor_parallel == 1
-    return min(config.data_parallel, 2) if forced else config.data_parallel, config.tensor_parallel, forced
+    forced, length = config.batch_forced or config.data_parallel * config.tensor_parallel == 1, config.data_parallel
+    few = next((n for n in range(2, math.isqrt(length) + 1) if length % n == 0), length)
+    return few if forced else length, config.tensor_parallel, forced
 
 
 @final

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +24,12 @@ _LEAST_FLOP = 1e10
 
 def with_products(calibration: Calibration, machine: str, folder: Folder) -> Calibration:
     """The calibration with curves of the square products that Alpa's profiler measured on a device of the machine."""
-    rows = measured(folder.table(_ROWS, ["dtype"], ["flop", "time_s"]), ["time_s"], _ROWS)
     device = named_cluster(machine).hosts[0].device
     # By the model as its file holds it: the curves are then the same wherever they are fitted.
     assert calibration.kernels is not None, "every bundle has a model of kernels"
     model = KernelModel.of_state(json.loads(json_text(calibration.kernels.state())))
-    latency = dataclasses.replace(calibration, kernels=model).latency()
     curves, errors, count = {}, [], 0
-    for short, (dtype, width) in _DTYPES.items():
-        of_dtype = rows[(rows["dtype"] == short) & (rows["flop"] >= _LEAST_FLOP)]
-        flop = of_dtype["flop"].to_numpy(float)
-        ratio = of_dtype["time_s"].to_numpy(float) / latency.predict(_squares(flop, dtype, width), device).mean_s
+    for dtype, flop, ratio in product_ratios(dataclasses.replace(calibration, kernels=model), machine, folder):
         curves[dtype] = ProductCurve.fit(flop, ratio)
         errors.append(_left_out(flop, ratio))
         count += len(flop)
@@ -43,6 +39,22 @@ def with_products(calibration: Calibration, machine: str, folder: Folder) -> Cal
     fit = Fit("products over what kernels say", origin, count, "size", held_out)
     fits = (calibration.fits[0], fit, *calibration.fits[1:])
     return dataclasses.replace(calibration, products={device.name: curves}, fits=fits)
+
+
+def product_ratios(
+    calibration: Calibration, machine: str, folder: Folder
+) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
+    """For each dtype the FLOP of square products that were measured on a machine's device, and their measured over
+    predicted seconds by a calibration without curves of products.
+    """
+    rows = measured(folder.table(_ROWS, ["dtype"], ["flop", "time_s"]), ["time_s"], _ROWS)
+    device = named_cluster(machine).hosts[0].device
+    latency = dataclasses.replace(calibration, products={}).latency()
+    for short, (dtype, width) in _DTYPES.items():
+        of_dtype = rows[(rows["dtype"] == short) & (rows["flop"] >= _LEAST_FLOP)]
+        flop = of_dtype["flop"].to_numpy(float)
+        predicted = latency.predict(_squares(flop, dtype, width), device)
+        yield dtype, flop, of_dtype["time_s"].to_numpy(float) / predicted.mean_s
 
 
 def _squares(flop: NDArray[np.float64], dtype: str, width: int) -> Operators:

@@ -8,9 +8,8 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.calibration import Prices
+from alpa_dejavu.calibration import prices
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.planning import PlanningTask, Searched
 from alpa_dejavu.planning._model import LAYERS
 from alpa_dejavu.planning._shapes import micro_batch_counts
@@ -83,7 +82,7 @@ class Pair:
         source = TracedModel(self.model, self.batch // counts[-min(len(counts), 2)], cache)
         return PlanningTask(
             source=source,
-            prices=Prices(cluster or self.cluster(), CostModels.named()),
+            prices=prices(cluster or self.cluster(), None, "auto", "auto"),
             batch=self.batch,
             layers=source.numbers_of_layers(LAYERS),
             micro_batches=counts,

@@ -392,7 +392,8 @@ def test_a_plan_of_ours_says_its_cluster_and_what_was_asked_for():
     planned(option)
     held, by = option.last_plan.hardware, option.last_plan.priced_by
     assert held == summary_of(named_cluster("p3.8xlarge"))
-    assert (by.latency, by.communication, by.slicer, by.submeshes) == ("analytic", "links", "exhaustive", "manual")
+    assert (by.latency, by.communication, by.calibration) == ("LearnedLatency", "links", "v100")
+    assert (by.slicer, by.submeshes) == ("exhaustive", "manual")
     assert (by.layers, by.micro_batches, by.strategy, by.risk) == (LAYERS, 2, "dejavu", 0.01)
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import default_spreads
+from alpa_dejavu.costs.latency.learned import UNMEASURED_DTYPE, UNMEASURED_KIND
 from alpa_dejavu.planning.uncertainty._spreads import ALPHA_BETA, ROOFLINE
 
 TRAIN = Path(__file__).parents[3] / "shared" / "data"
@@ -26,5 +27,7 @@ def test_the_constants_are_the_figures(tmp_path):
     found = {row["class"]: (row["common"], row["own"]) for row in rows}
     for name, figures in ROOFLINE.items():
         assert found[name] == pytest.approx(figures, abs=0.005)
+    assert found["products of a kind left out"] == pytest.approx(UNMEASURED_KIND, abs=0.005)
+    assert np.hypot(*found["products in half precision"]) == pytest.approx(UNMEASURED_DTYPE, abs=0.005)
     for place, sigma in ALPHA_BETA.items():
         assert np.hypot(*found[f"collectives {place}"]) == pytest.approx(sigma, abs=0.005)

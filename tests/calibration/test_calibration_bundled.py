@@ -7,16 +7,24 @@ import pytest
 
 from alpa_dejavu.calibration import bundled, bundled_names, chosen_calibration
 from alpa_dejavu.calibration._bundled import FOLDER
+from alpa_dejavu.calibration.default import bundled_for
 from alpa_dejavu.clusters import known_machines, named_cluster
 from alpa_dejavu.clusters.machine_file import read_machine
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.latency.learned import Kernels
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
-from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning import estimate, given_stages, plan_model
+from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.problem import Cluster, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
 
 NAMES = ["a100", "gh200", "h100", "l4", "p100", "p4", "rtx", "t4", "v100"]
+PRODUCTS = Operators.of(
+    [
+        Operator("dot", "dot_general", ((512, n), (n, 512)), ((512, 512),), "float16", 2.0 * n * 512**2)
+        for n in (64, 4096)
+    ]
+)
 BY_SHEET = {"gh200", "h100", "l4", "rtx"}
 
 
@@ -67,7 +75,7 @@ def test_the_planner_takes_residuals_of_memory_from_it_and_says_whose():
     cluster = Cluster("GH200", (host,), ((link,),))
     asked = {"batch": 64, "micro_batches": 4, "layers": 4}
     plan = plan_model(model, cluster, calibration="gh200", **asked).plan
-    (note,) = plan.notes
+    note = plan.notes[-1]
     assert "26 residuals in 12 groups (Sailor, SOSP 2025" in note
     assert "too few to know a risk that small (100 are needed)" in note
     assert "of Sailor's pipelines, which says nothing of what Alpa itself keeps" in note
@@ -79,8 +87,8 @@ def test_the_planner_takes_residuals_of_memory_from_it_and_says_whose():
     limit = 1.1 * max(stage.memory_bytes for stage in plan.stages)
     narrow = dataclasses.replace(host, device=dataclasses.replace(device, memory_bytes=limit))
     cluster = dataclasses.replace(cluster, hosts=(narrow,))
-    counted = plan_model(model, cluster, **asked).plan
-    careful = plan_model(model, cluster, calibration="gh200", **asked).plan
+    counted = plan_model(model, cluster, calibration="none", **asked).plan
+    careful = plan_model(model, cluster, **asked).plan
     most = [max(stage.memory_bytes for stage in each.stages) for each in (counted, careful)]
     assert most[1] * 1.3 < limit
     assert "is unknown" in counted.notes[-1]
@@ -140,11 +148,46 @@ def test_large_products_reach_on_v100_what_was_measured_there(dtype, least, most
 
 def test_the_planner_goes_by_it():
     asked = {"batch": 64, "micro_batches": 4, "layers": 4}
-    plain = plan_model(model, "p3.16xlarge", **asked).plan
-    calibrated = plan_model(model, "p3.16xlarge", calibration="v100", **asked).plan
+    plain = plan_model(model, "p3.16xlarge", calibration="none", **asked).plan
+    calibrated = plan_model(model, "p3.16xlarge", **asked).plan
     # Small products don't reach peaks, and small messages cost what they were measured to cost.
     assert calibrated.step_s > 1.03 * plain.step_s
     assert plan_model(model, "p3.16xlarge", calibration=bundled("v100"), **asked).plan.step_s == calibrated.step_s
+    assert (plain.priced_by.calibration, calibrated.priced_by.calibration) == ("", "v100")
+    # A model of one's own is asked for in place of a calibration's.
+    own = plan_model(model, "p3.16xlarge", latency="analytic", **asked).plan
+    assert (own.step_s, own.priced_by) == (plain.step_s, plain.priced_by)
+
+
+def test_each_door_prices_a_plan_alike_with_a_calibration_and_without():
+    for calibration, known in ((None, "v100"), ("none", "")):
+        planned = plan_model(model, "p3.16xlarge", batch=64, micro_batches=4, layers=4, calibration=calibration)
+        named = dataclasses.replace(planned.plan, model="")
+        again = PlanEstimator(named, model).estimate(named)
+        stages = given_stages(planned.plan)
+        direct = estimate(planned.model, planned.cluster, planned.run, stages, batch=64, calibration=calibration)
+        for made in (planned, again, direct):
+            assert made.plan.step_s == pytest.approx(planned.plan.step_s, rel=1e-9)
+            assert made.plan.priced_by.calibration == known
+        low, high = direct.plan.confidence.interval_s
+        assert low < direct.plan.step_s < high
+        assert direct.plan.confidence.summary.startswith("expected step ")
+
+
+def test_unlike_devices_are_known_by_their_calibrations_together():
+    p3, g4dn = (named_cluster(name).hosts[0] for name in ("p3.16xlarge", "g4dn.12xlarge"))
+    link = Link(3e-5, 1e9)
+    cluster = Cluster("both", (p3, g4dn), ((link, link), (link, link)))
+    joined = bundled_for(cluster)
+    assert joined.name == "t4+v100"
+    assert joined.latency().sheets.keys() >= {"T4", "V100-SXM2-16GB"}
+    assert bundled("v100+t4").identity == joined.identity
+    for host, name in ((p3, "v100"), (g4dn, "t4")):
+        parts = [bundled(each).latency().predict(PRODUCTS, host.device).mean_s for each in (name, "v100+t4")]
+        assert parts[0].tolist() == parts[1].tolist()
+    strange = dataclasses.replace(g4dn, device=dataclasses.replace(g4dn.device, name="mine"))
+    assert bundled_for(dataclasses.replace(cluster, hosts=(p3, strange))) is None
+    assert plan_model(model, cluster, batch=16, layers=2).plan.priced_by.calibration == "t4+v100"
 
 
 def test_the_planner_refuses_another_devices():

@@ -42,7 +42,8 @@ def command(*words):
 
 def measured(plans, ratio):
     """A run of a plan that took `ratio` times as long as predicted."""
-    origin = Origin.of(plans.model, plans.cluster, "analytic", "alpha-beta")
+    by = bundled("v100")
+    origin = Origin.of(plans.model, plans.cluster, by.latency(), by.communication(), by)
     return PastRun(plans.plan, origin, plans.plan.uncorrected_s, (ratio * plans.plan.uncorrected_s,) * 5)
 
 
@@ -177,9 +178,7 @@ def test_runs_are_told_from_those_of_another_calibration(tmp_path, plain):
     calibration = figures(1.0)
 
     def by(known):
-        return plan_model(
-            trained, CLUSTER, batch=16, micro_batches=4, layers=2, history=store.path, calibration=known
-        )
+        return plan_model(trained, CLUSTER, batch=16, micro_batches=4, layers=2, history=store.path, calibration=known)
 
     first = by(calibration)
     for _ in range(4):
@@ -209,14 +208,14 @@ def test_a_profile_hands_over_what_predicted_it(tmp_path, monkeypatch, plain):
     path, store = write_plan(plain.plan, tmp_path / "plan.json"), Store(tmp_path / "history.sqlite")
     words = ["profile", path, "--model", "of_this_test:trained", "--history", store.path]
     write_calibration(figures(1.0), tmp_path / "mine.json")
-    for more in ([], ["--calibration", tmp_path / "mine.json"], ["--calibration", "v100"]):
+    for more in ([], ["--calibration", tmp_path / "mine.json"], ["--calibration", "none"]):
         result = command(*words, *more)
         assert result.exit_code == 0, result.output
     origins = [run.origin for run in store.runs()]
     assert [origin.predictor for origin in origins] == [
-        "AnalyticLatency + AlphaBeta", "AnalyticLatency + AlphaBeta", "LearnedLatency + LearnedCommunication",
+        "LearnedLatency + LearnedCommunication", "AnalyticLatency + AlphaBeta", "AnalyticLatency + AlphaBeta",
     ]  # fmt: skip
-    assert [origin.calibration for origin in origins] == ["", figures(1.0).identity, bundled("v100").identity]
+    assert [origin.calibration for origin in origins] == [bundled("v100").identity, figures(1.0).identity, ""]
     shown = json.loads(command("history", "--history", store.path, "--json").stdout)["runs"]
     assert [run["calibration"] for run in shown] == [origin.calibration for origin in origins]
     result = command(*words, "--calibration", "v10")

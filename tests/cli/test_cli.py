@@ -287,7 +287,7 @@ def test_explain_says_what_to_speed_up_first(run, tmp_path):
     write_calibration(mine, tmp_path / "mine.json")
     anew = run("explain", plan, "--calibration", tmp_path / "mine.json")
     assert anew.exit_code == 0
-    assert "the plan was priced by models that its file doesn't say; here it is priced by " in anew.stdout
+    assert "the plan was priced by analytic, alpha-beta, no calibration; here it is priced by " in anew.stdout
     figures = [next(line for line in one.stdout.splitlines() if "iteration time" in line) for one in (result, anew)]
     assert figures[0] != figures[1]
     refused = run("explain", plan, "--calibration", "nowhere.json")

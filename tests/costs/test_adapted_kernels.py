@@ -115,7 +115,11 @@ def test_one_measurement_moves_its_like_the_most(fitted):
 
 
 DEVICE = dataclasses.replace(
-    example_cluster().hosts[0].device, name="new", flop_per_s={"float32": 1e13}, memory_bytes_per_s=6e11
+    example_cluster().hosts[0].device,
+    name="new",
+    flop_per_s={"float32": 1e13},
+    vector_flop_per_s=1e13,
+    memory_bytes_per_s=6e11,
 )
 PRODUCT = Operator(
     "dot", "dot_general", ((2048, 2048),) * 2, ((2048, 2048),), "float32", 2.0 * 2048**3, 0, 3.4e7, 1.7e7

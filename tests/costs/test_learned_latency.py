@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.costs.latency.learned import DataSheet, KernelModel, Kernels, LearnedLatency, data_sheets
+from alpa_dejavu.costs.latency.learned import (
+    UNMEASURED_DTYPE,
+    UNMEASURED_KIND,
+    DataSheet,
+    KernelModel,
+    Kernels,
+    LearnedLatency,
+    ProductCurve,
+    data_sheets,
+)
 from alpa_dejavu.problem import Operator, Operators
 from alpa_dejavu.testing import check_latency_model, example_cluster
 from made_up import kernel_rows
@@ -80,6 +89,38 @@ def test_operators_are_sure_where_the_device_is_known(model):
     stranger = dataclasses.replace(device, name="stranger")
     assert learned.in_domain(_operators(), stranger).tolist() == [False] * 3
     assert (learned.predict(_operators(), stranger).spread_s > learned.predict(_operators(), device).spread_s).all()
+
+
+def test_a_convolution_is_a_product_of_a_kind_that_was_not_measured(model):
+    device = dataclasses.replace(example_cluster().hosts[0].device, vector_flop_per_s=1e13)
+    learned = LearnedLatency(model, SHEETS)
+    flop, traffic = 2.0 * 8 * 32 * 32 * 256 * 9 * 128, (4e6, 8e6)
+    inputs, result = ((8, 32, 32, 128), (3, 3, 128, 256)), (8, 32, 32, 256)
+    image = Operator("conv", "conv_general_dilated", inputs, (result,), "float32", flop, 0, *traffic)
+    sizes = ((8192, 1152), (1152, 256))
+    product = Operator("dot", "dot_general", sizes, ((8192, 256),), "float32", flop, 0, *traffic)
+    both = Operators.of([image, product])
+    predicted = learned.predict(both, device)
+    assert predicted.mean_s[0] == predicted.mean_s[1]
+    sigma = np.log1p(predicted.spread_s / predicted.mean_s)
+    assert sigma[0] == pytest.approx(max(np.hypot(*UNMEASURED_KIND), sigma[1]))
+    common, own = UNMEASURED_KIND
+    shares = learned.common_share(both, device)
+    assert shares == pytest.approx([common**2 / (common**2 + own**2), model.common_variance["product"]])
+
+
+def test_products_on_tensor_cores_that_were_not_measured_are_less_sure(model):
+    device = example_cluster().hosts[0].device
+    device = dataclasses.replace(device, vector_flop_per_s=1e13, flop_per_s={"float32": 1e13, "float16": 8e13})
+    half = Operators.of([dataclasses.replace(_operators().records[0], dtype="float16")])
+    curve = ProductCurve(0.0, 0.0, 0.0, 1e9, 1e12)
+    unknown = LearnedLatency(model, SHEETS)
+    known = LearnedLatency(model, SHEETS, {device.name: {"float16": curve}})
+    found = [one.predict(half, device) for one in (known, unknown)]
+    before, after = (np.log1p(one.spread_s / one.mean_s) for one in found)
+    assert after == pytest.approx(np.hypot(before, UNMEASURED_DTYPE))
+    own = [(1 - one.common_share(half, device)) * sigma**2 for one, sigma in ((known, before), (unknown, after))]
+    assert own[0] == pytest.approx(own[1])
 
 
 def test_draws_of_one_class_go_together(model):

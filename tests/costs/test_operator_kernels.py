@@ -4,6 +4,9 @@ import dataclasses
 
 import pytest
 
+from alpa_dejavu.calibration import prices
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.latency._operator_kernels import OperatorKernels
 from alpa_dejavu.costs.latency.learned import DataSheet
 from alpa_dejavu.problem import Operator, Operators
@@ -30,10 +33,28 @@ def sizes(record, ways):
     return divided.op[0], *(float(getattr(divided, name)[0]) for name in ("batch", "m", "n", "k"))
 
 
-def test_of_products_in_a_batch_a_device_takes_whole_ones_and_of_others_rows():
+def test_of_products_in_a_batch_a_device_takes_whole_ones_and_of_others_parts_of_the_longest_sides():
     assert sizes(BATCHED, 4) == ("bmm", 4, 128, 96, 64)
-    assert sizes(BATCHED, 32) == ("bmm", 1, 64, 96, 64)
-    assert sizes(PLAIN, 4) == ("linear", 1, 64, 96, 64)
+    assert sizes(BATCHED, 32) == ("bmm", 1, pytest.approx(6144**0.5), pytest.approx(6144**0.5), 64)
+    assert sizes(PLAIN, 2) == ("linear", 1, 128, 96, 64)
+    # The gradient of a weight adds up over all samples, of which each of 32 devices has its own.
+    rows, inner, outer = 65536.0, 4096.0, 4096.0
+    gradient = Operator(
+        "dot", "dot_general", ((65536, 4096), (65536, 4096)), ((4096, 4096),), "float32", 2 * rows * inner * outer
+    )
+    assert sizes(gradient, 16) == ("linear", 1, 4096, 4096, 4096)
+    assert sizes(gradient, 128) == ("linear", 1, *(pytest.approx(2048),) * 3)
+
+
+@pytest.mark.parametrize("name", ["T4", "V100-SXM2-16GB", "A100-SXM-80GB", "H100-SXM-80GB"])
+def test_a_slower_device_takes_so_much_longer_for_everything(name):
+    machines = ("g4dn.12xlarge", "p3.16xlarge", "dgx-a100", "dgx-h100")
+    cluster = next(each for each in map(named_cluster, machines) if each.hosts[0].device.name == name)
+    model, device = prices(cluster, None, "auto", "auto").models.latency, cluster.hosts[0].device
+    operators = Operators.of([PLAIN, BATCHED, ADD, dataclasses.replace(PLAIN, dtype="float16")])
+    own = model.predict(operators, device).mean_s
+    for factor in (0.5, 1.3, 4.0):
+        assert model.predict(operators, slower(device, factor)).mean_s == pytest.approx(factor * own)
 
 
 def test_others_stream_what_a_device_moves():

@@ -34,9 +34,7 @@ def relative_on(device, spread, *records, own=0.0):
 
 
 def dot(dtype="float32", size=4096, **fields):
-    return Operator(
-        "dot", "dot_general", ((size,) * 2,) * 2, ((size,) * 2,), dtype, 2.0 * size**3, **fields
-    )
+    return Operator("dot", "dot_general", ((size,) * 2,) * 2, ((size,) * 2,), dtype, 2.0 * size**3, **fields)
 
 
 def relative(*records, own=0.0, spread=SPREAD):
@@ -79,9 +77,11 @@ def test_figures_that_nobody_measured_may_be_off_by_a_factor_of_two():
 
 def test_what_operators_have_in_common_is_what_their_device_has():
     only, beside = (MeasuredRoofline({"example": SPREAD}, own, "us") for own in (0.0, 0.2))
-    assert only.common_share(product=True) == only.common_share(product=False) == 1.0
-    assert beside.common_share(product=True) == pytest.approx(0.1**2 / (0.1**2 + 0.2**2))
-    assert beside.common_share(product=False) == pytest.approx(0.15**2 / (0.15**2 + 0.2**2))
+    add = Operator("elementwise", "add", ((8,), (8,)), ((8,),), "float32", flop=8.0)
+    operators = Operators.of([dot(), add])
+    assert only.common_share(operators, DEVICE).tolist() == [1.0, 1.0]
+    shares = [0.1**2 / (0.1**2 + 0.2**2), 0.15**2 / (0.15**2 + 0.2**2)]
+    assert beside.common_share(operators, DEVICE) == pytest.approx(shares)
 
 
 def sigma(model, collective, num_bytes, hosts):

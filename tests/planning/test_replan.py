@@ -21,7 +21,7 @@ from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_with_kep
 from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.replanning import fallback, replan
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link, NoPlanError, Run, SmallProducts, StridedReads
+from alpa_dejavu.problem import Link, NoPlanError, PricedBy, Run, SmallProducts, StridedReads
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.report.upgrades import upgrades
 from alpa_dejavu.testing import example_cluster
@@ -133,10 +133,20 @@ def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
 
 
 def test_the_communication_model_is_the_plan_s(planned, kept):
-    free = dataclasses.replace(kept, models=("AnalyticLatency", "Free"))
-    made = replan(planned.plan, free, without=["p3.16xlarge-0"])
-    asked = replan(planned.plan, free, without=["p3.16xlarge-0"], communication="free")
-    assert made.plan.step_s == asked.plan.step_s < replan(planned.plan, kept, without=["p3.16xlarge-0"]).plan.step_s
+    def again(model, **asked):
+        record = dataclasses.replace(kept, models=("AnalyticLatency", model))
+        plan = dataclasses.replace(planned.plan, priced_by=PricedBy(latency="analytic"))
+        return replan(plan, record, without=["p3.16xlarge-0"], **asked).plan.step_s
+
+    assert again("Free") == again("Free", communication="free") < again("AlphaBeta")
+
+
+def test_a_plan_goes_on_by_the_calibration_of_the_hosts_that_it_moves_to(planned, kept, untraced):
+    assert planned.plan.priced_by.calibration == "v100"
+    made = replan(planned.plan, kept, cluster=named_cluster("g4dn.12xlarge", 4))
+    sheets = replan(planned.plan, dataclasses.replace(kept, models=("AnalyticLatency", "AlphaBeta")),
+                    cluster=named_cluster("g4dn.12xlarge", 4), calibration="none")  # fmt: skip
+    assert made.plan.step_s > sheets.plan.step_s
 
 
 def test_where_memory_is_short_micro_batches_become_smaller():
@@ -201,7 +211,8 @@ def test_what_cannot_be_is_refused(planned, kept):
         replan(plan, kept)
     with pytest.raises(ValueError, match=r"another plan: batch is 8192, not 32"):
         replan(dataclasses.replace(plan, batch=32), kept, without=["p3.16xlarge-0"])
-    with pytest.raises(ValueError, match="priced by AnalyticLatency and AlphaBeta, not by AnalyticLatency and Free"):
+    said = "priced by LearnedLatency and LearnedCommunication, not by AnalyticLatency and Free; give its calibration"
+    with pytest.raises(ValueError, match=said):
         replan(plan, kept, without=["p3.16xlarge-0"], communication="free")
     with pytest.raises(ValueError, match="nothing is left"):
         replan(plan, kept, without=[host.name for host in CLUSTER.hosts])

@@ -86,9 +86,7 @@ def test_entries_that_share_their_layers_err_together_and_drawn_one_by_one_they_
     resolver = Resolver()
     resolved = resolver.resolved(table.stage_costs, table.devices[0], choices.configs[0][0])
     factors = Errors.unmeasured(resolver).drawn(400)
-    one, two = (
-        entry_seconds(resolved.micro_batch, resolved, first, last, factors) for first, last in ((0, 1), (0, 2))
-    )
+    one, two = (entry_seconds(resolved.micro_batch, resolved, first, last, factors) for first, last in ((0, 1), (0, 2)))
     together = np.log(one / two).std()
     apart = np.log(one / np.roll(two, 1)).std()
     assert np.log(one).std() > 0.3
@@ -232,8 +230,8 @@ class UnsureTogether(LatencyModel):
     def predict(self, operators, device):
         return Unsure().predict(operators, device)
 
-    def common_share(self, product):
-        return 0.9 if product else 0.2
+    def common_share(self, operators, device):
+        return np.where(operators.is_product, 0.9, 0.2)
 
 
 def test_a_model_that_knows_what_operators_err_in_together_is_asked():

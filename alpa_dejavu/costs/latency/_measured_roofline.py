@@ -49,16 +49,23 @@ class MeasuredRoofline(LatencyModel):
         mean = once_s * operators.count
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
 
-    def common_share(self, product: bool) -> float:
-        """Returns the share of the variance of an operator's latency error that all operators of its class (matrix
-        products, or all others) have in common.
+    def common_share(self, operators: Operators, device: Device) -> NDArray[np.float64]:
+        """Returns for each operator, on this device, the share of the variance of its latency error that all operators
+        of its class (matrix products, or all others) have in common, shape (operators,).
 
         It comes from the figure that bounds most of the class: a device's rate of products, or that of its memory.
         """
-        figure = "flop_per_s[float32]" if product else "memory_bytes_per_s"
+        shares = [self._common_share(figure) for figure in ("memory_bytes_per_s", "flop_per_s[float32]")]
+        return np.array(shares)[operators.is_product.astype(int)]
+
+    def _common_share(self, figure: str) -> float:
         common = float(np.mean([known.get(figure, _UNMEASURED) ** 2 for known in self.spread.values()] or [0.0]))
         whole = common + self.own**2
         return common / whole if whole > 0 else 1.0
+
+    def footing(self, operators: Operators, device: Device) -> NDArray[np.str_]:
+        """Returns in a few words what the prediction of each operator on a device rests on, shape (operators,)."""
+        return np.full(len(operators), "measured" if device.name in self.spread else "data sheet")
 
     def figure_spread(self, device: Device, figure: str) -> float:
         """Returns the standard deviation of the logarithm of one of a device's figures, such as "memory_bytes_per_s";

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -91,11 +92,25 @@ class OperatorKernels:
 
 
 def _shape(record: Operator) -> _Shape:
-    found = record.product_sizes
+    found = record.product_sizes or _as_product(record)
     if found is None:
         return _Shape(_STREAM, record.dtype, 1.0, 1.0, 1.0, 1.0, 1.0)
     batch, rows, others, inner = found
     return _Shape("linear" if batch == 1 else "bmm", record.dtype, batch, max(rows, 1.0), others, inner, record.flop)
+
+
+def _as_product(record: Operator) -> tuple[float, float, float, float] | None:
+    """Returns the sizes of the matrix product that a convolution is, once its patches are unfolded; None for others.
+
+    A library computes it so, without storing the patches; the kernel, or what takes its place in a gradient, is the
+    right operand.
+    """
+    if record.kind != "conv" or record.flop <= 0:
+        return None
+    result, right = math.prod(record.output_shapes[0]), math.prod(record.input_shapes[1])
+    inner = max(record.flop / 2 / max(result, 1), 1.0)
+    columns = max(right / inner, 1.0)
+    return 1.0, max(result / columns, 1.0), columns, inner
 
 
 def _undivided(shapes: Sequence[_Shape], device: Device, sheet: DataSheet) -> tuple[Kernels, Array]:
@@ -128,15 +143,42 @@ def _undivided(shapes: Sequence[_Shape], device: Device, sheet: DataSheet) -> tu
 
 
 def _divided(whole: Kernels, share: Array, traffic: Array) -> Kernels:
-    """Returns one device's kernels: some whole products of a batch, some rows of others, and streams by traffic."""
+    """Returns one device's kernels: some whole products of a batch, parts of others, and streams by traffic.
+
+    A product's longest side is divided first, until another one is the longest: which sides devices divide isn't known,
+    but parallelism divides samples, heads or wide layers, and so leaves no part that is much longer than it is wide.
+    """
     product = whole.kind == "product"
     batch = np.where(whole.batch > 1, np.maximum(whole.batch * share, 1.0), 1.0)
+    sides = _sides_divided(np.stack([whole.m, whole.n, whole.k], axis=1), share * whole.batch / batch)
     return dataclasses.replace(
         whole,
         batch=batch,
-        m=np.where(product, np.maximum(whole.m * share * whole.batch / batch, 1.0), 1.0),
-        n=np.where(product, whole.n, np.maximum(traffic / _STREAM_BYTES, 1.0)),
+        m=np.where(product, sides[:, 0], 1.0),
+        n=np.where(product, sides[:, 1], np.maximum(traffic / _STREAM_BYTES, 1.0)),
+        k=np.where(product, sides[:, 2], whole.k),
     )
+
+
+def _sides_divided(sides: Array, share: Array) -> Array:
+    """Returns the sides of products, shape (products, 3), after their longest ones are divided to a share of the work.
+
+    >>> _sides_divided(np.array([[8.0, 4.0, 1.0], [64.0, 8.0, 8.0]]), np.array([1 / 8, 1 / 4])).tolist()
+    [[2.0, 2.0, 1.0], [16.0, 8.0, 8.0]]
+    """
+    order = np.argsort(-sides, axis=1, kind="stable")
+    first, second, third = np.take_along_axis(sides, order, axis=1).T
+    # All that are divided end equally long: two of them if that leaves the third one shorter, and so on.
+    one = first * share
+    two = np.sqrt(first * second * share)
+    three = np.cbrt(first * second * third * share)
+    kept = np.where(
+        (one >= second)[:, None], np.stack([one, second, third], axis=1),
+        np.where((two >= third)[:, None], np.stack([two, two, third], axis=1), np.stack([three] * 3, axis=1)),
+    )  # fmt: skip
+    found = np.empty_like(sides)
+    np.put_along_axis(found, order, np.maximum(kept, 1.0), axis=1)
+    return found
 
 
 def _sustained(sheet: DataSheet, rate: float) -> float:

@@ -15,12 +15,14 @@ from alpa_dejavu.costs.latency._blocks import BlockModel, Blocks
 from alpa_dejavu.costs.latency._deviation import Deviations, measure_next
 from alpa_dejavu.costs.latency._kernel_model import KernelModel
 from alpa_dejavu.costs.latency._kernels import DataSheet, Kernels
-from alpa_dejavu.costs.latency._learned import LearnedLatency
+from alpa_dejavu.costs.latency._learned import UNMEASURED_DTYPE, UNMEASURED_KIND, LearnedLatency
 from alpa_dejavu.costs.latency._products import ProductCurve
 from alpa_dejavu.costs.latency._sheets import data_sheets
 from alpa_dejavu.costs.left_out_errors import Seconds
 
 __all__ = [
+    "UNMEASURED_DTYPE",
+    "UNMEASURED_KIND",
     "AdaptedKernels",
     "BlockModel",
     "Blocks",

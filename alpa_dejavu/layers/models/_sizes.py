@@ -12,6 +12,7 @@ class GPT:
     """The sizes of a GPT, a decoder of equal transformer blocks.
 
     Feed-forward layers are four times as wide as the hidden state; `sequence` is the number of tokens in a sample.
+    `gathers` says whether embeddings are gathered by index, in place of a product with one-hot vectors.
     """
 
     hidden: int
@@ -19,6 +20,7 @@ class GPT:
     num_heads: int
     vocabulary: int = 51200
     sequence: int = 1024
+    gathers: bool = False
 
 
 @final
@@ -45,7 +47,8 @@ class WideResNet:
     """The sizes of a Wide-ResNet of bottleneck blocks, with inner convolutions `width` times as wide as a ResNet's.
 
     `channels` is the width of the first of its four groups of blocks, and each next one is twice as wide. `blocks` is
-    the number of blocks in each group, and `image` the height and width of images in pixels.
+    the number of blocks in each group, and `image` the height and width of images in pixels. `half` says whether
+    activations and products are in half precision, with statistics and parameters in single precision.
     """
 
     channels: int
@@ -53,3 +56,4 @@ class WideResNet:
     blocks: tuple[int, ...] = (3, 4, 6, 3)
     classes: int = 1024
     image: int = 224
+    half: bool = False

@@ -76,7 +76,8 @@ def _width(size: GPT | MoE) -> int:
 def _loss(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Array:
     first, *blocks, last = groups
     positions = jnp.broadcast_to(jnp.arange(size.sequence), batch["tokens"].shape)
-    x = _looked_up(first["tokens"], batch["tokens"]) + _looked_up(first["positions"], positions)
+    gathers = isinstance(size, GPT) and size.gathers
+    x = _looked_up(first["tokens"], batch["tokens"], gathers) + _looked_up(first["positions"], positions, gathers)
     x = _norm(x, first["scale"], first["shift"])
     for block in blocks:
         x = _block(block, x, size.num_heads, size.group if isinstance(size, MoE) else 0)
@@ -87,8 +88,8 @@ def _loss(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Array:
     return (present * per_token).sum() / present.sum()
 
 
-def _looked_up(table: jax.Array, rows: jax.Array) -> jax.Array:
-    return jax.nn.one_hot(rows, table.shape[0], dtype=table.dtype) @ table
+def _looked_up(table: jax.Array, rows: jax.Array, gathers: bool) -> jax.Array:
+    return table[rows] if gathers else jax.nn.one_hot(rows, table.shape[0], dtype=table.dtype) @ table
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
@@ -109,7 +110,8 @@ def _attention(weights: Group, x: jax.Array, num_heads: int) -> jax.Array:
     query, key, value = qkv[..., 0], qkv[..., 1], qkv[..., 2]
     scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(hidden // num_heads), key)
     past = jnp.tril(jnp.ones((sequence, sequence), bool))
-    weight = jax.nn.softmax(jnp.where(past, scores, jnp.finfo(x.dtype).min), axis=-1)
+    # Added to the scores, as Alpa's GPT does it, a mask needn't be kept for the backward pass.
+    weight = jax.nn.softmax(scores + jnp.where(past, 0, jnp.finfo(x.dtype).min).astype(x.dtype), axis=-1)
     together = jnp.einsum("bhqk,bkhd->bqhd", weight, value).reshape(x.shape)
     return together @ weights["out"] + weights["out_bias"]
 

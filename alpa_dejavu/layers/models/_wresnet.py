@@ -86,7 +86,8 @@ def _statistics(shapes: Shapes) -> Group:
 
 def _loss(size: WideResNet, groups: list[Group], statistics: Statistics, batch: Group) -> tuple[jax.Array, Any]:
     first, *blocks, last = groups
-    x, started = _convolve(first, statistics[0], "first", batch["images"], 2)
+    images = batch["images"].astype(jnp.float16) if size.half else batch["images"]
+    x, started = _convolve(first, statistics[0], "first", images, 2)
     x = jax.lax.reduce_window(jax.nn.relu(x), -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
     new: Statistics = [started]
     place = 1
@@ -95,7 +96,7 @@ def _loss(size: WideResNet, groups: list[Group], statistics: Statistics, batch: 
             x, changed = _block(blocks[place - 1], statistics[place], x, 2 if stage and n == 0 else 1)
             new.append(changed)
             place += 1
-    logits = x.mean((1, 2)) @ last["head"] + last["head_bias"]
+    logits = x.mean((1, 2)).astype(jnp.float32) @ last["head"] + last["head_bias"]
     labels = jax.nn.one_hot(batch["labels"], size.classes)
     loss = -jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1).mean()
     accuracy = jnp.mean(jnp.argmax(logits, -1) == batch["labels"])
@@ -115,12 +116,14 @@ def _block(weights: Group, statistics: Group, x: jax.Array, stride: int) -> tupl
 
 
 def _convolve(weights: Group, statistics: Group, name: str, x: jax.Array, stride: int) -> tuple[jax.Array, Group]:
-    """A convolution with batch normalisation, and the running statistics after it."""
+    """A convolution in the precision of its input, with batch normalisation in single precision, and the running
+    statistics after it.
+    """
     side = weights[name].shape[0]
     padding = [(side // 2, side // 2)] * 2 if name == "first" else "SAME"
     y = jax.lax.conv_general_dilated(
-        x, weights[name], (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+        x, weights[name].astype(x.dtype), (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    ).astype(jnp.float32)
     mean = y.mean((0, 1, 2))
     variance = jnp.maximum((y**2).mean((0, 1, 2)) - mean**2, 0)
     normal = (y - mean) * (jax.lax.rsqrt(variance + 1e-5) * weights[f"{name}_scale"]) + weights[f"{name}_shift"]
@@ -128,4 +131,4 @@ def _convolve(weights: Group, statistics: Group, name: str, x: jax.Array, stride
         f"{name}_mean": 0.9 * statistics[f"{name}_mean"] + 0.1 * mean,
         f"{name}_variance": 0.9 * statistics[f"{name}_variance"] + 0.1 * variance,
     }
-    return normal, new
+    return normal.astype(x.dtype), new

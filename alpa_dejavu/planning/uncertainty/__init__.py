@@ -12,11 +12,11 @@ from alpa_dejavu.planning.uncertainty._confidence import (
 )
 from alpa_dejavu.planning.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.uncertainty._resolved import Resolver
-from alpa_dejavu.planning.uncertainty._spreads import CLASSES
+from alpa_dejavu.planning.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
 from alpa_dejavu.planning.uncertainty._steps import closed_form, step_draws
 from alpa_dejavu.planning.uncertainty._table_draws import class_table, meet, redrawn
 
 __all__ = [
-    "CLASSES", "Errors", "Factors", "Resolver", "class_table", "closed_form", "confidence",
-    "confidence_of_draws", "meet", "optimism", "redrawn", "step_draws", "worth_trying",
+    "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "assumed_spread", "class_table", "closed_form",
+    "confidence", "confidence_of_draws", "meet", "optimism", "redrawn", "step_draws", "worth_trying",
 ]  # fmt: skip

@@ -204,12 +204,13 @@ class Resolver:
         key, model = (id(costs), device, id(operators)), costs.models.latency
         if key not in self._rows:
             latency, row = costs.latency_of(operators, device), np.zeros(len(CLASSES))
+            shares = common_share(model, operators, device)
             for number, product in zip(COMPUTE, (True, False), strict=True):
                 chosen = operators.is_product == product
                 row[number] = latency.mean_s[chosen].sum()
                 of_kinds = np.bincount(self._kinds_of(operators)[0][chosen], weights=latency.mean_s[chosen])
                 alone = float(np.linalg.norm(of_kinds)) / row[number] if row[number] > 0 else 0.0
-                share = common_share(model, product)
+                share = float(shares[chosen] @ latency.mean_s[chosen]) / row[number] if row[number] > 0 else 0.0
                 self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(model))
             self._rows[key] = operators, row
         return self._rows[key][1]

@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.communication import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.costs.latency import LatencyModel
-from alpa_dejavu.problem import Device
+from alpa_dejavu.problem import Device, Operators
 
 __all__ = [
-    "CLASSES", "COMPUTE", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads", "common_share",
-    "link_class", "said_by",
+    "CLASSES", "COMPUTE", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads", "assumed_spread",
+    "common_share", "link_class", "said_by",
 ]  # fmt: skip
 
 _PLACES = ("within hosts", "between hosts")
@@ -50,11 +50,9 @@ _COMMON_SHARE = 0.5
 class SharesErrors(Protocol):
     """A latency model that knows which share of its errors' variance all operators of a class have in common."""
 
-    def common_share(self, product: bool) -> float:
-        """Returns the share, from 0 to 1, of the variance of latency errors that all operators of a class have in
-        common.
-
-        The class is that of matrix products if `product` is True, else that of all other operators.
+    def common_share(self, operators: Operators, device: Device) -> FloatArray:
+        """Returns for each operator, on this device, the share, from 0 to 1, of the variance of its latency error that
+        all operators of its class (matrix products, or all others) have in common, shape (operators,).
         """
         ...
 
@@ -165,11 +163,20 @@ def said_by(model: LatencyModel | CommunicationModel) -> str:
     return str(getattr(model, "spread_from", "the models"))
 
 
-def common_share(model: LatencyModel, product: bool) -> float:
-    """Returns the share of the variance of latency errors that all matrix products (`product`) or all other operators
-    have in common: as a latency model tells it, or a half if it doesn't.
+def common_share(model: LatencyModel, operators: Operators, device: Device) -> FloatArray:
+    """Returns for each operator the share of the variance of its latency error that all matrix products, or all other
+    operators, have in common, shape (operators,): as a latency model tells it, or a half if it doesn't.
     """
-    return model.common_share(product) if isinstance(model, SharesErrors) else _COMMON_SHARE
+    if isinstance(model, SharesErrors):
+        return model.common_share(operators, device)
+    return np.full(len(operators), _COMMON_SHARE)
+
+
+def assumed_spread(name: str) -> float:
+    """Returns the spread (the standard deviation of a logarithm) that is reckoned with for work of a class where models
+    say none, such as "products".
+    """
+    return math.hypot(*_assumed(name))
 
 
 def _assumed(name: str) -> tuple[float, float]:
