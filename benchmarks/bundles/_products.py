@@ -35,7 +35,7 @@ def with_products(calibration: Calibration, machine: str, folder: Folder) -> Cal
         flop = of_dtype["flop"].to_numpy(float)
         ratio = of_dtype["time_s"].to_numpy(float) / latency.predict(_squares(flop, dtype, width), device).mean_s
         curves[dtype] = ProductCurve.fit(flop, ratio)
-        errors.append(_left_out(flop, ratio))
+        errors.append(np.abs(np.expm1(-ProductCurve.left_out_errors(flop, ratio))))
         count += len(flop)
     off = np.concatenate(errors)
     origin = "Alpa's mesh profiler on AWS p3.16xlarge, OSDI 2022 (explcre/pipeDejavu, MIT): square products"
@@ -56,13 +56,3 @@ def _squares(flop: NDArray[np.float64], dtype: str, width: int) -> Operators:
             for n in sides
         ]
     )  # fmt: skip
-
-
-def _left_out(flop: NDArray[np.float64], ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Relative errors of curves that hadn't seen the row."""
-    found = []
-    for n in range(len(flop)):
-        others = np.arange(len(flop)) != n
-        curve = ProductCurve.fit(flop[others], ratio[others])
-        found.append(float(abs(curve.factor(flop[n : n + 1])[0] / ratio[n] - 1)))
-    return np.array(found)
