@@ -122,12 +122,12 @@ class FittedAlone:
     lanes_bytes_per_s: float
     left_out: str
 
-    def predict(self, one: Series, devices_per_host: int) -> Seconds:
-        """Predicts the seconds of a series of measurements on a mesh of hosts with so many devices."""
+    def predict(self, one: Series, devices_per_host: int, num_bytes: FloatArray) -> Seconds:
+        """Predicts the seconds of the collective of a series, of so many bytes, on hosts with so many devices."""
         hosts, sharing = _spans(one, devices_per_host)
-        same = np.ones(len(one.sizes))
+        same = np.ones(len(num_bytes))
         rows = Collectives(
-            np.full(len(same), one.name), np.array(one.sizes), len(one.groups[0]) * same, hosts * same,
+            np.full(len(same), one.name), num_bytes, len(one.groups[0]) * same, hosts * same,
             (sharing if hosts > 1 else 1) * same, self.lanes_bytes_per_s * same,
         )  # fmt: skip
         return self.model.predict(rows)
@@ -188,7 +188,7 @@ def _rows(
     """
     columns: list[tuple[str, float, int, int, int, float]] = []
     seconds: list[float] = []
-    labels: list[str] = []
+    labels: list[tuple[str, str]] = []
     for mesh in meshes:
         for one in mesh.series:
             if one.name == "dot" or len(one.groups[0]) < 2:
@@ -201,10 +201,11 @@ def _rows(
                 if num_bytes > 0:
                     columns.append((one.name, num_bytes, size, hosts, sharing if across else 1, lanes_of(size)))
                     seconds.append(took)
-                    labels.append(f"{mesh.hosts}x{mesh.devices_per_host}" if len(meshes) > 1 else str(size))
+                    labels.append((f"{mesh.hosts}x{mesh.devices_per_host}", str(size)))
     name = np.array([column[0] for column in columns], dtype=np.str_)
     numbers = np.array([column[1:] for column in columns], dtype=np.float64).reshape(-1, 5)
-    return Collectives(name, *numbers.T), seconds, labels
+    several = len({mesh for mesh, _ in labels}) > 1
+    return Collectives(name, *numbers.T), seconds, [mesh if several else size for mesh, size in labels]
 
 
 def _spans(one: Series, devices_per_host: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from alpa_dejavu.calibration._fit_database import (
     products_of,
 )
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
-from alpa_dejavu.calibration.plots import Lines, add_lines, write_pages
+from alpa_dejavu.calibration.plots import add_lines, write_pages
 from alpa_dejavu.costs.latency.learned import ProductCurve
 from alpa_dejavu.costs.left_out_errors import interval_ends
 
@@ -86,15 +86,14 @@ def _add_collectives(
     """Adds the fits of collectives to a figure; returns what is to be said of each."""
     said = {}
     for mesh, one in pairs:
-        known = [place for place, size in enumerate(one.sizes) if size > 0]
-        model = fitted[crosses_hosts(one, mesh.devices_per_host)]
-        if model is None or not known or len(one.groups[0]) < 2:
+        across = crosses_hosts(one, mesh.devices_per_host)
+        model, sizes = fitted[across], np.array([size for size in one.sizes if size > 0])
+        if model is None or not len(sizes) or len(one.groups[0]) < 2:
             continue
-        across = "across hosts" if crosses_hosts(one, mesh.devices_per_host) else "within hosts"
-        seconds = model.predict(one, mesh.devices_per_host)
-        lines: Lines = {f"fit, {_label(mesh, one)}": (seconds.mean[known], seconds.lower[known], seconds.upper[known])}
-        add_lines(figure, np.array(one.sizes)[known], lines)
-        said[across] = _said(f"all collectives {across}", model.left_out, model.model.left_out_errors)
+        seconds = model.predict(one, mesh.devices_per_host, sizes)
+        add_lines(figure, sizes, {f"fit, {_label(mesh, one)}": (seconds.mean, seconds.lower, seconds.upper)})
+        where = "across hosts" if across else "within hosts"
+        said[where] = _said(f"all collectives {where}", model.left_out, model.model.left_out_errors)
     return list(said.values())
 
 

@@ -337,6 +337,7 @@ def test_products_are_fitted_to_a_database(tmp_path, result_class):
 def test_pictures_of_a_database_say_how_far_its_fits_are_off(tmp_path, result_class):
     result = good(result_class)
     result.dot_cost_dict[((), "f16")] = [(2**power, 1e-6 + 2**power / 1e12) for power in range(20, 34)]
+    result.all_reduce_cost_dict[(GROUPS, "f32")].insert(0, (0, 1e-4))
     path = write(tmp_path / "db.pkl", {("default", (1, 4)): result})
     found = converted(read_alpa_database(path), path)
     pages = {page.name: page.read_text(encoding="utf-8") for page in draw_database(found, tmp_path / "plots")}
