@@ -16,6 +16,7 @@ from typing import Any
 from tqdm import tqdm
 
 from harness import Results, Table, options, wrong_input_told
+from trials._baselines import BASELINES
 from trials._folder import Folder
 from trials._plots import draw
 from trials._run import Scored, score
@@ -95,6 +96,9 @@ def _tables(result: dict[str, Any]) -> list[Table | str]:
     ):
         wrong = [key for key, each in result["sets"].items() if not each[name]]
         lines.append(f"{said}: {', '.join(wrong) or 'nowhere'}")
+    others = {name: lambda row, name=name: _percent(row["baselines"][name]["mape"]) for name in BASELINES}
+    all_sets = [{"key": key, **each} for key, each in result["sets"].items()]
+    lines.append(Table.of(all_sets, {"set": "{key}", "ours": lambda row: _percent(row["mape"]), **others}))
     pooled = _percent(result["coverage_pooled"])
     return [*lines, f"coverage of all rows: {pooled}; absent: {', '.join(result['absent']) or 'none'}"]
 

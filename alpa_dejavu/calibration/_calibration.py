@@ -93,7 +93,8 @@ class Calibration:
         date: the day on which it was measured or fitted, as in 2024-05-31.
         sheets: data sheets by `Device.name`, of the devices that `kernels` predicts for.
         kernels: the model of GPU kernels that predicts operators; None: the roofline of the devices' figures does.
-        products: by `Device.name` and dtype, how matrix products measured there differ from what `kernels` says.
+        products: by `Device.name` and dtype, how matrix products measured there differ from what `kernels` says, or
+            without kernels from their operations at the device's rate.
         layers: a model of whole layers by the names of chips; the planner doesn't use it.
         within: the model of collectives within a host; None: the alpha-beta model predicts all collectives.
         across: the model of collectives that span hosts; None: the alpha-beta model predicts those.
@@ -137,9 +138,10 @@ class Calibration:
             if name not in self.devices:
                 raise ValueError(f"calibration {self.name}: device_spread is of {name!r}, whose figures aren't there")
             _check_spread(f"device {name}", spread, Device)
-        strange = sorted(set(self.products) - set(self.sheets))
+        strange = sorted(set(self.products) - {*self.sheets, *self.devices})
         if strange:
-            raise ValueError(f"calibration {self.name}: products are of {strange[0]!r}, which has no data sheet there")
+            said = "which has neither a data sheet nor measured figures there"
+            raise ValueError(f"calibration {self.name}: products are of {strange[0]!r}, {said}")
         if self.kernels is not None and not self.sheets:
             raise ValueError(f"calibration {self.name}: has kernels, but no data sheet of a device; add `sheets`")
         kinds = [link.kind for link in self.links]
@@ -167,7 +169,7 @@ class Calibration:
         roofline with measured spreads.
         """
         if self.kernels is None or not self.sheets:
-            measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from)
+            measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from, self.products)
             return measured if self.device_spread else AnalyticLatency()
         from alpa_dejavu.costs.latency.learned import LearnedLatency
 

@@ -1,8 +1,12 @@
-"""Collectives fitted to a converted profiling database of Alpa's, for the links of a cluster."""
+"""Collectives and products fitted to a converted profiling database of Alpa's, for the links and devices of a
+cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import final
 
 import numpy as np
 
@@ -10,15 +14,19 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
-from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
-from alpa_dejavu.problem import Cluster
+from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, Seconds
+from alpa_dejavu.costs.latency.learned import ProductCurve
+from alpa_dejavu.problem import Cluster, Device
 
-__all__ = ["fit_database"]
+__all__ = ["FittedAlone", "crosses_hosts", "errors_of", "fit_alone", "fit_database", "fit_products", "products_of"]
 
 _LARGE_BYTES, _FAR = 2.0**20, 100.0
 """Messages whose bytes take longer than their launch, and how far they may be from what links do."""
 _FEWEST = 12
 """Rows under which there is no fit of so many figures."""
+_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+_OF_LAUNCH, _FEWEST_SIZES = 10.0, 5
+"""Products that take so many times as long as the shortest one are more than a launch, and how many a curve needs."""
 
 
 def fit_database(
@@ -49,13 +57,107 @@ def fit_database(
     found: list[FittedCollectives | None] = []
     fits: list[Fit] = []
     for where, across in (("within hosts", False), ("across hosts", True)):
-        rows, seconds, groups = _rows(meshes, cluster, across)
+        link = cluster.links[0][1 if across else 0] if len(cluster.hosts) > 1 or not across else None
+        rows, seconds, groups = _rows(meshes, across, None if link is None else link.group_bytes_per_s)
         _check_scale(database.origin, where, rows, np.array(seconds))
         enough = len(seconds) >= _FEWEST and (not across or found[0] is not None)
-        found.append(FittedCollectives().fit(rows, seconds, groups) if enough else None)
-        if enough:
-            fits.append(Fit(f"collectives {where}", f"Alpa's profiler: {database.origin}", len(seconds)))
+        model = FittedCollectives().fit(rows, seconds, groups) if enough else None
+        found.append(model)
+        if model is not None:
+            left_out = _what_is_left_out(groups)
+            errors = errors_of(model.left_out_errors) if left_out else {}
+            origin = f"Alpa's profiler: {database.origin}"
+            fits.append(Fit(f"collectives {where}", origin, len(seconds), left_out, errors))
     return found[0], found[1], fits
+
+
+def fit_products(database: Database, device: Device) -> tuple[dict[str, ProductCurve], list[Fit]]:
+    """Fits curves of matrix products to Alpa's profiling database.
+
+    Args:
+        database: the measurements of products, on such a device.
+        device: the device, whose rates the measured rates are compared with.
+
+    Returns:
+        For each dtype with products of enough sizes the curve by which their seconds differ from those of their
+        operations at the device's rate, and a record of each fit, with its errors on sizes that were left out in turn.
+    """
+    curves: dict[str, ProductCurve] = {}
+    fits: list[Fit] = []
+    for dtype, (flop, seconds) in products_of(database).items():
+        ratio = seconds * device.rate(dtype) / flop
+        curves[dtype] = ProductCurve.fit(flop, ratio)
+        errors = errors_of(ProductCurve.left_out_errors(flop, ratio))
+        fits.append(Fit(f"products in {dtype}", f"Alpa's profiler: {database.origin}", len(flop), "size", errors))
+    return curves, fits
+
+
+def products_of(database: Database) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """Returns the operations and the seconds of measured matrix products that are more than a launch, by dtype; without
+    those dtypes of which there are too few.
+    """
+    found = {}
+    for short, dtype in _DTYPES.items():
+        alike = [one for mesh in database.meshes for one in mesh.series if (one.name, one.dtype) == ("dot", short)]
+        flop = np.array([size for one in alike for size in one.sizes])
+        seconds = np.array([took for one in alike for took in one.seconds])
+        long = (flop > 0) & (seconds >= _OF_LAUNCH * seconds.min(initial=np.inf))
+        if len(np.unique(flop[long])) >= _FEWEST_SIZES:
+            found[dtype] = flop[long], seconds[long]
+    return found
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class FittedAlone:
+    """A model of collectives that is fitted to a database without knowing the cluster.
+
+    Attributes:
+        model: the fitted model.
+        lanes_bytes_per_s: the rate that its links are taken to have: that of the fastest collective.
+        left_out: what was left out in turn for its errors; empty if nothing was.
+    """
+
+    model: FittedCollectives
+    lanes_bytes_per_s: float
+    left_out: str
+
+    def predict(self, one: Series, devices_per_host: int, num_bytes: FloatArray) -> Seconds:
+        """Predicts the seconds of the collective of a series, of so many bytes, on hosts with so many devices."""
+        hosts, sharing = _spans(one, devices_per_host)
+        same = np.ones(len(num_bytes))
+        rows = Collectives(
+            np.full(len(same), one.name), num_bytes, len(one.groups[0]) * same, hosts * same,
+            (sharing if hosts > 1 else 1) * same, self.lanes_bytes_per_s * same,
+        )  # fmt: skip
+        return self.model.predict(rows)
+
+
+def fit_alone(database: Database, across: bool) -> FittedAlone | None:
+    """Fits a model to all measured collectives within hosts, or to those across hosts, without knowing the cluster;
+    returns None if there are too few.
+    """
+    rows, seconds, groups = _rows(database.meshes, across, lambda _: 1.0)
+    if len(seconds) < _FEWEST:
+        return None
+    fastest = float((rows.volume_s / np.array(seconds)).max())
+    rows = dataclasses.replace(rows, lanes=np.full(len(rows), fastest))
+    return FittedAlone(FittedCollectives().fit(rows, seconds, groups), fastest, _what_is_left_out(groups))
+
+
+def crosses_hosts(one: Series, devices_per_host: int) -> bool:
+    """Returns whether groups of a series span hosts of so many devices."""
+    return _spans(one, devices_per_host)[0] > 1
+
+
+def errors_of(logs: FloatArray) -> dict[str, float]:
+    """Returns the mean and the median absolute error, as fractions, from logarithms of measured over predicted."""
+    off = np.abs(np.expm1(-logs))
+    return {"mape": float(off.mean()), "median_ape": float(np.median(off))}
+
+
+def _what_is_left_out(groups: Sequence[str]) -> str:
+    return ("group size" if groups[0].isdecimal() else "mesh") if len(set(groups)) > 1 else ""
 
 
 def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray) -> None:
@@ -76,29 +178,34 @@ def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray
     )
 
 
-def _rows(meshes: Sequence[MeshProfile], cluster: Cluster, across: bool) -> tuple[Collectives, list[float], list[str]]:
-    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on."""
+def _rows(
+    meshes: Sequence[MeshProfile], across: bool, lanes_of: Callable[[int], float] | None
+) -> tuple[Collectives, list[float], list[str]]:
+    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on: of
+    one mesh alone the size of the group.
+
+    `lanes_of` gives the bytes per second of a group of so many devices; None: there are no such links.
+    """
     columns: list[tuple[str, float, int, int, int, float]] = []
     seconds: list[float] = []
-    labels: list[str] = []
+    labels: list[tuple[str, str]] = []
     for mesh in meshes:
         for one in mesh.series:
             if one.name == "dot" or len(one.groups[0]) < 2:
                 continue
             hosts, sharing = _spans(one, mesh.devices_per_host)
-            if (hosts > 1) != across or (across and len(cluster.hosts) < 2):
+            if (hosts > 1) != across or lanes_of is None:
                 continue
-            link = cluster.links[0][1 if across else 0]
             size = len(one.groups[0])
-            lanes = link.group_bytes_per_s(size)
             for num_bytes, took in zip(one.sizes, one.seconds, strict=True):
                 if num_bytes > 0:
-                    columns.append((one.name, num_bytes, size, hosts, sharing if across else 1, lanes))
+                    columns.append((one.name, num_bytes, size, hosts, sharing if across else 1, lanes_of(size)))
                     seconds.append(took)
-                    labels.append(f"{mesh.hosts}x{mesh.devices_per_host}")
+                    labels.append((f"{mesh.hosts}x{mesh.devices_per_host}", str(size)))
     name = np.array([column[0] for column in columns], dtype=np.str_)
     numbers = np.array([column[1:] for column in columns], dtype=np.float64).reshape(-1, 5)
-    return Collectives(name, *numbers.T), seconds, labels
+    several = len({mesh for mesh, _ in labels}) > 1
+    return Collectives(name, *numbers.T), seconds, [mesh if several else size for mesh, size in labels]
 
 
 def _spans(one: Series, devices_per_host: int) -> tuple[int, int]:

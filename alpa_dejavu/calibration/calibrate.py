@@ -14,13 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
-from alpa_dejavu.calibration._fit_database import fit_database
+from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration._fit_links import fit_sends
 from alpa_dejavu.calibration._log_fit import next_measurement
 from alpa_dejavu.calibration._places import Part, devices_of, parts_of
@@ -28,6 +28,9 @@ from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, MeasurementErr
 from alpa_dejavu.calibration.database import Database
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.problem import Cluster, Device
+
+if TYPE_CHECKING:
+    from alpa_dejavu.costs.latency.learned import ProductCurve
 
 __all__ = ["calibrate", "identity"]
 
@@ -70,7 +73,8 @@ def calibrate(
         name: the calibration's name.
         progress: a function that is called with a text on what is measured next.
         clock: a function that returns the seconds that have passed.
-        database: what Alpa's profiler measured of such a cluster before; collectives are then fitted to it.
+        database: what Alpa's profiler measured of such a cluster before; collectives and matrix products are then
+            fitted to it.
 
     Raises:
         ValueError: the budget isn't above zero, or the database is of other hosts.
@@ -88,18 +92,31 @@ def calibrate(
         _measure(part, bench, measurements, functools.partial(_is_over, clock, clock() + share), progress)
     devices, spread, fits, refused = _found_devices(cluster, places, measurements)
     links, more = _found_links(cluster, places, measurements)
+    products, of_products = _found_products(cluster, devices, database)
     return Calibration(
         name=name,
         origin=f"alpa-dejavu calibrate on {cluster.name}: {len(measurements)} measurements",
         date=datetime.date.today().isoformat(),
-        fits=(*fits, *more, *given),
+        fits=(*fits, *more, *given, *of_products),
         missing=(*refused, *_missing(places, measurements)),
         devices=devices,
         device_spread=spread,
         links=links,
         within=within,
         across=across,
+        products=products,
     )
+
+
+def _found_products(
+    cluster: Cluster, devices: Mapping[str, Device], database: Database | None
+) -> tuple[dict[str, Mapping[str, ProductCurve]], list[Fit]]:
+    """The products of a database are of the first host's devices, if their rates were measured."""
+    device = devices.get(cluster.hosts[0].device.name)
+    if database is None or device is None:
+        return {}, []
+    curves, fits = fit_products(database, device)
+    return ({device.name: curves} if curves else {}), fits
 
 
 def _measure(

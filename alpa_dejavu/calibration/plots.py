@@ -139,18 +139,23 @@ def _figure(title: str, axis: str, sizes: Array, lines: Lines) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for n, (name, (mean, lower, upper)) in enumerate(lines.items()):
-        colour = _COLOURS[n % len(_COLOURS)]
-        band = {"mode": "lines", "line": {"width": 0}, "legendgroup": name, "showlegend": False, "hoverinfo": "skip"}
-        figure.add_scatter(x=sizes, y=lower, **band)
-        figure.add_scatter(x=sizes, y=upper, fill="tonexty", fillcolor=_faint(colour), **band)
-        figure.add_scatter(x=sizes, y=mean, mode="lines", line={"color": colour}, name=name, legendgroup=name)
+    add_lines(figure, sizes, lines)
     figure.update_layout(
         title=f"{title}: fit, and the interval that holds 90 %",
         xaxis={"title": axis, "type": "log"},
         yaxis={"title": "seconds", "type": "log"},
     )
     return figure
+
+
+def add_lines(figure: Any, sizes: Array, lines: Lines) -> None:
+    """Adds curves over sizes to a figure of plotly, each with its interval in the same colour, seen through."""
+    for name, (mean, lower, upper) in lines.items():
+        colour = _COLOURS[len(figure.data) // 3 % len(_COLOURS)]
+        band = {"mode": "lines", "line": {"width": 0}, "legendgroup": name, "showlegend": False, "hoverinfo": "skip"}
+        figure.add_scatter(x=sizes, y=lower, **band)
+        figure.add_scatter(x=sizes, y=upper, fill="tonexty", fillcolor=_faint(colour), **band)
+        figure.add_scatter(x=sizes, y=mean, mode="lines", line={"color": colour}, name=name, legendgroup=name)
 
 
 def _faint(colour: str) -> str:

@@ -44,7 +44,10 @@ _LINKS_S = 30.0
 @click.option("--resume", is_flag=True, help="Go on with FILE.measurements.jsonl of a run that was interrupted.")
 @click.option("--machine", help="A known machine, or a JSON file, for devices that Ray has no known name of.")
 @click.option(
-    "--database", type=PLAN_FILE, metavar="FILE", help="Fit collectives to a database that `calibration convert` wrote."
+    "--database",
+    type=PLAN_FILE,
+    metavar="FILE",
+    help="Fit collectives and products to a database that `calibration convert` wrote.",
 )
 @click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Of --local, N devices each.")

@@ -10,7 +10,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import peek, write_whole
 from alpa_dejavu.cli.files import check_outputs
-from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.tables import new_table
 
@@ -100,8 +100,8 @@ def is_database(choice: str) -> bool:
 
 
 def show_database(choice: str, plots: pathlib.Path | None) -> None:
-    """Prints what is in a profiling database of Alpa's that was converted into JSON, and plots it into a folder if one
-    is given.
+    """Prints what is in a profiling database of Alpa's that was converted into JSON, and plots it into a folder, with
+    what is fitted to it, if one is given.
     """
     from alpa_dejavu.calibration.database import read_database
 
@@ -112,7 +112,9 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
     for line in left_out_lines(found):
         to.print(line)
     if plots is not None:
-        from alpa_dejavu.calibration.database_plots import draw_database
+        with progress().status(f"fitting, and drawing into {plots}"):
+            from alpa_dejavu.calibration.database_plots import draw_database
 
-        for path in draw_database(found, plots):
+            written = draw_database(found, plots)
+        for path in written:
             to.print(f"wrote {path}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from alpa_dejavu._util.format_fields import Count, Index, Words, listed, said
 
@@ -94,21 +94,42 @@ class ForestData(TypedDict):
     value: _LogRatios
 
 
+_OfGpu: TypeAlias = Annotated[
+    list[_Number],
+    listed("a list of the size of transistors, 0 if unknown, and a logarithm of a ratio", min_length=2, max_length=2),
+]
+_OfGpus: TypeAlias = Annotated[list[_OfGpu], listed("a list of the figures of GPUs, at least one", min_length=1)]
+
+
 class ShapesData(TypedDict):
     """The JSON form of `ShapeTrees`, a model of matrix products by their shapes."""
 
-    offsets: Annotated[dict[str, _LogRatio], said("an object of logarithms of ratios by product", min_length=1)]
+    of_gpu: Annotated[bool, said("true or false")]
+    offsets: Annotated[dict[str, _OfGpus], said("an object of lists of GPUs' figures by product", min_length=1)]
     trees: ForestData
 
 
+_Form: TypeAlias = Annotated[
+    list[Annotated[float, said("a number of at least 0", ge=0, le=_MOST)]],
+    listed("a list of a form's share of tiles, its likeness and its weight", min_length=3, max_length=3),
+]
+
+
+class ProductsData(TypedDict):
+    """The JSON form of `ProductModels`: tiles and trees, and how much each form of joining them weighs."""
+
+    forms: Annotated[list[_Form], listed("a list of forms, at least one", min_length=1)]
+    tiles: Annotated[dict[str, TilesData], said("an object of models of tiles by kind of product", min_length=1)]
+    shapes: ShapesData
+
+
 class KernelPartsData(TypedDict):
-    """The JSON form of the models of all classes of kernels; of products there are tiles and shapes, or neither."""
+    """The JSON form of the models of all classes of kernels."""
 
     ops: _Kinds
     floors: FloorsData
     streams: Annotated[dict[str, StreamsData], said("an object of models of what streams by class of kernel")]
-    tiles: Annotated[dict[str, TilesData], said("an object of models of tiles by kind of product")]
-    shapes: NotRequired[Annotated[ShapesData | None, said("an object with offsets and trees, or null")]]
+    products: Annotated[ProductsData | None, said("an object of the models of matrix products, or null")]
 
 
 class KernelsData(TypedDict):

@@ -31,7 +31,7 @@ def with_products(calibration: Calibration, machine: str, folder: Folder) -> Cal
     curves, errors, count = {}, [], 0
     for dtype, flop, ratio in product_ratios(dataclasses.replace(calibration, kernels=model), machine, folder):
         curves[dtype] = ProductCurve.fit(flop, ratio)
-        errors.append(_left_out(flop, ratio))
+        errors.append(np.abs(np.expm1(-ProductCurve.left_out_errors(flop, ratio))))
         count += len(flop)
     off = np.concatenate(errors)
     origin = "Alpa's mesh profiler on AWS p3.16xlarge, OSDI 2022 (explcre/pipeDejavu, MIT): square products"
@@ -68,13 +68,3 @@ def _squares(flop: NDArray[np.float64], dtype: str, width: int) -> Operators:
             for n in sides
         ]
     )  # fmt: skip
-
-
-def _left_out(flop: NDArray[np.float64], ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Relative errors of curves that hadn't seen the row."""
-    found = []
-    for n in range(len(flop)):
-        others = np.arange(len(flop)) != n
-        curve = ProductCurve.fit(flop[others], ratio[others])
-        found.append(float(abs(curve.factor(flop[n : n + 1])[0] / ratio[n] - 1)))
-    return np.array(found)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from trials._baselines import BASELINES, Baseline
+from trials._baselines import BASELINES, Baseline, runs_of
 from trials._folder import AbsentError, Folder
 from trials._score import figures, interval_checks, memory_figures, ranking_figures
 from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, Predictor, TrialSet
@@ -113,7 +113,7 @@ def _predict(
             given = fold.train.drop(columns=[c for c in (MEASURED_S, MEASURED_BYTES) if c in fold.train])
             model.fit(trial.features(given, context), fold.train[MEASURED_S].to_numpy(float), fold.train_groups)
             fitted = time.perf_counter()
-            parts.append(model.predict(trial.features(asked, context)))
+            parts.append(_ported(model, trial.features(asked, context), fold.test[MEASURED_S], trial.group(asked)))
         else:
             model = model.fit(fold.train, context)
             fitted = time.perf_counter()
@@ -123,6 +123,21 @@ def _predict(
     places = np.concatenate([fold.places for fold in folds])
     joined = _joined(trial.key, parts, places)
     return joined, {"fit_s": fit_s / len(folds), "predict_us_per_row": 1e6 * predict_s / count}
+
+
+def _ported(model: Baseline, features: pd.DataFrame, measured_s: pd.Series, groups: pd.Series) -> Predicted:
+    """What is predicted of each group, by its first runs where a baseline is ported by them; of those runs before."""
+    found, seconds = model.predict(features), measured_s.to_numpy(float)
+    for name in sorted(groups.unique()) if model.num_runs else ():
+        places = np.flatnonzero((groups == name).to_numpy())
+        runs = runs_of(len(places), model.num_runs)
+        if len(runs):
+            model.port(features.iloc[places[runs]], seconds[places[runs]])
+            rest = np.delete(places, runs)
+            after = model.predict(features.iloc[rest])
+            for end in ("mean", "lower", "upper"):
+                getattr(found, end)[rest] = getattr(after, end)
+    return found
 
 
 def _joined(key: str, parts: list[Predicted], places: np.ndarray[Any, np.dtype[np.int64]]) -> Predicted:

@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 import open_trials
 from trials import _score
-from trials._baselines import BASELINES, baseline
+from trials._baselines import BASELINES, ChosenFeatures, baseline
 from trials._folder import AbsentError, Folder, UnreadableError, measured
 from trials._run import score
 from trials._sets import SETS
@@ -59,7 +59,7 @@ def test_leaves_groups_out_and_lists_absent_sets(tmp_path: Path, capsys: pytest.
     assert f"intervals are wider than the linear baseline's: {wider}" in shown
     assert (figures["n"], figures["groups"]) == (78, 3)
     assert set(figures["by_group"]) == {"mesh=1x2", "mesh=1x4", "mesh=1x8"}
-    assert set(figures["baselines"]) == {"roofline", "linear", "svm", "random_forest", "bsp"}
+    assert set(figures["baselines"]) == set(BASELINES)
     assert all(set(each) >= FIGURES for each in figures["baselines"].values())
     assert result["coverage_pooled"] == figures["coverage_90"]
     assert (plots / "alpa-p3.16xlarge-collectives-intra_host.html").exists()
@@ -275,6 +275,44 @@ def test_baselines_follow_the_conventions(name):
     assert (copy.fit(features, seconds).predict(features) == predicted).all()
     if name != "roofline":
         assert np.abs(predicted / seconds - 1).mean() < 0.1
+
+
+def test_features_are_chosen_that_differ_and_go_with_the_target():
+    rng = np.random.default_rng(0)
+    first, second, third = rng.normal(size=(3, 400))
+    # The second is there three times, the third goes with a cousin that says more of the target.
+    cousin = third + 0.3 * rng.normal(size=400)
+    features = np.column_stack([first, second, second**3, np.exp(second), cousin, third])
+    target = 3 * first + 2 * second + third
+    assert ChosenFeatures(3).fit(features, target).get_support().tolist() == [True, True, False, False, False, True]
+    assert ChosenFeatures(9).fit(features, target).get_support().sum() == 4
+
+
+def test_two_stages_are_ported_by_ten_runs_which_are_not_scored_by_themselves(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    work = rng.uniform(1, 100, 120)
+    job = np.repeat(["a", "b", "new"], 40)
+    rows = pd.DataFrame({"job": job, "work": work, MEASURED_S: np.where(job == "new", 5 + 3 * work, 1 + work)})
+
+    def features(given: pd.DataFrame, context: Context) -> pd.DataFrame:
+        return pd.DataFrame({"compute_s": given["work"], "traffic_s": given["work"] / 2})
+
+    trial = TrialSet("spied", lambda folder: rows, labels("job"), _Spy, features)
+    scored = score(trial, {"spied": trial}, Folder(tmp_path), None)
+    assert scored is not None
+    baselines = scored.result["baselines"]
+    # Of 40 rows 10 are predicted as before, which is 2 / 3 too short.
+    assert baselines["random_forest"]["by_group"]["job=new"] > 0.6
+    assert 0.16 < baselines["two_stage"]["by_group"]["job=new"] < 0.3
+
+
+def test_bulk_synchronous_steps_weigh_traffic_or_the_whole():
+    features = pd.DataFrame({"compute_s": [1.0, 2.0, 4.0], "traffic_s": [1.0, 0.5, 2.0]})
+    seconds = features["compute_s"] + 3 * features["traffic_s"]
+    np.testing.assert_allclose(baseline("bsp").fit(features, seconds).predict(features), seconds, rtol=0.02)
+    # 4 of 2, 3.5 of 2.5 and 10 of 6: the middle factor.
+    found = baseline("bsp_whole").fit(features, seconds).predict(features)
+    np.testing.assert_allclose(found, np.array([2.0, 2.5, 6.0]) * 10 / 6)
 
 
 def test_an_unknown_baseline_is_named():

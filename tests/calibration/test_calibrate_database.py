@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.calibration._fit_database import fit_database
+from alpa_dejavu.calibration import Calibration, read_calibration, write_calibration
+from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
 from alpa_dejavu.calibration.database import converted, database_data, read_database
+from alpa_dejavu.calibration.database_plots import draw_database
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.learned import LearnedCommunication
-from alpa_dejavu.problem import Cluster, Device, Link
+from alpa_dejavu.problem import Cluster, Device, Link, Operator, Operators
 
 GROUPS = ((0, 1, 2, 3),)
 PAIRS = ((0, 1), (2, 3))
@@ -299,3 +301,48 @@ def test_collectives_are_fitted_to_a_database(tmp_path, result_class):
     small = Cluster.uniform("two", ["a"], device, 2, Link(1e-5, 1e9), Link(1e-4, 1e8))
     with pytest.raises(ValueError, match="is of hosts with \\[4\\] devices"):
         fit_database(database, small)
+
+
+def test_products_are_fitted_to_a_database(tmp_path, result_class):
+    result = good(result_class)
+    flop = [2 * side**3 for side in (512, 1024, 2048, 3072, 4096, 6144, 8192)]
+    # Half of the rate that is declared in f16, all of it in f32; the first one is a launch.
+    result.dot_cost_dict[((), "f16")] = [(64, 1e-5), *((n, n / 2e12) for n in flop)]
+    result.dot_cost_dict[((), "f32")] = [(64, 1e-5), *((n, n / 1e12) for n in flop)]
+    path = write(tmp_path / "db.pkl", {("default", (1, 4)): result})
+    database = converted(read_alpa_database(path), path)
+    device = Device("v", 1e9, {"float32": 1e12, "float16": 4e12}, 1e11, 1e13)
+    curves, fits = fit_products(database, device)
+    assert [(fit.part, fit.rows, fit.left_out) for fit in fits] == [
+        ("products in float16", 7, "size"),
+        ("products in float32", 7, "size"),
+    ]
+    assert all(fit.held_out["mape"] == pytest.approx(0, abs=1e-6) for fit in fits)
+    found = Calibration("made-up", "a test", "2026-01-01", devices={"v": device}, products={"v": curves})
+    found = dataclasses.replace(found, device_spread={"v": {"memory_bytes_per_s": 0.1}})
+    side = 4096
+    dots = Operators.of([
+        Operator("dot", "dot_general", ((side, side),) * 2, ((side, side),), dtype, 2.0 * side**3, 1e6, 1e6)
+        for dtype in ("float16", "float32")
+    ])  # fmt: skip
+    assert found.latency().predict(dots, device).mean_s == pytest.approx(
+        [2 * side**3 / 2e12, 2 * side**3 / 1e12], rel=0.01
+    )
+    again = tmp_path / "calibration.json"
+    write_calibration(found, again)
+    kept = read_calibration(again).latency().predict(dots, device).mean_s
+    assert kept == pytest.approx(found.latency().predict(dots, device).mean_s)
+
+
+def test_pictures_of_a_database_say_how_far_its_fits_are_off(tmp_path, result_class):
+    result = good(result_class)
+    result.dot_cost_dict[((), "f16")] = [(2**power, 1e-6 + 2**power / 1e12) for power in range(20, 34)]
+    result.all_reduce_cost_dict[(GROUPS, "f32")].insert(0, (0, 1e-4))
+    path = write(tmp_path / "db.pkl", {("default", (1, 4)): result})
+    found = converted(read_alpa_database(path), path)
+    pages = {page.name: page.read_text(encoding="utf-8") for page in draw_database(found, tmp_path / "plots")}
+    assert "products in float16: " in pages["database-dot.html"]
+    assert "each size left out in turn" in pages["database-dot.html"]
+    assert "all collectives within hosts: " in pages["database-all-reduce.html"]
+    assert "each group size left out in turn" in pages["database-all-reduce.html"]
+    assert "fit, 1x4, 2 x 2, f32" in pages["database-all-reduce.html"]

@@ -131,9 +131,9 @@ def _drop(*where):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_set("units", value="ms"), "units is \"ms\", but must be \"SI\""),
+        (_set("units", value="ms"), 'units is "ms", but must be "SI"'),
         (_set("date", value="2024-13-01"), "date is '2024-13-01', but must be a day"),
-        (_set("date", value="May"), "date is \"May\", but must be a day"),
+        (_set("date", value="May"), 'date is "May", but must be a day'),
         (_set("devices", "example", "memory_bytes", value=-1), "memory_bytes is -1, but must be a number above 0"),
         (_drop("devices", "example", "memory_bytes"), "lacks the key 'memory_bytes'"),
         (_set("devices", "example", "speed", value=1), "speed is an unknown key"),
@@ -161,7 +161,8 @@ def test_wrong_figures_are_named(tmp_path, change, said):
 
 
 PARTS = ("kernels", "models")
-TREES = (*PARTS, "shapes", "trees")
+PRODUCTS = (*PARTS, "products")
+TREES = (*PRODUCTS, "shapes", "trees")
 LOG_RATIO = "must be a finite number: a logarithm of a ratio"
 
 
@@ -188,10 +189,15 @@ LOG_RATIO = "must be a finite number: a logarithm of a ratio"
         ((*PARTS, "floors", "relu"), [], "floors.relu is [], but must be a list of seconds, at least one"),
         ((*PARTS, "floors", "relu", 0), -1.0, "floors.relu[0] is -1.0, but must be seconds above 0"),
         ((*PARTS, "streams", "map", "starts", 0), "x", 'starts[0] is "x", but must be a finite number'),
-        ((*PARTS, "tiles", "bmm", "tile_1024"), None, f"tiles.bmm.tile_1024 is null, but {LOG_RATIO}"),
-        ((*PARTS, "tiles", "bmm", "strat"), 0.1, "tiles.bmm.strat is an unknown key; did you mean 'start'"),
-        ((*PARTS, "shapes"), 1, "shapes is 1, but must be an object with offsets and trees, or null"),
-        ((*PARTS, "shapes", "offsets"), {}, "offsets is {}, but must be an object of logarithms of ratios"),
+        ((*PRODUCTS, "tiles", "bmm", "tile_1024"), None, f"tiles.bmm.tile_1024 is null, but {LOG_RATIO}"),
+        ((*PRODUCTS, "tiles", "bmm", "strat"), 0.1, "tiles.bmm.strat is an unknown key; did you mean 'start'"),
+        (PRODUCTS, 1, "products is 1, but must be an object of the models of matrix products, or null"),
+        ((*PRODUCTS, "forms"), [], "forms is [], but must be a list of forms, at least one"),
+        ((*PRODUCTS, "forms", 0, 2), -1, "forms[0][2] is -1, but must be a number of at least 0"),
+        ((*PRODUCTS, "tiles"), {}, "tiles is {}, but must be an object of models of tiles by kind of product"),
+        ((*PRODUCTS, "shapes", "of_gpu"), 1, "of_gpu is 1, but must be true or false"),
+        ((*PRODUCTS, "shapes", "offsets"), {}, "offsets is {}, but must be an object of lists of GPUs' figures"),
+        ((*PRODUCTS, "shapes", "offsets", "bmm"), [], "offsets.bmm is [], but must be a list of the figures of GPUs"),
         ((*TREES, "roots", 0), 0.5, "trees.roots[0] is 0.5, but must be a whole number of at least 0"),
         ((*TREES, "left", 5), -1, "trees.left[5] is -1, but must be a whole number of at least 0"),
         (("layers", "shared"), [], "layers.shared is [], but must be an object"),
@@ -218,7 +224,8 @@ def test_wrong_values_in_models_are_named_with_their_line(tmp_path, where, value
     [
         (*PARTS, "floors"),
         (*PARTS, "streams", "rows", "of_length"),
-        (*PARTS, "tiles", "linear", "overlap"),
+        (*PRODUCTS, "tiles", "linear", "overlap"),
+        (*PRODUCTS, "shapes"),
         (*TREES, "threshold"),
         ("kernels", "common_variance"),
         ("layers", "shared", "floor_s"),
@@ -243,8 +250,6 @@ def named_line(path, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_set(*PARTS, "tiles", value={}), "models has 0 kinds of tiles and some shapes, but must have both"),
-        (_drop(*PARTS, "shapes"), "models has 2 kinds of tiles and no shapes, but must have both, or"),
         (_set(*PARTS, "streams", "map", "shares", value=[]), "shares has 0 numbers, but must have 1, for relu"),
         (_set(*TREES, "feature", 0, value=99), "kernels is no fitted model: trees.feature[0] is 99, but must be"),
         (_set(*TREES, "right", 0, value=10**9), "trees.right[0] is 1000000000, but must be from 0 to"),
@@ -253,7 +258,7 @@ def named_line(path, said):
         (_set(*TREES, "threshold", value=[0.5]), "trees.threshold has 1 numbers, but must have"),
         (_set("within", "values", value=[1.0]), "within is no fitted model: values has 1 numbers, but must have"),
         (_set("products", "example", "float32", "most_flop", value=1.0), "curve of products: least_flop is"),
-        (_set("products", "other", value={}), "products are of 'other', which has no data sheet"),
+        (_set("products", "other", value={}), "products are of 'other', which has neither a data sheet"),
         (_drop("within"), "has collectives across hosts, but none within"),
         (lambda data: [data.pop(part) for part in ("sheets", "products")], "has kernels, but no data sheet"),
     ],
@@ -264,16 +269,14 @@ def test_models_whose_parts_do_not_fit_are_named(tmp_path, change, said):
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("without", [_set("shapes", value=None), _drop("shapes")])
-def test_models_may_be_without_products_and_whole_numbers_may_have_a_point(tmp_path, without):
+def test_models_may_be_without_products_and_whole_numbers_may_have_a_point(tmp_path):
     def change(data):
-        data["kernels"]["models"]["tiles"] = {}
-        without(data["kernels"]["models"])
+        data["kernels"]["models"]["products"] = None
         data["within"]["sizes"] = [2.0, 4, 8.0]
 
     after = read_calibration(changed(tmp_path, change, fitted()))
     assert after.within.sizes == fitted().within.sizes == (2, 4, 8)
-    assert after.kernels.state()["models"]["shapes"] is None
+    assert after.kernels.state()["models"]["products"] is None
 
 
 def test_measured_figures_take_the_place_of_the_clusters():

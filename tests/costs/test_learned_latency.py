@@ -158,3 +158,27 @@ def test_power_limits_the_rate():
     assert sheets["made-up"].sustained_flop_per_s == 8e12
     with pytest.raises(ValueError, match=r"made-up: num_sm is 0"):
         data_sheets({"made-up": {**figures, "num_sm": 0}})
+
+
+def test_products_of_a_generation_are_alike():
+    sizes = ("small", "large", "example")
+    sheets = {
+        f"{size} {process}": dataclasses.replace(SHEETS[size], process_nm=process, power_w=1e4)
+        for size in sizes
+        for process in (16.0, 7.0, None)
+    }
+    slower = {"16.0": 3.0, "7.0": 1.0}
+    seen = pd.concat([
+        kernel_rows(f"{size} {process}", sheets, 200, 3, products=times)
+        for size in sizes[:2]
+        for process, times in slower.items()
+    ])  # fmt: skip
+    model = KernelModel().fit(Kernels.of(seen, sheets), seen["latency_s"])
+    asked = kernel_rows("example None", sheets, 100, 4).query("op == 'bmm'")
+    found = {
+        process: np.median(model.predict(Kernels.of(asked.assign(gpu=f"example {process}"), sheets)).mean)
+        for process in ("16.0", "7.0", "None")
+    }
+    # Tiles, which know nothing of generations, count as well: not all of the 3 times is found.
+    assert found["16.0"] / found["7.0"] > 1.5
+    assert found["7.0"] < found["None"] < found["16.0"]

@@ -35,6 +35,8 @@ class FittedCollectives:
 
     Attributes:
         outliers: indices of the measured rows that a first fit found far off all others; the final fit leaves them out.
+        left_out_errors: log(measured / predicted) of each row but the outliers, by a fit without its group; of one
+            group alone by the fit itself.
     """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
@@ -60,6 +62,7 @@ class FittedCollectives:
         self._curve = _Curve().fit(rows, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
         errors = left_out_errors(lambda some, seconds: _Curve().fit(some, seconds), rows, measured, fold, self._curve)
+        self.left_out_errors = errors
         seen = np.zeros(len(rows), dtype=np.bool_)
         for out in (fold == held for held in np.unique(fold)):
             seen[out] = out.all() or np.isin(rows.size[out], rows.size[~out])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -9,15 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu.costs.latency._floors import Floors
 from alpa_dejavu.costs.latency._kernels import Array, Kernels
+from alpa_dejavu.costs.latency._product_models import FORMS, Form, ProductModels, weights_of_forms
 from alpa_dejavu.costs.latency._streams import Streams
-from alpa_dejavu.costs.latency._tiles import Tiles
-from alpa_dejavu.costs.latency._trees import ShapeTrees, roofline_of_tiles
-from alpa_dejavu.costs.left_out_errors import Seconds, interval_ends, left_out_errors
+from alpa_dejavu.costs.latency._trees import roofline_of_tiles
+from alpa_dejavu.costs.left_out_errors import Seconds, interval_ends
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.fitted_format import KernelPartsData, KernelsData
 
-_FOLDS = 4
+_FOLDS = 5
 
 
 @final
@@ -25,12 +26,17 @@ class KernelModel:
     """A fitted latency model of GPU kernels: products by tiles in waves and by trees, all others by their memory
     traffic.
 
-    The two predictions of a product are averaged in logarithms. The 90 % interval is conformal: quantiles of the errors
-    on groups (GPUs, or kinds of kernels) that an inner fit had left out, by class of kernel and by whether the launch
-    or the work decides its seconds.
+    The two predictions of a product are averaged in logarithms, in forms that weigh by how they do on groups (GPUs, or
+    kinds of kernels) that an inner fit had left out. The 90 % interval is conformal: quantiles of the errors on groups
+    that were left out, by class of kernel and by whether the launch or the work decides its seconds. Neither the fit
+    nor the weights of the forms that an error is of had seen its group.
 
     Attributes:
         left_out_errors: log(measured / predicted) of each kernel that it was fitted to, by a fit without its group.
+
+    References:
+        Varma and Simon, Bias in error estimation when using cross-validation for model selection, BMC Bioinformatics
+        7:91, 2006.
     """
 
     def fit(self, kernels: Kernels, seconds: ArrayLike, groups: ArrayLike | None = None) -> KernelModel:
@@ -44,9 +50,9 @@ class KernelModel:
         if measured.shape != (len(kernels),) or not (np.isfinite(measured) & (measured > 0)).all():
             raise ValueError(f"kernels: seconds must be {len(kernels)} finite numbers above zero; leave out what isn't")
         labels = kernels.gpu if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-        self._point = _Point().fit(kernels, measured)
         fold = labels % min(_FOLDS, len(np.unique(labels)))
-        errors = left_out_errors(lambda some, seconds: _Point().fit(some, seconds), kernels, measured, fold)
+        weights, errors = _weights_and_errors(kernels, measured, fold)
+        self._point = _Point(weights).fit(kernels, measured)
         self.left_out_errors = errors
         regime = self._regime(kernels, self._point.log_seconds(kernels))
         self._ends = {name: interval_ends(errors[regime == name]) for name in np.unique(regime).tolist()}
@@ -116,6 +122,26 @@ class KernelModel:
         return np.char.add(kernels.kind, np.where(short, " launch", " work"))
 
 
+def _weights_and_errors(kernels: Kernels, seconds: Array, fold: NDArray[np.int64]) -> tuple[dict[Form, float], Array]:
+    """Returns the weights of the forms by their errors on folds left out, and each kernel's error, left out, by the
+    weights that are found without its fold.
+    """
+    folds, product = np.unique(fold).tolist(), kernels.kind == "product"
+    by_form, losses = np.zeros((len(kernels), len(FORMS))), {}
+    if len(folds) > 1:
+        for held in folds:
+            out = fold == held
+            inner = _Point(dict.fromkeys(FORMS, 1 / len(FORMS))).fit(kernels.take(~out), seconds[~out])
+            by_form[out] = np.log(seconds[out])[:, None] - inner.by_form(kernels.take(out))
+            if (out & product).any():
+                losses[held] = np.abs(by_form[out & product]).mean(axis=0)
+    errors = np.zeros(len(kernels))
+    for held in folds:
+        without = weights_of_forms([loss for other, loss in losses.items() if other != held])
+        errors[fold == held] = by_form[fold == held] @ np.array([without.get(form, 0.0) for form in FORMS])
+    return weights_of_forms(list(losses.values())), errors
+
+
 def _common(errors: Array, labels: NDArray[np.int64]) -> float:
     """The share of errors' variance (around zero) that is common to a group."""
     whole = float((errors**2).mean())
@@ -127,64 +153,59 @@ def _common(errors: Array, labels: NDArray[np.int64]) -> float:
 class _Point:
     """The models of all classes, without an interval. Of a class that it wasn't fitted on it knows the roofline."""
 
+    def __init__(self, weights: Mapping[Form, float]) -> None:
+        self._weights = dict(weights)
+
     def fit(self, kernels: Kernels, seconds: Array) -> _Point:
         self.floors = Floors.fit(kernels, seconds)
         self.ops = sorted(set(kernels.op.tolist()))
-        self._streams, self._tiles = {}, {}
+        self._streams = {}
         kind = kernels.kind
         for name in ("map", "rows"):
             chosen = kind == name
             if chosen.any():
                 self._streams[name] = Streams().fit(kernels.take(chosen), seconds[chosen], self.floors)
         products = kind == "product"
-        for op in np.unique(kernels.op[products]).tolist():
-            chosen = kernels.op == op
-            self._tiles[op] = Tiles().fit(kernels.take(chosen), seconds[chosen], self.floors)
-        self._trees = ShapeTrees().fit(kernels.take(products), seconds[products]) if products.any() else None
+        self._products = None
+        if products.any():
+            self._products = ProductModels(self._weights).fit(kernels.take(products), seconds[products], self.floors)
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
-        result = np.zeros(len(kernels))
+        return self.by_form(kernels) @ np.array(list(self._weights.values()))
+
+    def by_form(self, kernels: Kernels) -> Array:
+        """By each form of products, which are all the same for other kernels, shape (kernels, forms)."""
+        result = np.zeros((len(kernels), len(self._weights)))
         kind = kernels.kind
         for name in np.unique(kind).tolist():
             chosen = kind == name
             part = kernels.take(chosen)
-            if name == "product":
-                result[chosen] = self._products(part)
-                continue
-            known = self._streams.get(name) or next(iter(self._streams.values()), None)
-            result[chosen] = np.log(self.floors.other + part.traffic_s) if known is None else known.log_seconds(part)
+            if name == "product" and self._products is not None:
+                result[chosen] = self._products.by_form(part)
+            else:
+                result[chosen] = self._streamed(name, part)[:, None]
         return result
+
+    def _streamed(self, name: str, kernels: Kernels) -> Array:
+        if name == "product":
+            return roofline_of_tiles(kernels)
+        known = self._streams.get(name) or next(iter(self._streams.values()), None)
+        return np.log(self.floors.other + kernels.traffic_s) if known is None else known.log_seconds(kernels)
 
     def state(self) -> KernelPartsData:
         return {
             "ops": self.ops,
             "floors": self.floors.state(),
             "streams": {name: each.state() for name, each in self._streams.items()},
-            "tiles": {op: each.state() for op, each in self._tiles.items()},
-            "shapes": None if self._trees is None else self._trees.state(),
+            "products": None if self._products is None else self._products.state(),
         }
 
     @classmethod
     def of_state(cls, state: KernelPartsData) -> _Point:
-        made = cls()
-        made.ops, made.floors = list(state["ops"]), Floors.of_state(state["floors"])
+        products, floors = state["products"], Floors.of_state(state["floors"])
+        found = None if products is None else ProductModels.of_state(products, floors)
+        made = cls(weights_of_forms([]) if found is None else found.weights)
+        made.ops, made.floors, made._products = list(state["ops"]), floors, found
         made._streams = {name: Streams.of_state(each, made.floors) for name, each in state["streams"].items()}
-        made._tiles = {op: Tiles.of_state(each, made.floors) for op, each in state["tiles"].items()}
-        shapes = state.get("shapes")
-        made._trees = None if shapes is None else ShapeTrees.of_state(shapes)
-        if (made._trees is None) == bool(made._tiles):
-            found = f"{len(made._tiles)} kinds of tiles and {'no' if shapes is None else 'some'} shapes"
-            raise ValueError(f"models has {found}, but must have both, or neither")
         return made
-
-    def _products(self, kernels: Kernels) -> Array:
-        if self._trees is None:
-            return roofline_of_tiles(kernels)
-        result = np.zeros(len(kernels))
-        for op in np.unique(kernels.op).tolist():
-            chosen = kernels.op == op
-            part = kernels.take(chosen)
-            tiles = [self._tiles[op]] if op in self._tiles else list(self._tiles.values())
-            result[chosen] = np.mean([each.log_seconds(part) for each in tiles], axis=0)
-        return (result + self._trees.log_seconds(kernels)) / 2

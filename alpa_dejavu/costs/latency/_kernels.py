@@ -60,7 +60,8 @@ class Kernels:
     """A table of GPU kernels, with their sizes and the data sheets of their GPUs, as columns of shape (kernels,).
 
     A product is `batch` times (m, k) by (k, n); all others go over `batch` rows of length n. `gpu` is the number of a
-    kernel's GPU; `rate` and the columns after it are from that GPU's data sheet.
+    kernel's GPU; `rate` and the columns after it are from that GPU's data sheet. `process_nm` is 0 where the size of
+    the transistors isn't known.
     """
 
     op: NDArray[np.str_]
@@ -74,6 +75,7 @@ class Kernels:
     bandwidth: Array
     num_sm: Array
     l2_bytes: Array
+    process_nm: Array
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> Kernels:
@@ -95,7 +97,7 @@ class Kernels:
         of_gpu = [sheets[name] for name in known]
 
         def sheet(field: str) -> Array:
-            return np.array([getattr(each, field) for each in of_gpu], dtype=np.float64)[gpu]
+            return np.array([getattr(each, field) or 0 for each in of_gpu], dtype=np.float64)[gpu]
 
         return cls(
             op=np.array([str(op) for op in columns["op"]], dtype=np.str_),
@@ -106,6 +108,7 @@ class Kernels:
             bandwidth=sheet("memory_bytes_per_s"),
             num_sm=sheet("num_sm"),
             l2_bytes=sheet("l2_cache_bytes"),
+            process_nm=sheet("process_nm"),
         )
 
     def take(self, index: Any) -> Kernels:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.costs.latency._analytic import roofline_parts
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.costs.latency._products import ProductCurve
 from alpa_dejavu.problem import Device, Operators
 
 _UNMEASURED = math.log(2) / 1.6449
@@ -31,15 +32,21 @@ class MeasuredRoofline(LatencyModel):
         own: the standard deviation of the logarithm by which an operator is off the roofline, however well the figures
             are known.
         spread_from: where the spread comes from, in a few words.
+        products: by the name of a device, then of a dtype: how the seconds of matrix products measured on the device
+            differ from those of their operations at the device's rate.
     """
 
     spread: Mapping[str, Mapping[str, float]]
     own: float
     spread_from: str
+    products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
 
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Returns the roofline's seconds of each operator on a device, and their standard deviation (spread)."""
         work_s, traffic_s, start_s, strided_s = roofline_parts(operators, device)
+        for dtype, curve in self.products.get(device.name, {}).items():
+            chosen = operators.is_product & (operators.dtype == dtype)
+            work_s[chosen] *= curve.factor(np.maximum(operators.flop[chosen], 1.0))
         bound_s = np.maximum(work_s, traffic_s)
         once_s = bound_s + start_s + strided_s
         memory, start = (self.figure_spread(device, name) for name in ("memory_bytes_per_s", "kernel_s"))

@@ -138,6 +138,7 @@ def _undivided(shapes: Sequence[_Shape], device: Device, sheet: DataSheet) -> tu
         bandwidth=sheet.memory_bytes_per_s * narrower,
         num_sm=sheet.num_sm * same,
         l2_bytes=sheet.l2_cache_bytes * narrower,
+        process_nm=(sheet.process_nm or 0) * same,
     )
     return kernels, column("flop")
 

@@ -50,6 +50,17 @@ class ProductCurve:
         bend, slope, level = np.polyfit(np.log10(flop / _CENTRE_FLOP), np.log(ratio), 2).tolist()
         return cls(level, slope, bend, float(flop.min()), float(flop.max()))
 
+    @classmethod
+    def left_out_errors(cls, flop: Array, ratio: Array) -> Array:
+        """Returns for each of at least four products the logarithm of its ratio over what a curve says that is fitted
+        to all others.
+        """
+        found = np.zeros(len(flop))
+        for n in range(len(flop)):
+            others = np.arange(len(flop)) != n
+            found[n] = np.log(ratio[n] / cls.fit(flop[others], ratio[others]).factor(flop[n : n + 1])[0])
+        return found
+
     def factor(self, flop: Array) -> Array:
         """Returns the factor by which predicted seconds of products of so many FLOP are multiplied."""
         x = np.log10(np.clip(flop, self.least_flop, self.most_flop) / _CENTRE_FLOP)
