@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from alpa_dejavu.cli.files import OUTPUT
+from alpa_dejavu.costs.runtime import runtime_names
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +47,11 @@ HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 """A file of past runs, which may not be there yet."""
 calibration_option = click.option(
     "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
+)
+runtime_option = click.option(
+    "--runtime",
+    type=click.Choice(runtime_names()),
+    help="The training framework that runs the plan; the default is alpa, or what the given plan is for.",
 )
 memory_margin_option = click.option(
     "--memory-margin",

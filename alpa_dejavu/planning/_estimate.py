@@ -9,6 +9,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning._given import GivenStage, GivenStages
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
@@ -29,6 +30,7 @@ def estimate(
     batch: int | None = None,
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
+    runtime: str | RuntimeProfile = ALPA,
 ) -> PlanningResult:
     """Returns the plan that given stages make, costed as if the planner had made it; a stage may exceed the memory.
 
@@ -41,6 +43,7 @@ def estimate(
         batch: samples of a step.
         latency: a latency model or its name.
         communication: a communication model or its name.
+        runtime: a runtime profile or its name: the training framework that runs the plan.
 
     Raises:
         ValueError: stages that don't cover the layers one after the other, or name hosts that the cluster hasn't, or
@@ -49,7 +52,7 @@ def estimate(
     """
     task = PlanningTask(
         source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
-        prices=Prices(cluster, CostModels.named(latency, communication)),
+        prices=Prices(cluster, CostModels.named(latency, communication, runtime)),
         batch=batch,
         layers=(model.num_layers,),
         micro_batches=(run.num_micro_batches,),
@@ -58,4 +61,3 @@ def estimate(
         margin=COUNTED,
     )
     return plan(task, annotations=())
-

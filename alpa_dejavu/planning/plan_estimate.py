@@ -13,6 +13,7 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
@@ -39,6 +40,7 @@ class PlanEstimator:
             the calibration's, or without one "alpha-beta".
         calibration: a bundled calibration's name, a file's path, or a `Calibration`; None: the plan's, if it is a
             bundled one, and neither a cluster nor a latency or communication model is given.
+        runtime: a runtime profile or its name; None: the plan's.
         cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
@@ -61,6 +63,7 @@ class PlanEstimator:
         calibration: str | os.PathLike[str] | Calibration | None = None,
         cache: str | os.PathLike[str] | Literal[False] | None = None,
         *,
+        runtime: str | RuntimeProfile | None = None,
         trust_model: bool = False,
     ) -> None:
         if plan.batch is None:
@@ -73,7 +76,7 @@ class PlanEstimator:
             calibration = by.calibration
         if communication == "auto" and by.communication in (("links",) if calibration else ("links", "free")):
             communication = by.communication
-        self.prices = prices(given, calibration, latency, communication)
+        self.prices = prices(given, calibration, latency, communication, by.runtime if runtime is None else runtime)
         self.cluster = self.prices.cluster
         self._clock = Clock()
         micro_batch = plan.batch // plan.num_micro_batches
@@ -103,6 +106,7 @@ class PlanEstimator:
             batch=plan.batch,
             latency=self.prices.models.latency,
             communication=self.prices.models.communication,
+            runtime=self.prices.models.runtime,
         )
         self._source.keep()
         known = dataclasses.replace(
@@ -134,7 +138,7 @@ class PlanEstimator:
             yield "the plan doesn't say which models and calibration it was priced by; they may be others than here"
             return
         by = self.prices.named()
-        for what in ("latency", "communication", "calibration"):
+        for what in ("latency", "communication", "calibration", "runtime"):
             then, now = getattr(plan.priced_by, what), getattr(by, what)
             if then != now:
                 yield f"the plan's {what} was {then or 'not known'}, this estimate's is {now or 'none'}"

@@ -63,7 +63,7 @@ def estimates(monkeypatch):
     asked = []
 
     class Fake:
-        def __init__(self, plan, model, cluster, calibration=None, cache=None, trust_model=False):
+        def __init__(self, plan, model, cluster, calibration=None, runtime=None, cache=None, trust_model=False):
             asked.append((plan, model, cluster))
 
         def estimate(self, plan):
