@@ -2,7 +2,7 @@
 
 In: the layers of a model, a cluster, and the models that predict latency and communication (`CostModels`).
 Out: a `CostTable`, which has the seconds and bytes of every range of layers on every submesh with every config.
-`latency/` predicts operators, `communication/` collectives, and `iteration/` corrects the sum of a whole step.
+`latency/` predicts operators, `communication/` collectives, and a `RuntimeProfile` says what a training framework adds.
 """
 
 from __future__ import annotations

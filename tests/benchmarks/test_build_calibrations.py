@@ -13,11 +13,11 @@ import build_calibrations
 from alpa_dejavu.calibration import bundled, read_calibration
 from alpa_dejavu.calibration._calibration_text import calibration_text
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
-from alpa_dejavu.costs.iteration import Fitted
 from alpa_dejavu.costs.latency.learned import DataSheet, KernelModel, Kernels
 from bundles._devices import BUNDLES
 from bundles._parts import Part
 from bundles._peaks import Peaks
+from fitting import Fitted
 from trials._trial_set import Predicted
 
 FIGURES = {
