@@ -65,6 +65,8 @@ def parts_of(task: Task, pipeline: Pipeline) -> dict[str, Array]:
         fixed = device.dispatch_s, device.dispatch_s, device.step_s
         alone = [[computed[n, layer, layer] - fixed[n] for layer in numbers] for n in range(len(_PHASES))]
         started = [[launches(division.operators(phase)[layer]) for layer in numbers] for phase in _PHASES]
+        if stage.config.remat == "layer":
+            _forward_again(alone, started)
         alike, counts = np.unique(rounded(np.array([*alone, *started])), axis=1, return_counts=True)
         layers.append((alike, counts))
         rest.append(
@@ -90,6 +92,19 @@ def parts_of(task: Task, pipeline: Pipeline) -> dict[str, Array]:
     }
 
 
+def _forward_again(alone: list[list[float]], started: list[list[float]]) -> None:
+    """Adds to what layers compute and launch their forward passes in the backward pass, each as a layer of its own."""
+    for rows in (alone, started):
+        forward, backward, update = rows
+        again, nothing = list(forward), [0.0] * len(forward)
+        forward += nothing
+        backward += again
+        update += nothing
+    layers = len(alone[0]) // 2
+    for n in range(layers):
+        alone[1][n] -= alone[1][layers + n]
+
+
 def _at_a_time(pipeline: Pipeline) -> dict[tuple[int, int], int]:
     """Between each two hosts how many devices send at a time: each tensor-parallel one sends all of what crosses."""
     found: dict[tuple[int, int], int] = {}
@@ -103,7 +118,9 @@ def _collectives(division: Division, stage: PlacedStage, phase: str) -> float:
     """How many collectives a stage does in a pass of a micro-batch."""
     sizes = stage.config.data_parallel, stage.config.tensor_parallel
     layers = range(stage.first, stage.last + 1)
-    return float(sum(one.counts.sum() for n in layers for one in division.exchanges(n, phase) if sizes[one.axis] > 1))
+    phases = _PASSES if phase == "backward" and stage.config.remat == "layer" else (phase,)
+    exchanges = (one for each in phases for n in layers for one in division.exchanges(n, each))
+    return float(sum(one.counts.sum() for one in exchanges if sizes[one.axis] > 1))
 
 
 def steps_s(runtime: RuntimeProfile, rows: Rows, off: Array | None = None, layers_off: Array | None = None) -> Array:

@@ -38,7 +38,7 @@ class PipelineTrials:
         """Learns both, and their spread from (model, nodes) that are left out."""
         self._folder = context.folder
         self._time = RuntimeTrials(described, _group, _DEVIATIONS).fit(rows, context)
-        self.fitted = self._time.fitted
+        self.model = self._time.fitted
         peaks = rows[rows[MEASURED_BYTES] > 0].reset_index(drop=True)
         known, groups = kept(peaks, context.folder), _group(peaks).tolist()
         self.memory = fit(PeakMemory(), known, peaks[MEASURED_BYTES].to_numpy(float), groups, floor=NOISE_FLOOR)

@@ -12,9 +12,10 @@ import pandas as pd
 from alpa_dejavu.calibration import bundled, prices
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.strategies import Task
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, ranks
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
+from alpa_dejavu.problem import Link
 from fitting import Array, Deviation
-from trials._folder import Folder, UnreadableError, measured
+from trials._folder import Folder, measured
 from trials._gpt import GPT
 from trials._step_trials import RuntimeTrials, log_columns
 from trials._steps import columns, parts_of
@@ -24,7 +25,7 @@ _NUMBERS = ("global_batch", "micro_batch", "hidden", "heads", "layers", "seq_len
 _VOCABULARY = 51200
 _FLOP_PER_S, _MEMORY_BYTES_PER_S = 312e12, 2.039e12
 """Of an A100-SXM4-80GB, by its data sheet; the largest models of the set don't fit the one with 40 GB."""
-_MACHINE, _CALIBRATION = "dgx-a100", "a100"
+_MACHINE, _CALIBRATION, _BETWEEN_HOSTS_BYTES_PER_S = "dgx-a100", "a100", 800e9 / 8
 
 _DEVIATIONS = (Deviation("passes", {"log_hidden": 1.0, "log_tp": 0.7, "log_micro_batch": 0.7}, 0.1, 0.05),)
 
@@ -53,21 +54,27 @@ def _parts(row: tuple[int, ...], own_collectives: bool) -> dict[str, Array]:
 
 
 def trial(row: tuple[int, ...], own_collectives: bool = True) -> tuple[Task, Pipeline]:
-    """Ranks go through tensor, then data, then pipeline parallelism; embedding and head are on the first and last."""
+    """A row as the planner takes it.
+
+    Ranks go through tensor, then data, then pipeline parallelism; embedding and head are on the first and last stage.
+    Where a stage doesn't fit its devices' memory, all layers are computed again in the backward pass.
+    """
     of = dict(zip(_NUMBERS, row, strict=True))
     wide, pp, samples = of["tp"] * of["dp"], of["pp"], of["micro_batch"] * of["dp"]
-    if of["layers"] % pp:
-        raise UnreadableError(f"vtrain-a100: {pp} stages don't divide {of['layers']} layers; mend or remove the row")
     task = _task(of["hidden"], of["heads"], of["layers"], of["seq_len"], samples, -(-wide * pp // 8), own_collectives)
-    hosts, each = ranks(task.cluster, range(len(task.cluster.hosts))), of["layers"] // pp
-    stages = tuple(
-        PlacedStage(
-            1 + n * each if n else 0, (n + 1) * each + (n == pp - 1), hosts[n * wide : (n + 1) * wide],
-            config_of(of["dp"], of["tp"]),
+    hosts = ranks(task.cluster, range(len(task.cluster.hosts)))
+    micro_batches = max(of["global_batch"] // samples, 1)
+
+    def pipeline(remat: str) -> Pipeline:
+        config = dataclasses.replace(config_of(of["dp"], of["tp"]), remat=remat)
+        stages = tuple(
+            PlacedStage(first + (n > 0), last + 1 + (n == pp - 1), hosts[n * wide : (n + 1) * wide], config)
+            for n, (first, last) in enumerate(equal_layers(of["layers"], pp))
         )
-        for n in range(pp)
-    )  # fmt: skip
-    return task, Pipeline(stages, samples, max(of["global_batch"] // samples, 1))
+        return Pipeline(stages, samples, micro_batches)
+
+    plain = pipeline("none")
+    return task, plain if task.fits(plain) else pipeline("layer")
 
 
 @functools.lru_cache(maxsize=64)
@@ -76,7 +83,12 @@ def _task(hidden: int, heads: int, blocks: int, sequence: int, samples: int, hos
     known = bundled(_CALIBRATION)
     if not own_collectives:
         known = dataclasses.replace(known, within=None, across=None)
-    priced = prices(named_cluster(_MACHINE, hosts), known, "auto", "auto")
+    cluster = named_cluster(_MACHINE, hosts)
+    links = tuple(
+        tuple(link if a == b else Link(link.latency_s, _BETWEEN_HOSTS_BYTES_PER_S) for b, link in enumerate(row))
+        for a, row in enumerate(cluster.links)
+    )
+    priced = prices(dataclasses.replace(cluster, links=links), known, "auto", "auto")
     return Task(model, samples, priced.cluster, samples, priced.models)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.cost_models import CostModels
-from alpa_dejavu.costs.runtime import RuntimeProfile
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning.strategies import Task, as_planned
 from alpa_dejavu.planning.strategies._base import StrategyPlan
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
@@ -40,6 +40,17 @@ def test_columns_under_a_runtime_take_as_long_as_the_planner_says():
             task.model, task.samples, task.cluster, task.batch, dataclasses.replace(task.models, runtime=RUNTIME)
         )
         assert seconds == pytest.approx(under.step_s(pipeline), rel=1e-9)
+
+
+def test_columns_of_layers_that_are_computed_again_are_the_planners_too():
+    model, cluster = GPT(256, 4, 4, 128, 512).model(), example_cluster(1)
+    neutral, under = (Task(model, 1, cluster, 4, CostModels.named(runtime=each)) for each in (ALPA, RUNTIME))
+    config = dataclasses.replace(config_of(1, 2), remat="layer")
+    pipeline = Pipeline((PlacedStage(0, 5, (0, 0), config),), 1, 4)
+    found = steps_s(RUNTIME, columns([parts_of(neutral, pipeline)]))[0]
+    assert found == pytest.approx(under.step_s(pipeline), rel=1e-9)
+    plain = Pipeline((PlacedStage(0, 5, (0, 0), config_of(1, 2)),), 1, 4)
+    assert found > under.step_s(plain)
 
 
 def test_a_trial_is_a_plan_on_a_cluster_with_the_same_step():
