@@ -45,7 +45,7 @@ _HOSTS = {"g4dn": ("t4", 50e9 / 8, 50e9 / 8), "p3": ("v100", 170e9 / 8, 10e9 / 8
 """Device, and bytes per second within the host and to others."""
 _CLUSTERS = {"homogeneous": ("g4dn",) * 4, "het_model": ("p3",) * 4, "het_cluster": ("p3",) * 3 + ("g4dn",)}
 
-_DEVIATIONS = (Deviation("step", {"source": 1e-3, "log_tp": 1.0, "log_dp": 1.0, "log_micro_batch": 1.0}, 0.1, 0.02),)
+_DEVIATIONS = (Deviation("step", {"source": 1e-3, "log_tp": 1.0, "log_pp": 1.4, "log_micro_batch": 1.0}, 0.15, 0.03),)
 
 _division, _groups = labels("tp", "dp"), labels("cluster", "tp", "dp")
 
@@ -76,7 +76,7 @@ def described(rows: pd.DataFrame, folder: Folder) -> dict[str, Array]:
     source = np.array([list(_CLUSTERS).index(cluster) for cluster in rows["cluster"]], dtype=np.float64)
     return (
         columns(steps)
-        | log_columns(rows, "tp", "dp", "micro_batch")
+        | log_columns(rows, "tp", "pp", "micro_batch")
         | {"source": source, "layers_from": np.full(len(rows), 0.0)}
     )
 

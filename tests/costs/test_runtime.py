@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
+import json
 
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.cost_models import CostModels
-from alpa_dejavu.costs.runtime import ALPA, BOUNDS, RuntimeProfile, launches, runtime_names, runtime_profile
+from alpa_dejavu.costs.runtime import ALPA, BOUNDS, FILE, RuntimeProfile, launches, runtime_names, runtime_profile
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.strategies import Megatron
@@ -115,6 +116,13 @@ def test_bundled_profiles_are_found_by_name_and_others_are_refused():
     assert all(runtime_profile(name).name == name for name in runtime_names())
     with pytest.raises(ValueError, match=r"runtime is 'jaxpp', but must be one of 'alpa', .*'megatron'"):
         runtime_profile("jaxpp")
+
+
+def test_bundled_profiles_have_all_figures_their_origin_and_an_error():
+    for name, entry in json.loads(FILE.read_text())["runtimes"].items():
+        assert set(entry["figures"]) == set(BOUNDS), name
+        assert entry["origin"]
+        assert 0 < entry["held_out"]["mape"] < 0.2
 
 
 def test_a_strategy_is_priced_under_the_runtime():
