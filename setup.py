@@ -33,7 +33,13 @@ setup(
     packages=find_packages(include=["alpa_dejavu", "alpa_dejavu.*"]),
     package_data={
         "alpa_dejavu": [
-            "py.typed", "clusters/*.json", "schemas/*.json", "calibration/data/*.json", "report/page.*", "report/*.js",
+            "py.typed",
+            "clusters/*.json",
+            "schemas/*.json",
+            "calibration/data/*.json",
+            "costs/*.json",
+            "report/page.*",
+            "report/*.js",
         ]
     },
     python_requires=">=3.10,<3.13",
@@ -57,7 +63,13 @@ setup(
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
         "dev": [
-            "pytest", "pytest-xdist", "hypothesis", "import-linter>=2.1", "ruff", "mypy", "types-protobuf",
+            "pytest",
+            "pytest-xdist",
+            "hypothesis",
+            "import-linter>=2.1",
+            "ruff",
+            "mypy",
+            "types-protobuf",
             "types-tqdm",
         ],
     },

@@ -88,17 +88,17 @@ def _fits(bundle: Bundle, fitted: Mapping[str, Part]) -> tuple[Fit, ...]:
     fits = [fitted["kernels"].fit_of([bundle.kernels or ""])]
     if bundle.layers:
         fits.append(fitted["layers"].fit_of(bundle.layers))
-    named = [name for name in (bundle.within, bundle.across, *bundle.iterations) if name is not None]
+    named = [name for name in (bundle.within, bundle.across) if name is not None]
     fits += [fitted[name].fit_of(fitted[name].device.tolist()) for name in named]
     return (*fits, *(peaks.fit_of(origin, left_out) for origin, left_out, peaks in _peaks(bundle, fitted)))
 
 
 def _peaks(bundle: Bundle, fitted: Mapping[str, Part]) -> list[tuple[str, str, Peaks]]:
-    """Of memory: the measurements, what was left out in turn, and the peaks, of each part with iterations that has any.
+    """Of memory: the measurements, what was left out in turn, and the peaks, where there are any.
 
     Peaks of Alpa's cost model are none: they reproduce a model, and no device was there.
     """
-    parts_of = [fitted[name] for name in bundle.iterations]
+    parts_of = [] if bundle.peaks is None else [fitted[bundle.peaks]]
     return [(part.origin, part.left_out, part.peaks) for part in parts_of if part.peaks is not None]
 
 
@@ -110,8 +110,6 @@ def _missing(bundle: Bundle, fitted: Mapping[str, Part]) -> list[str]:
         found.append("collectives: none was measured; all go by the alpha-beta model and the cluster's links")
     elif bundle.across is None:
         found.append("collectives across hosts: none was measured; they go by the alpha-beta model")
-    if not bundle.iterations:
-        found.append("iterations: none was measured on it")
     for _, _, peaks in _peaks(bundle, fitted):
         found.append(peaks.note)
     return [*found, bundle.note] if bundle.note else found

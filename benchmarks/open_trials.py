@@ -100,7 +100,27 @@ def _tables(result: dict[str, Any]) -> list[Table | str]:
     all_sets = [{"key": key, **each} for key, each in result["sets"].items()]
     lines.append(Table.of(all_sets, {"set": "{key}", "ours": lambda row: _percent(row["mape"]), **others}))
     pooled = _percent(result["coverage_pooled"])
+    if steps := _of_steps(result):
+        lines.insert(1, steps)
     return [*lines, f"coverage of all rows: {pooled}; absent: {', '.join(result['absent']) or 'none'}"]
+
+
+def _of_steps(result: dict[str, Any]) -> Table | None:
+    """Whole steps: with rows left out, with the whole cluster left out, and by the plain sum of measured parts."""
+    rows = [{"key": key, **each} for key, each in result["sets"].items() if "plain" in each]
+    columns: dict[str, Any] = {"steps": "{key}"}
+    ways = {
+        "rows": lambda row: row,
+        "cluster": lambda row: row.get("cluster_left_out", {}),
+        "plain": lambda row: row["plain"],
+    }
+    for way, of in ways.items():
+        for name in ("mape", "spearman", "subset_regret", "coverage_90"):
+            if way != "plain" or name != "coverage_90":
+                columns[f"{way}: {name}"] = lambda row, of=of, name=name: _percent(of(row).get(name))
+    columns["plain's 95 %"] = lambda row: "-".join(map(_percent, row["plain"]["mape_interval"]))
+    columns["cluster is no worse"] = lambda row: row.get("cluster_left_out", {}).get("at_most_the_plain_sum", "")
+    return Table.of(rows, columns) if rows else None
 
 
 def _percent(value: float | None) -> str:

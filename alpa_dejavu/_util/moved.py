@@ -31,7 +31,6 @@ _MOVED = {
     "initialization": "training.initialization",
     "initialization.into_alpa": "alpa.into_alpa",
     "interstage": "costs.interstage",
-    "iteration": "costs.iteration",
     "kept": "planning.kept",
     "latency": "costs.latency",
     "layer_option": "alpa.layer_option",

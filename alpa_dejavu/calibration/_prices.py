@@ -13,6 +13,7 @@ from alpa_dejavu.costs.communication import CommunicationModel, communication_mo
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model, latency_name
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.problem import Cluster, PricedBy
 
 _AUTO = "auto"
@@ -46,6 +47,7 @@ class Prices:
             latency=latency_name(self.models.latency),
             communication=communication_name(self.models.communication),
             calibration="" if self.calibration is None else self.calibration.name,
+            runtime=self.models.runtime.name,
         )
 
 
@@ -82,6 +84,7 @@ def prices(
     calibration: str | os.PathLike[str] | Calibration | None,
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
+    runtime: str | RuntimeProfile = ALPA,
 ) -> Prices:
     """Returns the cluster and the cost models that plans are priced by: a calibration's or, without one, those given.
 
@@ -91,6 +94,7 @@ def prices(
             knows the cluster's devices, if there is one and no other models are given, else data sheets.
         latency: a latency model or its name; "auto": the calibration's, or the roofline.
         communication: a communication model or its name; "auto": the calibration's, or alpha-beta.
+        runtime: a runtime profile or its name.
 
     Raises:
         ValueError: the calibration can't be had or is of other devices than the cluster's, a model's name is unknown,
@@ -101,7 +105,7 @@ def prices(
     if known is None and latency in _OPEN and communication in _OPEN:
         known = bundled_for(cluster)
     if known is None or known == "none":
-        return Prices(cluster, CostModels.named(latency, communication))
+        return Prices(cluster, CostModels.named(latency, communication, runtime))
     by_links = communication == "links"
     model = communication_model(communication) if by_links else known.communication()
-    return Prices(known.applied_to(cluster), CostModels(known.latency(), model), known)
+    return Prices(known.applied_to(cluster), CostModels(known.latency(), model, runtime_profile(runtime)), known)

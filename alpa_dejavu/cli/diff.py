@@ -108,7 +108,7 @@ def _estimators(
 def _step_s(made: Callable[[PricedBy | None], PlanEstimator], refused: list[str], plan: Plan) -> float:
     """Seconds by what the plan was priced by; why it can't be estimated is noted."""
     by = plan.priced_by
-    estimator = made(by and PricedBy(by.latency, by.communication, by.calibration))
+    estimator = made(by and PricedBy(by.latency, by.communication, by.calibration, runtime=by.runtime))
     try:
         step_s = estimator.estimate(plan).plan.step_s
     except (NoPlanError, ValueError) as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
 
 from alpa_dejavu._util import units
@@ -64,7 +62,9 @@ def estimating_s(plan: Plan, plans: int = 1, models: int = 1) -> float:
 def comparing_s(first: Plan, second: Plan) -> float:
     """Returns an estimate of the seconds that it takes to find out what each difference between two plans costs."""
     samples = {plan.batch // plan.num_micro_batches for plan in (first, second) if plan.batch}
-    ways = {plan.priced_by and dataclasses.astuple(plan.priced_by)[:3] for plan in (first, second)}
+    ways = {
+        by and (by.latency, by.communication, by.calibration, by.runtime) for by in (first.priced_by, second.priced_by)
+    }
     larger = max((first, second), key=_cells)
     number = priced_plans(first, second)
     return estimating_s(larger, number, len(samples) * len(ways)) if number else 0.0

@@ -11,7 +11,14 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.effort import announce, estimating_s
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
 from alpa_dejavu.cli.output import console, progress
-from alpa_dejavu.cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options, trust_option
+from alpa_dejavu.cli.parameters import (
+    PLAN_FILE,
+    cache_option,
+    calibration_option,
+    output_options,
+    runtime_option,
+    trust_option,
+)
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Plan
@@ -23,6 +30,7 @@ from alpa_dejavu.problem import Plan
 @click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
 @trust_option
 @calibration_option
+@runtime_option
 @cache_option
 @output_options
 @collector_paused()
@@ -32,6 +40,7 @@ def estimate(
     trust_model: bool,
     cluster: str | None,
     calibration: str | None,
+    runtime: str | None,
     no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -48,8 +57,9 @@ def estimate(
         from alpa_dejavu.planning.plan_estimate import PlanEstimator
 
         estimator = PlanEstimator(
-            given, model, cluster, calibration=calibration, cache=False if no_cache else None, trust_model=trust_model
-        )
+            given, model, cluster, calibration=calibration, runtime=runtime, cache=False if no_cache else None,
+            trust_model=trust_model,
+        )  # fmt: skip
         planned = estimator.estimate(given)
     to = console(takes_stdout(*paths))
     print_planned(planned, to, "estimated")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from alpa_dejavu.cli.files import OUTPUT
+from alpa_dejavu.costs.runtime import runtime_names
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,6 +50,11 @@ calibration_option = click.option(
     metavar="NAME|FILE",
     help="What was measured of the devices: a bundled name (`v100`), a file, or `none` for data sheets.  [default: the "
     "bundled one that knows them]",
+)
+runtime_option = click.option(
+    "--runtime",
+    type=click.Choice(runtime_names()),
+    help="The training framework that runs the plan; the default is alpa, or what the given plan is for.",
 )
 memory_margin_option = click.option(
     "--memory-margin",

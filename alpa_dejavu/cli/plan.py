@@ -21,10 +21,12 @@ from alpa_dejavu.cli.parameters import (
     memory_margin_option,
     number_or_none,
     output_options,
+    runtime_option,
     slicer_option,
 )
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
+from alpa_dejavu.costs.runtime import ALPA
 from alpa_dejavu.planning.result import OURS, STRATEGIES
 from alpa_dejavu.planning.task import OBJECTIVES
 from alpa_dejavu.problem import Cluster
@@ -48,6 +50,7 @@ from alpa_dejavu.problem.run import SCHEDULES
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @communication_option
 @calibration_option
+@runtime_option
 @cache_option
 @output_options
 @collector_paused()
@@ -67,6 +70,7 @@ def plan(
     strategy: str,
     communication: str,
     calibration: str | None,
+    runtime: str | None,
     no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -100,6 +104,7 @@ def plan(
             risk=risk,
             memory_margin=memory_margin,
             calibration=calibration,
+            runtime=runtime or ALPA,
             history=history,
             objective=objective,
             strategy=strategy,

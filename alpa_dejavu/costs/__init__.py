@@ -2,7 +2,7 @@
 
 In: the layers of a model, a cluster, and the models that predict latency and communication (`CostModels`).
 Out: a `CostTable`, which has the seconds and bytes of every range of layers on every submesh with every config.
-`latency/` predicts operators, `communication/` collectives, and `iteration/` corrects the sum of a whole step.
+`latency/` predicts operators, `communication/` collectives, and a `RuntimeProfile` says what a training framework adds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.interstage import InterstageTransfer
     from alpa_dejavu.costs.latency import LatencyModel, latency_model
     from alpa_dejavu.costs.memory_margin import MemoryMargin
+    from alpa_dejavu.costs.runtime import RuntimeProfile
     from alpa_dejavu.costs.stage_costs import StageCostModel
     from alpa_dejavu.costs.table import CostTable, cost_table
 
@@ -27,6 +28,7 @@ __all__ = [
     "InterstageTransfer",
     "LatencyModel",
     "MemoryMargin",
+    "RuntimeProfile",
     "StageCostModel",
     "communication_model",
     "cost_table",
@@ -41,6 +43,7 @@ _HOME = {
     "LatencyModel": "latency",
     "latency_model": "latency",
     "MemoryMargin": "memory_margin",
+    "RuntimeProfile": "runtime",
     "StageCostModel": "stage_costs",
     "CostTable": "table",
     "cost_table": "table",

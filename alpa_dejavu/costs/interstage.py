@@ -19,6 +19,7 @@ from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.placement import kinds_of_sites
 from alpa_dejavu.costs.communication import CommunicationModel, Group
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Sites
 
 __all__ = ["CutBytes", "InterstageTable", "InterstageTransfer"]
@@ -139,6 +140,7 @@ class InterstageTransfer:
         model: the model whose tensors are sent from stage to stage.
         cluster: the cluster with the hosts of the stages and their links.
         communication: the model that predicts the seconds of each send.
+        runtime: what the training framework adds to each send.
         factors: the factors on the predicted seconds of sends within a host, and of sends between hosts.
     """
 
@@ -147,17 +149,18 @@ class InterstageTransfer:
         model: Model,
         cluster: Cluster,
         communication: CommunicationModel,
+        runtime: RuntimeProfile = ALPA,
         factors: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         self.model, self.bytes = model, CutBytes.of(model)
-        self._cluster, self._communication, self._factors = cluster, communication, factors
+        self._cluster, self._communication, self._runtime, self._factors = cluster, communication, runtime, factors
         self._known: dict[tuple[_Ends, int, int], FloatArray] = {}
 
     def scaled(self, within: float, between: float) -> InterstageTransfer:
         """Returns the model of interstage transfers in which sends within a host take `within` times, and sends between
         hosts `between` times, the seconds that the communication model predicts.
         """
-        return InterstageTransfer(self.model, self._cluster, self._communication, (within, between))
+        return InterstageTransfer(self.model, self._cluster, self._communication, self._runtime, (within, between))
 
     def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> FloatArray:
         """Returns the seconds of one micro-batch's transfer across the cut before each of L layers, shape (2, L): the
@@ -179,7 +182,8 @@ class InterstageTransfer:
 
     def _sent(self, num_bytes: FloatArray, tensors: FloatArray, ends: _Ends, shares: int, at_a_time: int) -> FloatArray:
         each = num_bytes / np.maximum(tensors, 1) / shares
-        return np.asarray(tensors * self._communication.seconds("send", each, Group(self._cluster, ends, at_a_time)))
+        alone = self._communication.seconds("send", each, Group(self._cluster, ends, at_a_time))
+        return np.asarray(tensors * (self._runtime.sends * alone + self._runtime.send_s))
 
     def between(
         self, layer: int, before: Sequence[int], after: Sequence[int], at_a_time: Mapping[_Ends, int] = _ALONE

@@ -55,7 +55,7 @@ class StageCostModel:
     def __init__(self, model: Model, cluster: Cluster, models: CostModels) -> None:
         self.model, self.cluster, self.models = model, cluster, models
         self.places = StagePlaces(model, cluster)
-        self.interstage = InterstageTransfer(model, cluster, models.communication)
+        self.interstage = InterstageTransfer(model, cluster, models.communication, models.runtime)
         self._whole = ModelMemory.of(model)
         self._divisions: dict[_Mesh, Division] = {}
         self._predicted: dict[Device, _Predicted] = {}
@@ -89,7 +89,8 @@ class StageCostModel:
             for phase in PHASES:
                 wanted |= {id(one): one for one in division.operators(phase) if id(one) not in known}
         found = latencies(self.models.latency, list(wanted.values()), device)
-        for one, latency in zip(wanted.values(), found, strict=True):
+        for one, predicted in zip(wanted.values(), found, strict=True):
+            latency = self.models.runtime.latency(predicted, one)
             known[id(one)] = one, latency, latency.total_s
 
     def _all_sent(self, config: MeshConfig) -> list[AxisCollectives]:
@@ -121,7 +122,8 @@ class StageCostModel:
     def _computed_on(self, device: Device, config: MeshConfig) -> FloatArray:
         key = device, _mesh(config), config.remat
         if key not in self._computed:
-            update = self._summed(config, self._operators_s(device, config, "step")) + device.step_s
+            update = self._summed(config, self._operators_s(device, config, "step"))
+            update = update + (device.step_s + self.models.runtime.step_s)
             self._computed[key] = np.stack([*self._compute_s(device, config), update])
         return self._computed[key]
 
@@ -161,7 +163,7 @@ class StageCostModel:
     def _priced(self, known: _Predicted, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
         """Returns operators with their latency, predicted once: alike layers share their operators."""
         if id(operators) not in known:
-            latency = self.models.latency.predict(operators, device)
+            latency = self.models.runtime.latency(self.models.latency.predict(operators, device), operators)
             known[id(operators)] = operators, latency, latency.total_s
         return known[id(operators)]
 
@@ -212,7 +214,7 @@ class StageCostModel:
         for n in range(len(found)):
             exchanges = division.exchanges(n, phase)
             if id(exchanges) not in known:
-                total = sum(float(self.sent_s(devices, config, one) @ one.counts) for one in exchanges)
+                total = sum(float(self.sent_s(devices, config, one, phase) @ one.counts) for one in exchanges)
                 known[id(exchanges)] = exchanges, total  # they are kept, so that their ids stay theirs
             found[n] = known[id(exchanges)][1]
         return found
@@ -231,7 +233,7 @@ class StageCostModel:
         key = devices, _mesh(config), phase
         if key not in self._sent:
             exchanges = self._combined_of(config, phase)
-            self._sent[key] = [(one, self.sent_s(devices, config, one) * one.counts) for one in exchanges]
+            self._sent[key] = [(one, self.sent_s(devices, config, one, phase) * one.counts) for one in exchanges]
         return self._sent[key]
 
     def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[AxisCollectives]:
@@ -240,16 +242,17 @@ class StageCostModel:
             self._together[key] = self.division(config).combined(phase)
         return self._together[key]
 
-    def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives) -> FloatArray:
-        """Returns the seconds of a collective, for each of its sizes in bytes, in the slowest group of a stage's
-        devices along the collective's mesh axis.
+    def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives, phase: str) -> FloatArray:
+        """Returns the seconds of a collective in a phase ("forward", "backward" or "step"), for each of its sizes in
+        bytes, in the slowest group of a stage's devices along the collective's mesh axis.
 
         All groups along that axis communicate at the same time.
         """
         groups = self.places.groups(devices, config, exchange.axis)
-        return functools.reduce(
+        slowest = functools.reduce(
             np.maximum, (self._sent_s.seconds(exchange.kind, exchange.num_bytes, group) for group in groups)
         )
+        return self.models.runtime.sent_s(slowest, phase)
 
 
 def _mesh(config: MeshConfig) -> _Mesh:

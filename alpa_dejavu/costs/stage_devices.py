@@ -103,7 +103,9 @@ class StagePlaces:
     def _abreast(self, hosts: tuple[int, ...]) -> int:
         """Returns how many stages like one share its hosts, if it is on several: their groups are at it at a time."""
         taken = collections.Counter(hosts)
-        return min(self._cluster.hosts[host].num_devices // n for host, n in taken.items()) if len(taken) > 1 else 1
+        if len(taken) == 1:
+            return 1
+        return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in taken.items()))
 
 
 def _usual_dtype(model: Model) -> str:

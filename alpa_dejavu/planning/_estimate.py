@@ -9,6 +9,7 @@ from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning._annotations import Confidence, Unmeasured
 from alpa_dejavu.planning._given import GivenStage, GivenStages
 from alpa_dejavu.planning.model_source import GivenModel
@@ -31,6 +32,7 @@ def estimate(
     latency: str | LatencyModel = "auto",
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
+    runtime: str | RuntimeProfile = ALPA,
 ) -> PlanningResult:
     """Returns the plan that given stages make, costed as if the planner had made it, with the interval of its step; a
     stage may exceed the memory.
@@ -46,13 +48,14 @@ def estimate(
         communication: a communication model or its name; "auto": the calibration's, or without one "alpha-beta".
         calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: the
             bundled one that knows the cluster's devices, if there is one and no other models are given.
+        runtime: a runtime profile or its name: the training framework that runs the plan.
 
     Raises:
         ValueError: stages that don't cover the layers one after the other, or name hosts that the cluster hasn't, or
             take more devices of them than they have.
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
-    priced = prices(cluster, calibration, latency, communication)
+    priced = prices(cluster, calibration, latency, communication, runtime)
     task = PlanningTask(
         source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
         prices=priced,

@@ -10,6 +10,7 @@ from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
@@ -55,6 +56,7 @@ def plan_model(
     memory_margin: float | None = None,
     history: str | os.PathLike[str] | None = None,
     calibration: str | os.PathLike[str] | Calibration | None = None,
+    runtime: str | RuntimeProfile = ALPA,
     objective: str = "time",
     strategy: str | Strategy = OURS,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
@@ -87,6 +89,8 @@ def plan_model(
         calibration: a bundled calibration's name, a file's path, or a `Calibration`: measured figures and fitted models
             of devices and links, in place of data sheets and of the "auto" models; "none": data sheets; None: the
             bundled one that knows the cluster's devices, if there is one and no other models are given.
+        runtime: the training framework that plans are priced for: a runtime profile or its name, "alpa", "megatron" or
+            "deepspeed".
         objective: what is made least: "time" of a step, or its "price" by the hosts' prices, for which each choice of
             hosts is searched. "pareto": the fastest plan is given, with those that are cheaper the slower they are.
         strategy: whose search is used: "dejavu" is alpa-dejavu's own; to compare with it, another planner, as
@@ -116,7 +120,7 @@ def plan_model(
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     if objective != "time":
         check_prices(given)
-    priced = prices(given, known, latency, communication)
+    priced = prices(given, known, latency, communication, runtime)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero))
     chooser = _chooser(strategy, schedule, space, search, objective)

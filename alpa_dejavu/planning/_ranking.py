@@ -61,7 +61,9 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
         from alpa_dejavu.calibration.history import Origin, corrected
 
         models, calibration = task.prices.models, task.prices.calibration
-        origin = Origin.of(each[0].model, task.cluster, models.latency, models.communication, calibration)
+        origin = Origin.of(
+            each[0].model, task.cluster, models.latency, models.communication, calibration, models.runtime
+        )
         plans = [corrected(plan, task.correction.of(origin, plan)) for plan in plans]
     chooses_itself = found.strategy or (task.objective == "time" and task.correction is None)
     order = list(range(len(plans))) if chooses_itself else ordered(plans, task.cluster, task.objective)

@@ -88,7 +88,7 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
                     of_operators[id(operators)] = operators, _computed(costs, operators, devices.kinds[0])
                 _add(total, of_operators[id(operators)][1], of_layer * costs.crowding(devices.kinds[0], config))
                 for one in division.exchanges(variant, phase):
-                    seconds = float(costs.sent_s(devices, config, one) @ one.counts)
+                    seconds = float(costs.sent_s(devices, config, one, phase) @ one.counts)
                     _add(total, _of_collective(costs, config, devices, one, seconds), of_layer)
             for one, of_ranges in costs.combined(devices, config, phase):
                 seconds = float(of_ranges[stage.first, stage.last])

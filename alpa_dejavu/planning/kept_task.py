@@ -18,7 +18,7 @@ from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules, StageSpace
 from alpa_dejavu.plans.plan_changes import priced_text
-from alpa_dejavu.problem import Cluster, Plan, SearchSpace
+from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["KeptSpace", "kept_prices", "kept_task", "repriced"]
@@ -65,7 +65,7 @@ def kept_prices(
         calibration = then
     if communication == "auto":
         communication = _communication(kept, calibration)
-    given = prices(cluster or kept.cluster, calibration, latency, communication)
+    given = prices(cluster or kept.cluster, calibration, latency, communication, _runtime(plan))
     models = given.models.names
     if models != kept.models and not elsewhere:
         remedy = f"give its calibration, {named}" if named else "give those models, or plan once more by the others"
@@ -83,13 +83,13 @@ def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calib
     Raises:
         ValueError: the calibration can't be read, or is of other devices than the plan's.
     """
-    given = prices(kept.cluster, calibration, "auto", _communication(kept, calibration))
+    given = prices(kept.cluster, calibration, "auto", _communication(kept, calibration), _runtime(plan))
     then, now = plan.priced_by, given.named(plan.priced_by)
     if kept.models == given.models.names and then in (None, now) and given.cluster == kept.cluster:
         return plan, kept
     made = estimate(
         kept.model, given.cluster, kept.run, given_stages(plan), name=plan.model, batch=kept.batch,
-        latency=given.models.latency, communication=given.models.communication,
+        latency=given.models.latency, communication=given.models.communication, runtime=given.models.runtime,
     ).plan  # fmt: skip
     notes = [f"the plan was priced by {priced_text(then)}; here it is priced by {priced_text(now)}"]
     if plan.correction is not None:
@@ -98,6 +98,11 @@ def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calib
         notes.append(f"what {now.calibration} doesn't say of devices and links is as {then.calibration} has it")
     made = dataclasses.replace(made, layer_option=plan.layer_option, priced_by=now, notes=tuple(notes))
     return made, dataclasses.replace(kept, cluster=given.cluster, models=given.models.names)
+
+
+def _runtime(plan: Plan) -> str:
+    """The name of the runtime profile that the plan was priced for."""
+    return (plan.priced_by or PricedBy()).runtime
 
 
 def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration | None) -> str:

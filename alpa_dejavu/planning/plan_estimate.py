@@ -14,6 +14,7 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
@@ -41,6 +42,7 @@ class PlanEstimator:
         calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: as the
             plan was priced, if that was by a bundled one or by data sheets, and neither a cluster nor a latency or
             communication model is given; else the bundled one that knows the cluster's devices.
+        runtime: a runtime profile or its name; None: the plan's.
         cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
@@ -63,6 +65,7 @@ class PlanEstimator:
         calibration: str | os.PathLike[str] | Calibration | None = None,
         cache: str | os.PathLike[str] | Literal[False] | None = None,
         *,
+        runtime: str | RuntimeProfile | None = None,
         trust_model: bool = False,
     ) -> None:
         if plan.batch is None:
@@ -76,7 +79,7 @@ class PlanEstimator:
             ("links", "free") if calibration in (None, NONE) else ("links",)
         ):
             communication = by.communication
-        self.prices = prices(given, calibration, latency, communication)
+        self.prices = prices(given, calibration, latency, communication, by.runtime if runtime is None else runtime)
         self.cluster = self.prices.cluster
         self._clock = Clock()
         micro_batch = plan.batch // plan.num_micro_batches
@@ -106,6 +109,7 @@ class PlanEstimator:
             batch=plan.batch,
             latency=self.prices.models.latency,
             communication=self.prices.models.communication,
+            runtime=self.prices.models.runtime,
         )
         self._source.keep()
         known = dataclasses.replace(
@@ -137,7 +141,7 @@ class PlanEstimator:
             yield "the plan doesn't say which models and calibration it was priced by; they may be others than here"
             return
         by = self.prices.named()
-        for what in ("latency", "communication", "calibration"):
+        for what in ("latency", "communication", "calibration", "runtime"):
             then, now = getattr(plan.priced_by, what), getattr(by, what)
             if then != now:
                 yield f"the plan's {what} was {then or 'not known'}, this estimate's is {now or 'none'}"

@@ -137,7 +137,8 @@ def priced_text(by: PricedBy | None) -> str:
     """
     if by is None:
         return "models that its file doesn't say"
-    return ", ".join(getattr(by, name) or f"no {name}" for name in _MODELS)
+    said = [getattr(by, name) or f"no {name}" for name in _MODELS]
+    return ", ".join(said if by.runtime == PricedBy.runtime else [*said, f"under {by.runtime}"])
 
 
 def _correction(plan: Plan) -> str:

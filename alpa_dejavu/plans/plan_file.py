@@ -61,7 +61,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "layer_option": plan.layer_option,
         "cluster": plan.cluster,
         **({} if plan.hardware is None else {"hardware": _hardware_data(plan.hardware)}),
-        **({} if plan.priced_by is None else {"priced_by": dataclasses.asdict(plan.priced_by)}),
+        **({} if plan.priced_by is None else {"priced_by": _priced_by_data(plan.priced_by)}),
         "num_devices": plan.num_devices,
         "batch": plan.batch,
         "num_micro_batches": plan.num_micro_batches,
@@ -168,6 +168,14 @@ def _hardware_data(hardware: ClusterSummary) -> dict[str, Any]:
 def _hardware(data: HardwareData) -> ClusterSummary:
     fields: dict[str, Any] = {**data, "hosts": tuple(HostSummary(**host) for host in data["hosts"])}
     return ClusterSummary(**fields)
+
+
+def _priced_by_data(by: PricedBy) -> dict[str, Any]:
+    """Returns the data of a plan's pricing; Alpa's own runtime isn't named."""
+    data = dataclasses.asdict(by)
+    if by.runtime == PricedBy.runtime:
+        del data["runtime"]
+    return data
 
 
 def _priced_by(data: PricedByData) -> PricedBy:

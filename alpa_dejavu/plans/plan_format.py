@@ -68,15 +68,14 @@ class PricedByData(TypedDict):
     submeshes: NotRequired[Annotated[str, said("text: which submeshes there were")]]
     remat: NotRequired[Annotated[list[Remat], listed('a list of "none" and "layer"')]]
     zero: NotRequired[Annotated[list[Zero], listed("a list of 0, 2 and 3")]]
-    layers: NotRequired[
-        Annotated[Size | Literal["auto"], said('a whole number of layers, at least 1, or "auto"')]
-    ]
+    layers: NotRequired[Annotated[Size | Literal["auto"], said('a whole number of layers, at least 1, or "auto"')]]
     micro_batches: NotRequired[
         Annotated[Size | Literal["auto"], said('a whole number of micro-batches, at least 1, or "auto"')]
     ]
     slicer: NotRequired[Annotated[str, said("text: the slicer")]]
     objective: NotRequired[Annotated[str, said("text: what was to be least")]]
     strategy: NotRequired[Annotated[str, said("text: whose search it was")]]
+    runtime: NotRequired[Annotated[str, said("text: the runtime profile")]]
 
 
 class CorrectionData(TypedDict):
@@ -117,9 +116,7 @@ class StageData(TypedDict):
     hosts: Annotated[list[Text], listed("a list of host names", min_length=1)]
     remat: Remat
     zero: Zero
-    auto_sharding: NotRequired[
-        Annotated[dict[str, Any], said("an object of options of Alpa's AutoShardingOption")]
-    ]
+    auto_sharding: NotRequired[Annotated[dict[str, Any], said("an object of options of Alpa's AutoShardingOption")]]
     forward_s: Seconds
     backward_s: Seconds
     per_step_s: Seconds
@@ -181,9 +178,7 @@ class PlanData(TypedDict):
     hardware: NotRequired[Annotated[HardwareData, said("an object: the hosts of the cluster, used or not")]]
     priced_by: NotRequired[Annotated[PricedByData, said("an object: what the plan was chosen under")]]
     num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST), WHOLE]
-    batch: Annotated[
-        Annotated[int, whole("", 1), WHOLE] | None, said("a whole number of samples, at least 1, or null")
-    ]
+    batch: Annotated[Annotated[int, whole("", 1), WHOLE] | None, said("a whole number of samples, at least 1, or null")]
     num_micro_batches: MicroBatches
     schedule: Annotated[
         Literal["1f1b", "1f1b_overlap_friendly", "gpipe", "inference"],
@@ -195,9 +190,7 @@ class PlanData(TypedDict):
     confidence: NotRequired[ConfidenceData]
     notes: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
     correction: NotRequired[CorrectionData]
-    strategy: NotRequired[
-        Annotated[str, said("text: whose plan it is, empty for this package's own search")]
-    ]
+    strategy: NotRequired[Annotated[str, said("text: whose plan it is, empty for this package's own search")]]
     runs_on_alpa: NotRequired[Annotated[bool, said("true, or false of what is estimated only")]]
     stages: Stages
     contingencies: NotRequired[ContingenciesData]

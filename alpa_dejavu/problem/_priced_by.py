@@ -24,6 +24,7 @@ class PricedBy:
         slicer: the slicer's name, or the name of its class.
         objective: the name of the objective that was made least.
         strategy: the name of the search strategy.
+        runtime: the name of the runtime profile: which training framework the plan is priced for.
     """
 
     latency: str = ""
@@ -39,3 +40,4 @@ class PricedBy:
     slicer: str = ""
     objective: str = ""
     strategy: str = ""
+    runtime: str = "alpa"

@@ -102,7 +102,7 @@ class _Looker:
     def _estimated(self, given: Prices) -> PlanningResult:
         return estimate(
             self._kept.model, given.cluster, self._kept.run, given_stages(self._plan),
-            latency=given.models.latency, communication=given.models.communication,
+            latency=given.models.latency, communication=given.models.communication, runtime=given.models.runtime,
         )  # fmt: skip
 
     def times(self, given: Prices) -> Times:

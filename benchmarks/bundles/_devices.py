@@ -27,7 +27,7 @@ class Bundle:
         within: the part with collectives inside its hosts, if they were measured.
         across: the part with collectives that span hosts.
         products: its machine, on one of whose devices products were measured.
-        iterations: the parts with whole iterations on it.
+        peaks: the part with measured peaks of memory on it.
         note: what else must be known.
     """
 
@@ -40,7 +40,7 @@ class Bundle:
     within: str | None = None
     across: str | None = None
     products: str | None = None
-    iterations: tuple[str, ...] = ()
+    peaks: str | None = None
     note: str = ""
 
 
@@ -55,7 +55,6 @@ BUNDLES = (
         within="p3 within",
         across="p3 across",
         products="p3.16xlarge",
-        iterations=("deepspeed v100",),
         note="kernels were measured on V100-PCIe; V100-SXM2 goes by its data sheet, and its products by square ones "
         "that were measured there",
     ),
@@ -64,7 +63,6 @@ BUNDLES = (
         "T4 in AWS g4dn hosts",
         {"T4": "t4"},
         kernels="t4",
-        iterations=("deepspeed t4",),
     ),
     Bundle(
         "a100",
@@ -79,7 +77,6 @@ BUNDLES = (
         kernels="a100-pcie-40gb",
         layers=("A100-40", "A100-80"),
         within="a100 within",
-        iterations=("megatron",),
         note="kernels were measured on A100-PCIe-40GB; the others go by their data sheets. Of collectives only "
         "all-reduces were measured; others are taken to depend on bytes, rounds and size of the group as those do",
     ),
@@ -89,7 +86,7 @@ BUNDLES = (
         {"GH200-96GB": "gh200-96gb"},
         _MAKER,
         layers=("GH-96",),
-        iterations=("pipelines gh200",),
+        peaks="pipelines gh200",
     ),
     Bundle(
         "rtx",

@@ -18,7 +18,7 @@ from trials._folder import Folder, measured
 from trials._sets import SETS
 from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Learned, Predicted, TrialSet, labels
 
-_KERNELS, _LAYERS, _DIVISION = "neusight-kernels/kernels", "sailor/layer_profiles", "(tp, dp, pp)"
+_KERNELS, _LAYERS = "neusight-kernels/kernels", "sailor/layer_profiles"
 _A100_LANES_BYTES_PER_S = 300e9
 """NVLink of A100, one direction, through a switch: NVIDIA's data sheet."""
 
@@ -35,7 +35,7 @@ class Part:
         device: of each row.
         measured_s: of each row.
         predicted: of each row.
-        model: fitted on all rows; of iterations its parameters by name.
+        model: fitted on all rows.
         peaks: of memory, where they were measured and predicted too.
     """
 
@@ -53,8 +53,7 @@ class Part:
         chosen = np.isin(self.device, list(devices))
         rows = int(chosen.sum())
         errors = self._errors(chosen if rows else np.ones_like(chosen))
-        figures = dict(self.model) if isinstance(self.model, dict) else {}
-        return Fit(self.name, self.origin, rows, self.left_out, errors, figures)
+        return Fit(self.name, self.origin, rows, self.left_out, errors)
 
     def _errors(self, chosen: NDArray[np.bool_]) -> dict[str, float]:
         true, of = self.measured_s[chosen], self.predicted
@@ -86,7 +85,6 @@ def parts(folder: Folder) -> dict[str, Part]:
         return lambda rows: pd.Series(device, index=rows.index)
 
     profile = "Alpa's mesh profiler on AWS p3.16xlarge, OSDI 2022 (explcre/pipeDejavu, MIT)"
-    amp = "AMP's trials, NeurIPS 2022 (DachengLi1/AMP)"
     return {
         "kernels": of_set(
             _KERNELS,
@@ -120,23 +118,6 @@ def parts(folder: Folder) -> dict[str, Part]:
             "vTrain, MICRO 2024 (VIA-Research/vTrain): all-reduces among the A100s of a host",
             "size of groups",
             always("a100"),
-        ),
-        "megatron": of_set(
-            "vtrain-a100/single_node",
-            "iterations of Megatron-LM",
-            "vTrain, MICRO 2024 (VIA-Research/vTrain): GPTs on 8 A100",
-            _DIVISION,
-            always("a100"),
-        ),
-        "deepspeed t4": of_set(
-            "amp/homogeneous_trials", "iterations of DeepSpeed", f"{amp}: GPT-2 on 16 T4", _DIVISION, always("t4")
-        ),
-        "deepspeed v100": of_set(
-            "amp/het_model_trials",
-            "iterations of DeepSpeed",
-            f"{amp}: a TransGAN on 16 V100",
-            _DIVISION,
-            always("v100"),
         ),
         "pipelines gh200": of_set(
             "sailor/clariden_plans",
@@ -178,15 +159,7 @@ def _part(
     of_memory = None
     if framework:
         of_memory = Peaks.of(rows[MEASURED_BYTES].to_numpy(float), fullest, groups, framework, whole.memory)
-    return Part(name, origin, left_out, names, rows[MEASURED_S].to_numpy(float), predicted, _fitted(whole), of_memory)
-
-
-def _fitted(predictor: Any) -> Any:
-    """The model inside; of iterations the parameters by name."""
-    for name in ("fitted", "time"):
-        if hasattr(predictor, name):
-            return getattr(predictor, name).values
-    return predictor.model
+    return Part(name, origin, left_out, names, rows[MEASURED_S].to_numpy(float), predicted, whole.model, of_memory)
 
 
 def _columns(rows: pd.DataFrame, context: Context) -> Collectives:

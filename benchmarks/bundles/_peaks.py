@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from alpa_dejavu.calibration import Fit
-from alpa_dejavu.costs.iteration import Fitted
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
+from fitting import Fitted
 from trials._trial_set import Predicted
 
 

@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from trials._baselines import BASELINES, Baseline, runs_of
 from trials._folder import AbsentError, Folder
-from trials._score import figures, interval_checks, memory_figures, ranking_figures
+from trials._score import figures, interval_checks, mean_interval, memory_figures, ranking_figures
+from trials._step_trials import elsewhere, plain
 from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, Predictor, TrialSet
 
 
@@ -63,7 +64,27 @@ def score(trial: TrialSet, sets: Mapping[str, TrialSet], train: Folder, test: Fo
             ours = predicted
     own = results.pop("")
     result = {**own, **interval_checks(own, results["linear"]), "baselines": results}
+    if trial.steps is not None:
+        result |= _by_parts(trial, rows, context, test is None)
     return Scored(rows, trial.group(rows), ours, result)
+
+
+def _by_parts(trial: TrialSet, rows: pd.DataFrame, context: Context, left_out: bool) -> dict[str, Any]:
+    """Figures of the plain sum of measured parts, and with clusters left out those of a cluster that was never seen."""
+    assert trial.steps is not None, "asked of whole steps alone"
+    seconds, groups = plain(rows, trial.steps.described, context.folder), trial.group(rows)
+    parts = _figures(trial, rows, Predicted(seconds, seconds, seconds))
+    for name in ("coverage_90", "width_90", "interval_score"):
+        del parts[name]
+    off = np.abs(seconds / rows[MEASURED_S].to_numpy(float) - 1)
+    found: dict[str, Any] = {"plain": parts | {"mape_interval": mean_interval(off, groups)}}
+    if not left_out or not trial.steps.elsewhere:
+        return found
+    sets = [context.sets[key] for key in trial.steps.elsewhere]
+    others = [(one.load(context.folder), one.steps.described) for one in sets if one.steps is not None]
+    unseen = _figures(trial, rows, elsewhere(rows, trial.steps.described, others, context.folder))
+    most = found["plain"]["mape_interval"][1]
+    return found | {"cluster_left_out": unseen | {"at_most_the_plain_sum": bool(unseen["mape"] <= most)}}
 
 
 def _baseline(name: str) -> Callable[[], Baseline]:

@@ -1,123 +1,228 @@
-"""Sailor's plans as columns: what each stage computes, holds and sends, over the links of its nodes."""
+"""Sailor's plans as pipelines of the planner's: replicas on nodes, layers by profiles, and what each device keeps."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from trials._sailor_parts import BYTES, NUM_LAYERS, SEQUENCE, Parts
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LayerTimes, ProfiledLayers
+from alpa_dejavu.planning.strategies import Task
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.problem import Cluster, Device, Host, Link
+from fitting import Array
+from trials._folder import Folder
+from trials._profiled_model import ProfiledLayer, profiled_model
+from trials._sailor_links import FittedLinks
+from trials._sailor_parts import BYTES, GPUS, NUM_LAYERS, SEQUENCE, Parts, parts
+from trials._steps import columns, parts_of
 
-Replica = tuple[str, int]
+_Replica = tuple[str, int]
 """Of a stage: its GPU and how many of them share its layers."""
+_Stages = tuple[tuple[tuple[_Replica, ...], int], ...]
+"""Of each stage its replicas, and the number of its layers."""
+_FLOP_PER_S = 1e13
+"""Of any GPU here: all that computes is profiled, and the optimizer's update is memory traffic."""
+_FORWARD = 1 / 3
+"""The share of a layer's profiled seconds that is its forward pass, of which the model of layers knows the sum."""
 
 
-def columns(rows: pd.DataFrame, parts: Parts) -> dict[str, NDArray[np.float64]]:
-    """The columns of `PipelineRun` and `PeakMemory`."""
-    plans = [_plan(row, parts) for row in rows.to_dict("records")]
-    stages = max(len(plan["device_s"]) for plan in plans)
-    return {
+def described(rows: pd.DataFrame, folder: Folder) -> dict[str, Array]:
+    """Each row as a pipeline; of several pipelines that are cut alike the replicas of all, else the slowest one."""
+    known = columns([_slowest(folder, trials(row)) for row in rows.to_dict("records")])
+    return known | {
+        "layers_from": np.full(len(rows), 1.0),
+        "log_micro_batch": np.log(rows["micro_batch"].to_numpy(float)),
+        "log_pp": np.log(known["num_stages"]),
+        "log_tp": np.log([float(min(tp for _, tp in stages[0][0])) for stages in map(_first, rows.to_dict("records"))]),
+        "model": np.array([float(list(NUM_LAYERS.values()).index(model)) for model in rows["model"]]),
+        "source": np.array(
+            [float(sum(map(ord, stages[0][0][0][0]))) for stages in map(_first, rows.to_dict("records"))]
+        ),
+    }
+
+
+def kept(rows: pd.DataFrame, folder: Folder) -> dict[str, Array]:
+    """The columns of `PeakMemory`: of the replica with the fewest devices of each stage."""
+    each = [_kept(row, parts(folder)) for row in rows.to_dict("records")]
+    stages = max(len(one["parameter_bytes"]) for one in each)
+    found = {
         name: np.array(
-            [np.pad(plan[name], (0, stages - len(plan[name]))) if np.ndim(plan[name]) else plan[name] for plan in plans]
+            [np.pad(one[name], (0, stages - len(one[name]))) if np.ndim(one[name]) else one[name] for one in each]
         )
-        for name in plans[0]
+        for name in each[0]
     }
+    same = described(rows, folder)
+    return found | {name: same[name] for name in ("log_micro_batch", "log_pp", "model", "source")}
 
 
-def _plan(row: Mapping[Any, Any], parts: Parts) -> dict[str, Any]:
-    """Of several pipelines at a time, the one that takes longest; all of them reduce gradients together."""
+def _first(row: Mapping[Any, Any]) -> _Stages:
+    return trials(row)[0][3]
+
+
+def _slowest(folder: Folder, found: Sequence[tuple[str, int, int, _Stages, float]]) -> dict[str, Array]:
+    """The parts of the pipeline that computes longest."""
+    each = [_parts(folder, *one) for one in found]
+    return max(each, key=lambda one: float((one["device_s"] * one["counts"])[:, :2].sum(axis=(1, 2)).max()))
+
+
+def trials(row: Mapping[Any, Any]) -> list[tuple[str, int, int, _Stages, float]]:
+    """The model, samples of a replica's micro-batch and number of micro-batches, stages, and GPUs of a node."""
     pipelines = json.loads(row["pipelines"])
-    micro_batch, nodes, model = float(row["micro_batch"]), float(row["nodes"]), str(row["model"])
-    staged = [[_replicas(stage) for stage in pipeline["tmp_per_stage"]] for pipeline in pipelines]
-    dp = sum(max(len(replicas) for replicas in stages) for stages in staged)
-    devices = sum(count for stages in staged for replicas in stages for _, count in replicas)
-    per_node = max(devices / nodes, 1.0)
-    num_micro_batches = max(float(row["global_batch"]) / micro_batch / dp, 1.0)
-    best: dict[str, Any] = {}
-    longest = -1.0
-    for pipeline, stages in zip(pipelines, staged, strict=True):
-        described = [
-            _stage(parts, model, micro_batch, layers, stages[place : place + 2], dp, per_node)
-            for place, layers in enumerate(pipeline["layers_per_stage"])
-        ]
-        known = {name: np.array([stage[name] for stage in described]) for name in described[0]}
-        known["in_flight"] = np.minimum(len(stages) - np.arange(len(stages)), num_micro_batches)
-        takes = known["device_s"].sum() + (num_micro_batches - 1) * known["device_s"].max()
-        if takes > longest:
-            best, longest = known, float(takes)
-    return best | {
-        "num_micro_batches": num_micro_batches,
-        "dp": float(dp),
-        "log_micro_batch": np.log(micro_batch),
-        "log_pp": np.log(len(best["device_s"])),
-        "model": float(list(NUM_LAYERS.values()).index(model)),
-        "source": float(sum(map(ord, staged[0][0][0][0]))),
-    }
+    staged: dict[tuple[int, ...], list[list[_Replica]]] = {}
+    for pipeline in pipelines:
+        cuts = tuple(len(layers) for layers in pipeline["layers_per_stage"])
+        replicas = [[(str(gpus[0][0]), int(tp)) for gpus, tp in stage] for stage in pipeline["tmp_per_stage"]]
+        known = staged.setdefault(cuts, [[] for _ in cuts])
+        for stage, more in zip(known, replicas, strict=True):
+            stage.extend(more)
+    dp = sum(max(map(len, stages)) for stages in staged.values())
+    devices = sum(tp for stages in staged.values() for stage in stages for _, tp in stage)
+    micro_batches = max(round(float(row["global_batch"]) / float(row["micro_batch"]) / dp), 1)
+    per_node = max(devices / float(row["nodes"]), 1.0)
+    return [
+        (
+            str(row["model"]), round(row["micro_batch"]), micro_batches,
+            tuple((tuple(stage), layers) for stage, layers in zip(stages, cuts, strict=True)), per_node,
+        )
+        for cuts, stages in staged.items()
+    ]  # fmt: skip
 
 
-def _replicas(stage: Sequence[Any]) -> list[Replica]:
-    return [(str(gpus[0][0]), int(tp)) for gpus, tp in stage]
+@functools.cache
+def _parts(
+    folder: Folder, model: str, samples: int, micro_batches: int, staged: _Stages, per_node: float
+) -> dict[str, Array]:
+    return parts_of(*trial(folder, model, samples, micro_batches, staged, per_node))
 
 
-def _stage(
-    parts: Parts,
-    model: str,
-    micro_batch: float,
-    layers: Sequence[int],
-    stages: Sequence[list[Replica]],
-    dp: int,
-    per_node: float,
-) -> dict[str, float]:
-    """A stage, and what it sends to the next (the second of `stages`, if there is one)."""
-    last = next(count for count, name in NUM_LAYERS.items() if name == model) - 1
-    blocks, heads = sum(0 < layer < last for layer in layers), sum(layer == last for layer in layers)
-    replicas = stages[0]
-    slowest = 0.0
-    for gpu, tp in set(replicas):
-        block_s, head_s = parts.device_s(model, gpu, tp, micro_batch)
-        slowest = max(slowest, blocks * block_s + heads * head_s)
-    fewest = min(tp for _, tp in replicas)
+def trial(
+    folder: Folder, model: str, samples: int, micro_batches: int, staged: _Stages, per_node: float
+) -> tuple[Task, Pipeline]:
+    """A plan as the planner takes it, on as many nodes of each GPU as its replicas fill one after the other."""
+    nodes, places = _placed(staged, int(np.ceil(per_node)))
+    across = max(len(replicas) for replicas, _ in staged)
+    whole, first, stages = samples * across, 0, []
+    for (replicas, count), hosts in zip(staged, places, strict=True):
+        widths = tuple(tp for _, tp in replicas)
+        alike = len(set(widths)) == 1
+        stages.append(
+            PlacedStage(first, first + count - 1, hosts, config_of(len(widths), min(widths)), () if alike else widths)
+        )
+        first += count
+    task = _task(folder, model, samples, across, nodes)
+    return task, Pipeline(tuple(stages), whole, micro_batches)
 
-    def total(name: str) -> float:
-        return sum(parts.size(model, fewest, layer if layer in (0, last) else 2, name) for layer in layers)
 
-    held = total("params_bytes")
+def _placed(staged: _Stages, per_node: int) -> tuple[tuple[_Replica, ...], list[tuple[int, ...]]]:
+    """Nodes by GPU and number of them, and the node of each device of each stage; a replica isn't cut needlessly."""
+    nodes, free = list[str](), dict[str, tuple[int, int]]()
+    places = []
+    for replicas, _ in staged:
+        hosts: list[int] = []
+        for gpu, tp in replicas:
+            node, left = free.get(gpu, (0, 0))
+            if left < min(tp, per_node):
+                left = 0
+            for _ in range(tp):
+                if left == 0:
+                    nodes.append(gpu)
+                    node, left = len(nodes) - 1, per_node
+                hosts.append(node)
+                left -= 1
+            free[gpu] = node, left
+        places.append(tuple(hosts))
+    return tuple((gpu, per_node) for gpu in nodes), places
+
+
+@functools.cache
+def _task(folder: Folder, model: str, samples: int, across: int, nodes: tuple[_Replica, ...]) -> Task:
+    known, whole = parts(folder), samples * across
+    last = _last(model)
+
+    def size(layer: int, name: str) -> float:
+        return known.size(model, 1, layer, name)
+
+    sent = whole * SEQUENCE * known.hidden(model) * BYTES
+    described = [
+        ProfiledLayer(
+            "block" if 0 < n < last else "head" if n else "embedding",
+            0 < n < last,
+            size(min(n, 2) if n < last else n, "params_bytes"),
+            sent,
+            has_update=True,
+        )
+        for n in range(last + 1)
+    ]
+    cluster = _cluster(nodes)
+    latency = _latency(folder, model, samples, tuple(dict.fromkeys(gpu for gpu, _ in nodes)))
+    return Task(profiled_model(described, whole), whole, cluster, whole, CostModels(latency, FittedLinks(known)))
+
+
+@functools.cache
+def _cluster(nodes: tuple[_Replica, ...]) -> Cluster:
+    hosts = tuple(
+        Host(f"node-{n}", Device(gpu, 96e9, {"float32": _FLOP_PER_S}, _FLOP_PER_S, GPUS[gpu]), count)
+        for n, (gpu, count) in enumerate(nodes)
+    )
+    nominal = Link(0.0, 1e10)  # the fits say what links reach
+    return Cluster("sailor", hosts, ((nominal,) * len(hosts),) * len(hosts))
+
+
+@functools.cache
+def _latency(folder: Folder, model: str, samples: int, gpus: tuple[str, ...]) -> ProfiledLayers:
+    """Learned from the profiles of the GPU and of the model; collectives of tensor parallelism are in them."""
+    known = parts(folder)
+    times: dict[str, dict[str, LayerTimes]] = {}
+    for gpu in gpus:
+        seconds = {tp: known.device_s(model, gpu, tp, samples) for tp in (1, 2, 4, 8)}
+        passes = {name: {tp: both[n] for tp, both in seconds.items()} for n, name in enumerate(("block", "head"))}
+        passes["embedding"] = dict.fromkeys(seconds, 0.0)
+        updates = {"embedding": 0, "block": 2, "head": _last(model)}
+        times[gpu] = {
+            f"{name} {phase}": LayerTimes(
+                {tp: (np.array([float(samples)]), np.array([share * one])) for tp, one in by_degree.items()}
+            )
+            for name, by_degree in passes.items()
+            for phase, share in (("forward", _FORWARD), ("backward", 1 - _FORWARD))
+        }
+        times[gpu] |= {
+            f"{name} update": LayerTimes(
+                {tp: (np.ones(1), np.array([known.update_s(model, gpu, tp, layer)])) for tp in seconds}
+            )
+            for name, layer in updates.items()
+        }
+    return ProfiledLayers(times)
+
+
+def _last(model: str) -> int:
+    return next(count for count, name in NUM_LAYERS.items() if name == model) - 1
+
+
+def _kept(row: Mapping[Any, Any], known: Parts) -> dict[str, Any]:
+    found = trials(row)
+    model, samples, micro_batches, staged, _ = found[0]
+    last, ends = _last(model), list(itertools.accumulate(count for _, count in staged))
+    stages = []
+    for (replicas, count), end in zip(staged, ends, strict=True):
+        fewest, layers = min(tp for _, tp in replicas), range(end - count, end)
+
+        def total(name: str, fewest: int = fewest, layers: range = layers) -> float:
+            return sum(known.size(model, fewest, n if n in (0, last) else 2, name) for n in layers)
+
+        head = known.size(model, fewest, last, "act_input_bytes") if last in layers else 0.0
+        stages.append((total("params_bytes"), total("act_mem_bytes") * samples, head * samples))
+    held, activations, logits = (np.array(column) for column in zip(*stages, strict=True))
     return {
-        "device_s": slowest,
-        "blocks": blocks + 0.5 * heads,
         "parameter_bytes": held,
-        "activation_bytes": total("act_mem_bytes") * micro_batch,
-        "logit_bytes": heads * parts.size(model, fewest, last, "act_input_bytes") * micro_batch,
-        "send_s": _send_s(parts, model, micro_batch, replicas, stages[1], per_node) if len(stages) > 1 else 0.0,
-        "ring_s": _ring_s(parts, held, replicas, dp, per_node),
-        "ring_bytes": held if dp > 1 else 0.0,
+        "activation_bytes": activations,
+        "logit_bytes": logits,
+        "in_flight": np.minimum(len(staged) - np.arange(len(staged)), micro_batches).astype(float),
+        "dp": float(max(len(replicas) for replicas, _ in staged) * len(found)),
     }
-
-
-def _send_s(
-    parts: Parts, model: str, micro_batch: float, ours: list[Replica], theirs: list[Replica], per_node: float
-) -> float:
-    """Each device sends all activations to its peer; a node's devices share its links."""
-    num_bytes = micro_batch * SEQUENCE * parts.hidden(model) * BYTES
-    longest = 0.0
-    for place, (gpu, tp) in enumerate(ours):
-        peer = theirs[place * len(theirs) // len(ours)]
-        rate = parts.between_bytes_per_s(((gpu, tp), peer), num_bytes)
-        at_a_time = min(len(ours), max(per_node / tp, 1.0))
-        longest = max(longest, num_bytes * tp * at_a_time / rate)
-    return longest
-
-
-def _ring_s(parts: Parts, held: float, replicas: list[Replica], dp: int, per_node: float) -> float:
-    """The ring over the slowest link between neighbours; the rings of a node's devices share it."""
-    if dp < 2:
-        return 0.0
-    moved = 2 * (dp - 1) / dp * held * replicas[0][1]
-    if dp * replicas[0][1] <= per_node:
-        return moved / parts.inside_bytes_per_s(replicas[0][0], int(per_node), held)
-    around = zip(replicas, [*replicas[1:], replicas[0]], strict=True)
-    return moved / min(parts.between_bytes_per_s(pair, held) for pair in around)

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.costs.iteration import Fitted, fit
-from alpa_dejavu.costs.iteration.frameworks import BandwidthFit, LayerProfile
+from fitting import Fitted, fit
+from trials._bandwidth import BandwidthFit
 from trials._folder import Folder, UnreadableError, measured
+from trials._layer_profile import LayerProfile
 
 NUM_LAYERS = {26: "OPT-350", 34: "GPT-Neo-2.7", 50: "OPT-30"}
 """The model that has so many layers, the embedding and the head among them."""
@@ -43,6 +44,12 @@ class Parts:
     between: Mapping[str, Mapping[str, Any]]
     blocks: Fitted | None = None
     heads: Fitted | None = None
+    updates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def update_s(self, model: str, gpu: str, tp: int, layer: int) -> float:
+        """Of the optimizer's update of a layer on one of `tp` devices, by what a parameter takes on that GPU."""
+        a_parameter = self.updates.get(gpu, float(np.median(list(self.updates.values()))))
+        return a_parameter * self.size(model, tp, layer, "params_floats")
 
     def size(self, model: str, tp: int, layer: int, name: str) -> float:
         """Of a layer on one of `tp` devices; a division that wasn't measured continues the ones that were."""
@@ -139,7 +146,22 @@ def parts(folder: Folder) -> Parts:
     )
     rows = _profiles(folder)
     is_block = rows["layer"] == 2
-    return dataclasses.replace(bare, blocks=_fit(bare, rows[is_block]), heads=_fit(bare, rows[~is_block]))
+    return dataclasses.replace(
+        bare,
+        blocks=_fit(bare, rows[is_block]),
+        heads=_fit(bare, rows[~is_block]),
+        updates=_updates(bare, rows[is_block]),
+    )
+
+
+def _updates(bare: Parts, rows: pd.DataFrame) -> dict[str, float]:
+    """Seconds that the update of one parameter takes, by GPU: the median over its profiled blocks."""
+    known = rows[rows["update_s"] > 0]
+    sizes = [
+        bare.size(model, int(tp), 2, "params_floats") for model, tp in zip(known["model"], known["tp"], strict=True)
+    ]
+    found = (known["update_s"] / np.array(sizes)).groupby(known["gpu"]).median()
+    return {str(gpu): float(seconds) for gpu, seconds in found.items()}
 
 
 def _fit(bare: Parts, rows: pd.DataFrame) -> Fitted:
@@ -165,7 +187,7 @@ def _columns(layers: list[dict[str, float]]) -> dict[str, NDArray[np.float64]]:
 def _profiles(folder: Folder) -> pd.DataFrame:
     """Blocks and heads of the models that plans are made of."""
     path = "sailor/layer_profiles.csv"
-    rows = folder.table(path, ["model", "gpu"], ["micro_batch", "tp", "layer", "forward_s", "backward_s"])
+    rows = folder.table(path, ["model", "gpu"], ["micro_batch", "tp", "layer", "forward_s", "backward_s"], ["update_s"])
     heads = rows["model"].map({name: count - 1 for count, name in NUM_LAYERS.items()})
     rows = rows[heads.notna() & ((rows["layer"] == 2) | (rows["layer"] == heads))]
     return measured(rows.reset_index(drop=True), ["forward_s", "backward_s"], path)

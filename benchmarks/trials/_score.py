@@ -68,6 +68,15 @@ def interval_checks(ours: Mapping[str, Any], linear: Mapping[str, Any]) -> dict[
     }
 
 
+def mean_interval(values: Array, groups: pd.Series) -> list[float]:
+    """The ends of a 95 % interval of a mean, from draws of whole groups with replacement."""
+    parts = [values[index] for index in groups.reset_index(drop=True).groupby(groups.to_numpy()).groups.values()]
+    rng = np.random.default_rng(SEED)
+    drawn = rng.integers(0, len(parts), (HALVES, len(parts)))
+    means = [float(np.concatenate([parts[n] for n in chosen]).mean()) for chosen in drawn]
+    return [float(end) for end in np.quantile(means, ((1 - _BAND) / 2, (1 + _BAND) / 2))]
+
+
 def memory_figures(measured: Array, predicted: Predicted) -> dict[str, Any]:
     """Errors and intervals of peak bytes, of the rows where they were measured; nothing where none were."""
     known = np.isfinite(measured)

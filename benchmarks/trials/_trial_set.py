@@ -80,6 +80,24 @@ class Learned:
         return Predicted(seconds.mean, seconds.lower, seconds.upper)
 
 
+Columns = Callable[[pd.DataFrame, Folder], Mapping[str, NDArray[np.float64]]]
+"""Makes the columns of a set's rows of which a model takes what it needs."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StepSet:
+    """A set of whole training steps, by which clusters are left out.
+
+    Attributes:
+        described: the parts of each row's step, as `trials._steps` has them, from no step on this cluster.
+        elsewhere: keys of the sets on whose rows a runtime profile for it is fitted; empty: it isn't left out.
+    """
+
+    described: Columns
+    elsewhere: tuple[str, ...] = ()
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class TrialSet:
@@ -95,6 +113,7 @@ class TrialSet:
         fitted_on: for a set that is never fitted on: the keys of sets whose rows go to `fit`, in their columns.
         same_rows_as: keys of sets with the same rows in other groups: hidden from the context while this one is scored.
         job: of each row, the label of the job whose plans are ranked; None: the rows aren't plans.
+        steps: for whole training steps: how a cluster that was never seen is predicted; None: the rows aren't steps.
         report_only: a reproduction, not a measurement: doesn't count to the pooled coverage.
     """
 
@@ -106,6 +125,7 @@ class TrialSet:
     fitted_on: tuple[str, ...] = ()
     same_rows_as: tuple[str, ...] = ()
     job: Callable[[pd.DataFrame], pd.Series] | None = None
+    steps: StepSet | None = None
     report_only: bool = False
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.costs.iteration import fit
-from alpa_dejavu.costs.iteration.frameworks import AlpaStage, AlpaStagePeak
+from fitting import fit
+from trials._alpa_stage import AlpaStage, AlpaStagePeak
 from trials._folder import Folder, measured
 from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, from_logs, labels
 

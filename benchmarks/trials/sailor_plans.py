@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -9,62 +10,62 @@ from typing import Any, final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from alpa_dejavu.costs.iteration import fit
-from alpa_dejavu.costs.iteration.frameworks import PeakMemory, PipelineRun
+from fitting import Deviation, fit
 from trials._folder import Folder, UnreadableError, measured
-from trials._sailor_columns import columns
-from trials._sailor_parts import GPUS, NUM_LAYERS, parts
-from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, from_logs, labels
+from trials._sailor_columns import described, kept
+from trials._sailor_memory import PeakMemory
+from trials._sailor_parts import GPUS, NUM_LAYERS, SEQUENCE
+from trials._step_trials import NOISE_FLOOR, RuntimeTrials
+from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, StepSet, TrialSet, from_logs, labels
 
 _log = logging.getLogger(__name__)
-_NOISE_FLOOR = 0.02
 _FLOP_PER_S, _MEMORY_BYTES_PER_S = 67e12, 4e12
 """Of a GH200 in single precision; a baseline on other cards has the same yardstick."""
+
+_DEVIATIONS = (Deviation("step", {"log_micro_batch": 1.0, "log_pp": 1.0, "model": 1.0}, 0.05, 0.01),)
+
+_OTHERS = ("amp/homogeneous_trials", "amp/het_model_trials", "vtrain-a100/single_node")
 
 _group = labels("model", "nodes")
 
 
 @final
 class PipelineTrials:
-    """`PipelineRun` and `PeakMemory` on layers' times that were learned from profiles."""
+    """The planner's costs under a fitted runtime profile, and `PeakMemory`."""
 
     def fit(self, rows: pd.DataFrame, context: Context) -> PipelineTrials:
-        """Learns the parameters of both, and their spread from (model, nodes) that are left out."""
+        """Learns both, and their spread from (model, nodes) that are left out."""
         self._folder = context.folder
-        known, groups = self._columns(rows), _group(rows).tolist()
-        self.time = fit(PipelineRun(), known, rows[MEASURED_S].to_numpy(float), groups, floor=_NOISE_FLOOR)
+        self._time = RuntimeTrials(described, _group, _DEVIATIONS).fit(rows, context)
+        self.model = self._time.fitted
         peaks = rows[rows[MEASURED_BYTES] > 0].reset_index(drop=True)
-        known, groups = self._columns(peaks), _group(peaks).tolist()
-        self.memory = fit(PeakMemory(), known, peaks[MEASURED_BYTES].to_numpy(float), groups, floor=_NOISE_FLOOR)
+        known, groups = kept(peaks, context.folder), _group(peaks).tolist()
+        self.memory = fit(PeakMemory(), known, peaks[MEASURED_BYTES].to_numpy(float), groups, floor=NOISE_FLOOR)
         return self
 
     def predict(self, rows: pd.DataFrame) -> Predicted:
         """Seconds of iterations and bytes of the fullest device."""
-        known = self._columns(rows)
-        return from_logs(*self.time.predict(known), from_logs(*self.memory.predict(known)))
-
-    def _columns(self, rows: pd.DataFrame) -> dict[str, NDArray[np.float64]]:
-        return columns(rows, parts(self._folder))
+        peak = from_logs(*self.memory.predict(kept(rows, self._folder)))
+        return dataclasses.replace(self._time.predict(rows), memory=peak)
 
 
 def _features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
     """The plan, and both sides of a roofline of its fullest stage."""
-    of = columns(rows, parts(context.folder))
-    filled = of["num_micro_batches"] + (of["parameter_bytes"] > 0).sum(axis=1) - 1
-    micro_batch = np.exp(of["log_micro_batch"])
-    tokens = 2048 * micro_batch
+    of, held = described(rows, context.folder), kept(rows, context.folder)
+    filled = of["num_micro_batches"] + of["num_stages"] - 1
+    micro_batch = rows["micro_batch"].to_numpy(float)
+    tokens = SEQUENCE * micro_batch
     return pd.DataFrame(
         {
-            "compute_s": 6 * tokens * of["parameter_bytes"].max(axis=1) / 4 * filled / _FLOP_PER_S,
-            "traffic_s": 2 * of["activation_bytes"].max(axis=1) * filled / _MEMORY_BYTES_PER_S,
-            "pp": (of["parameter_bytes"] > 0).sum(axis=1),
-            "dp": of["dp"],
+            "compute_s": 6 * tokens * held["parameter_bytes"].max(axis=1) / 4 * filled / _FLOP_PER_S,
+            "traffic_s": 2 * held["activation_bytes"].max(axis=1) * filled / _MEMORY_BYTES_PER_S,
+            "pp": of["num_stages"],
+            "dp": held["dp"],
             "micro_batch": micro_batch,
             "num_micro_batches": of["num_micro_batches"],
-            "most_parameters": of["parameter_bytes"].max(axis=1),
-            "profiled_s": of["device_s"].max(axis=1) * filled,
+            "most_parameters": held["parameter_bytes"].max(axis=1),
+            "profiled_s": (of["device_s"] * of["counts"])[:, :, :2].sum(axis=(2, 3)).max(axis=1) * filled,
         }
     )
 
@@ -128,6 +129,7 @@ def _set(name: str, fitted_on: Sequence[str] = ()) -> TrialSet:
         _features,
         fitted_on=tuple(fitted_on),
         job=labels("model", "nodes", "global_batch"),
+        steps=StepSet(described, elsewhere=() if fitted_on else _OTHERS),
     )
 
 

@@ -13,11 +13,11 @@ import build_calibrations
 from alpa_dejavu.calibration import bundled, read_calibration
 from alpa_dejavu.calibration._calibration_text import calibration_text
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
-from alpa_dejavu.costs.iteration import Fitted
 from alpa_dejavu.costs.latency.learned import DataSheet, KernelModel, Kernels
 from bundles._devices import BUNDLES
 from bundles._parts import Part
 from bundles._peaks import Peaks
+from fitting import Fitted
 from trials._trial_set import Predicted
 
 FIGURES = {
@@ -50,12 +50,13 @@ def _collectives() -> FittedCollectives:
 def _fitted() -> dict[str, Part]:
     within = _part("collectives within hosts", ["v100"] * 4, _collectives())
     across = _part("collectives across hosts", ["v100"] * 4, within.model)
-    iterations = _part("iterations", ["t4"] * 6, {"launch_s": 0.5})
+    pipelines = _part("iterations", ["gh200"] * 6, None)
     return {
         "kernels": _part("kernels", ["t4"] * 4 + ["p4"] * 4, _kernels()),
         "p3 within": within,
         "p3 across": across,
-        "deepspeed t4": iterations,
+        "layers": _part("layers", ["GH-96"] * 4, None),
+        "pipelines gh200": pipelines,
     }
 
 
@@ -65,10 +66,9 @@ def _bundle(name: str) -> build_calibrations.Bundle:
 
 def test_a_file_has_what_was_measured_on_its_devices() -> None:
     made = build_calibrations.calibration(_bundle("t4"), _fitted(), TABLE)
-    kernels, iterations = made.fits
+    (kernels,) = made.fits
     assert (kernels.rows, kernels.held_out["mape"]) == (4, pytest.approx(0.1))
     assert (kernels.held_out["median_ape"], kernels.held_out["coverage_90"]) == (pytest.approx(0.1), 0.0)
-    assert (iterations.rows, iterations.figures) == (6, {"launch_s": 0.5})
     assert list(made.sheets) == ["T4"]
     assert made.within is None
     assert any("collectives: none was measured" in sentence for sentence in made.missing)
@@ -121,10 +121,10 @@ def test_peaks_are_residuals_of_their_framework_and_its_factors_a_fit() -> None:
     groups = np.array(["a", "a", "b", "c"], dtype=object)
     fitted = SimpleNamespace(values={"context_bytes": 2e9})
     parts = _fitted()
-    part = parts["deepspeed t4"]
+    part = parts["pipelines gh200"]
     measured = Peaks.of(peaks, predicted, groups, "Theirs", cast(Fitted, fitted))
     made = build_calibrations.calibration(
-        _bundle("t4"), {**parts, "deepspeed t4": dataclasses.replace(part, peaks=measured)}, TABLE
+        _bundle("gh200"), {**parts, "pipelines gh200": dataclasses.replace(part, peaks=measured)}, TABLE
     )
     assert made.memory is not None
     assert made.memory.log_ratios["peak"] == pytest.approx((np.log(1 / 1.1), 0.0, 0.0))
@@ -133,4 +133,4 @@ def test_peaks_are_residuals_of_their_framework_and_its_factors_a_fit() -> None:
     assert (fit.part, fit.rows, fit.figures) == ("peaks of memory of Theirs", 3, {"context_bytes": 2e9})
     assert fit.held_out["mape"] == pytest.approx(0.1 / 3)
     assert made.missing[-1].startswith("memory: peaks were measured under Theirs alone")
-    assert build_calibrations.calibration(_bundle("t4"), parts, TABLE).memory is None
+    assert build_calibrations.calibration(_bundle("gh200"), parts, TABLE).memory is None

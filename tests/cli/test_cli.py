@@ -17,6 +17,7 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.placement import place
 from alpa_dejavu.costs.communication import AlphaBeta, Free, Links, communication_model
+from alpa_dejavu.costs.runtime import ALPA
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning import plan_estimate as plan_estimate_module
 from alpa_dejavu.planning.result import RunnerUp
@@ -63,7 +64,7 @@ def estimates(monkeypatch):
     asked = []
 
     class Fake:
-        def __init__(self, plan, model, cluster, calibration=None, cache=None, trust_model=False):
+        def __init__(self, plan, model, cluster, calibration=None, runtime=None, cache=None, trust_model=False):
             asked.append((plan, model, cluster))
 
         def estimate(self, plan):
@@ -237,6 +238,16 @@ def test_too_little_memory_is_said_in_a_line(run, monkeypatch):
     result = run(*ASKED)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: there isn't enough memory for this; end other programs, or ask for a")
+
+
+def test_a_plan_is_priced_for_the_runtime_that_is_asked_for(run):
+    assert run(*ASKED, "--runtime", "megatron").exit_code == 0
+    assert run.named["runtime"] == "megatron"
+    assert run(*ASKED).exit_code == 0
+    assert run.named["runtime"] == ALPA
+    refused = run(*ASKED, "--runtime", "jaxpp")
+    assert refused.exit_code == 2
+    assert "'alpa', 'megatron', 'deepspeed'" in refused.stderr
 
 
 def saved(tmp_path, name="plan.json", **changes):

@@ -12,7 +12,7 @@ from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning.plan_estimate import PlanEstimator, cluster_of_plan
-from alpa_dejavu.problem import MeshConfig, Run, Submesh
+from alpa_dejavu.problem import MeshConfig, PricedBy, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain
 from plans import example_plan, hardware, stage, whole_plan
@@ -291,3 +291,13 @@ def test_on_unlike_hosts_a_plan_is_priced_on_those_that_it_names():
     assert mixed.stages[1].compute_s == pytest.approx(slow.stages[1].compute_s)
     with pytest.raises(ValueError, match="stage 1 is on host 'e', but unlike has"):
         estimator.estimate(on("a", "e"))
+
+
+def test_an_estimate_is_for_the_runtime_of_the_plan_or_for_the_one_that_is_asked_for():
+    by = PricedBy("analytic", "alpha-beta", runtime="megatron")
+    theirs = dataclasses.replace(PLAN, priced_by=by)
+    found = PlanEstimator(theirs, cluster=CLUSTER).estimate(theirs).plan
+    ours = PlanEstimator(theirs, cluster=CLUSTER, runtime="alpa").estimate(theirs).plan
+    assert (found.priced_by.runtime, ours.priced_by.runtime) == ("megatron", "alpa")
+    assert found.step_s > ours.step_s == PlanEstimator(PLAN, cluster=CLUSTER).estimate(PLAN).plan.step_s
+    assert "the plan's runtime was megatron, this estimate's is alpa" in ours.notes

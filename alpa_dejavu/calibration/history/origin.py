@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu.costs.communication import CommunicationModel, communication_model
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.problem import Cluster, Model, Plan
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Origin:
             micro-batches, so none of these is in it.
         cluster: a fingerprint of the cluster's hosts, devices and links.
         devices: the names of the kinds of devices; corrections never go from one to another.
-        predictor: the names of the latency and the communication model, since each is wrong by other factors.
+        predictor: the names of the latency and the communication model, and of the runtime profile unless it is Alpa's,
+            since each is wrong by other factors.
         calibration: the `identity` of the calibration that the models come from, since each makes them wrong by other
             factors; empty without one, and `UNKNOWN` for runs that were kept before it was.
     """
@@ -57,6 +59,7 @@ class Origin:
         latency: str | LatencyModel | None = None,
         communication: str | CommunicationModel | None = None,
         calibration: Calibration | None = None,
+        runtime: RuntimeProfile = ALPA,
     ) -> Origin:
         """Returns the origin of predictions for a model on a cluster: fingerprints of both, and the names of what makes
         the predictions.
@@ -69,6 +72,7 @@ class Origin:
             latency: the latency model that predicts, or its name.
             communication: the communication model that predicts, or its name.
             calibration: the calibration that the models and the cluster's figures are from, if they are from one.
+            runtime: the runtime profile that they are predicted for.
 
         Raises:
             ValueError: an unknown name.
@@ -76,7 +80,8 @@ class Origin:
         predictor = GIVEN
         if latency is not None and communication is not None:
             models = latency_model(latency), communication_model(communication)
-            predictor = " + ".join(type(each).__name__ for each in models)
+            names = [type(each).__name__ for each in models]
+            predictor = " + ".join(names if runtime == ALPA else [*names, runtime.name])
         kinds = sorted({host.device.name for host in cluster.hosts})
         known = "" if calibration is None else calibration.identity
         return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor, known)

@@ -10,14 +10,18 @@ from alpa_dejavu._util.by_name import name_of, resolve
 from alpa_dejavu.costs.latency._analytic import AnalyticLatency
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._measured_roofline import MeasuredRoofline
+from alpa_dejavu.costs.latency._profiled import LayerTimes, ProfiledLayers, profiled_pass
 
 __all__ = [
     "AnalyticLatency",
     "Latency",
     "LatencyModel",
+    "LayerTimes",
     "MeasuredRoofline",
+    "ProfiledLayers",
     "latency_model",
     "latency_name",
+    "profiled_pass",
 ]
 
 _KNOWN = {"auto": AnalyticLatency, "analytic": AnalyticLatency}

@@ -11,6 +11,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning.strategies._task import Task
 from alpa_dejavu.planning.strategies.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
@@ -91,6 +92,7 @@ class Strategy(abc.ABC):
         micro_batches: int | None = None,
         latency: str | LatencyModel = "analytic",
         communication: str | CommunicationModel = "alpha-beta",
+        runtime: str | RuntimeProfile = ALPA,
         margin: MemoryMargin = UNMEASURED,
     ) -> StrategyPlan:
         """Returns the plan that the strategy makes for a model on a cluster, priced by the given cost models.
@@ -103,6 +105,7 @@ class Strategy(abc.ABC):
             micro_batches: the number of micro-batches that each pipeline must have; None: the strategy chooses.
             latency: a latency model or its name.
             communication: a communication model or its name.
+            runtime: a runtime profile or its name.
             margin: the rule for how much of each device's memory is left free.
 
         Raises:
@@ -110,7 +113,7 @@ class Strategy(abc.ABC):
             NoPlanError: the strategy finds no plan.
         """
         started = time.perf_counter()
-        models = CostModels.named(latency, communication)
+        models = CostModels.named(latency, communication, runtime)
         task = Task(model, samples, cluster, batch, models, micro_batches, margin)
         choice = self._choose(task)
         seconds, pipelines = time.perf_counter() - started, choice.pipelines

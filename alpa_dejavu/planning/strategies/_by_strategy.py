@@ -14,6 +14,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import GivenStage, given_candidate
@@ -75,7 +76,7 @@ class ByStrategy(Chooser):
         model = task.source.exact(layers, samples)
         made = self.strategy.plan(
             model, task.cluster, task.batch, samples=samples, micro_batches=count, latency=task.prices.models.latency,
-            communication=task.prices.models.communication, margin=task.margin,
+            communication=task.prices.models.communication, runtime=task.prices.models.runtime, margin=task.margin,
         )  # fmt: skip
         return made, _candidate(task, made)
 
@@ -104,6 +105,7 @@ def as_planned(
     name: str = "",
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
+    runtime: str | RuntimeProfile = ALPA,
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
     """Returns the plan that a strategy (a planner such as AMP) has made as a planning result, its stages costed as the
@@ -121,6 +123,7 @@ def as_planned(
         name: the model's name.
         latency: a latency model or its name.
         communication: a communication model or its name.
+        runtime: a runtime profile or its name.
         margin: the rule for how much of each device's memory is left free.
 
     Raises:
@@ -130,7 +133,7 @@ def as_planned(
     """
     task = PlanningTask(
         source=GivenModel(model, samples, name),
-        prices=Prices(cluster, CostModels.named(latency, communication)),
+        prices=Prices(cluster, CostModels.named(latency, communication, runtime)),
         batch=made.batch,
         layers=(model.num_layers,),
         micro_batches=(_whole_pipeline(made).num_micro_batches,),

@@ -17,7 +17,7 @@ from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.planning.strategies._divide import divisors
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import Cluster, Model, Run, checks
 from alpa_dejavu.simulation.step import StageTimes
 
@@ -107,8 +107,9 @@ class Task:
     def _alone(self, stage: PlacedStage, micro_batch: int) -> StageTimes:
         """Returns the times of a stage without what it sends to others."""
         costs, where = self.stage_costs(micro_batch), (stage.first, stage.last)
-        seconds = costs.seconds(costs.places.on(stage.hosts), stage.config)[:, stage.first, stage.last]
-        took = dict(zip(COST_KINDS, seconds.tolist(), strict=True))
+        took = self._seconds(self.slowest(stage, micro_batch), micro_batch)
+        if stage.widths:
+            took["synchronisation_s"] = self._exchanged_s(stage, micro_batch)
         forward, backward = took["collective_forward_s"], took["collective_backward_s"]
         memory = costs.memory(stage.config)
         return StageTimes(
@@ -126,6 +127,34 @@ class Task:
             memory_limit_bytes=min(self.cluster.hosts[host].device.memory_bytes for host in stage.hosts),
             devices=len(stage.hosts),
         )
+
+    def slowest(self, stage: PlacedStage, micro_batch: int) -> PlacedStage:
+        """Returns a stage whose data-parallel replicas are all like the slowest one of a stage with unlike replicas;
+        any other stage as it is.
+        """
+        if not stage.widths:
+            return stage
+        across = len(stage.widths)
+        alike = [
+            PlacedStage(stage.first, stage.last, across * hosts, config_of(across, len(hosts)))
+            for hosts in dict.fromkeys(stage.replicas)
+        ]
+        return max(alike, key=lambda one: sum(list(self._seconds(one, micro_batch).values())[:4]))
+
+    def _seconds(self, stage: PlacedStage, micro_batch: int) -> dict[str, float]:
+        costs = self.stage_costs(micro_batch)
+        seconds = costs.seconds(costs.places.on(stage.hosts), stage.config)[:, stage.first, stage.last]
+        return dict(zip(COST_KINDS, seconds.tolist(), strict=True))
+
+    def _exchanged_s(self, stage: PlacedStage, micro_batch: int) -> float:
+        """Returns the seconds of the all-reduce of gradients among unlike replicas: as many groups as the narrowest has
+        devices go at a time, over the links between the replicas' hosts.
+        """
+        narrowest = min(stage.widths)
+        group = Group(self.cluster, tuple(hosts[0] for hosts in stage.replicas), narrowest)
+        num_bytes = self.stage_costs(micro_batch).gradient_bytes[stage.first, stage.last] / narrowest
+        alone = self.models.communication.seconds("all_reduce", num_bytes, group)
+        return float(self.models.runtime.sent_s(alone, "step"))
 
     def step_s(self, pipeline: Pipeline) -> float:
         """Returns the seconds of a step of one pipeline, simulated in 1F1B order."""

@@ -41,18 +41,28 @@ class PlacedStage:
         first, last: the layers, inclusive.
         hosts: for each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
         config: how the devices divide the work.
+        widths: how many tensor-parallel devices each of its data-parallel replicas has, where they aren't alike; the
+            config has the least of them. Replicas have equal shares of a micro-batch. Empty: all have as many.
 
-    Raises ValueError where the config is for another number of devices.
+    Raises ValueError where the config is for another number of devices, or of replicas.
     """
 
     first: int
     last: int
     hosts: tuple[int, ...]
     config: MeshConfig
+    widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         checks.positive("placed stage", "layers", self.last - self.first + 1)
-        if self.config.data_parallel * self.config.tensor_parallel != len(self.hosts):
+        if self.widths:
+            across, along = self.config.data_parallel, self.config.tensor_parallel
+            if (len(self.widths), min(self.widths), sum(self.widths)) != (across, along, len(self.hosts)):
+                raise ValueError(
+                    f"placed stage: widths is {self.widths}, but must be of {across} replicas of at least {along} "
+                    f"devices, {len(self.hosts)} in all; give the config of these replicas"
+                )
+        elif self.config.data_parallel * self.config.tensor_parallel != len(self.hosts):
             raise ValueError(
                 f"placed stage: {len(self.hosts)} devices for a config of {self.config.data_parallel} data-parallel "
                 f"times {self.config.tensor_parallel} tensor-parallel ones; give as many"
@@ -60,8 +70,17 @@ class PlacedStage:
 
     @property
     def is_submesh(self) -> bool:
-        """Returns whether the stage has equally many devices of each of its hosts, so that Alpa can make its mesh."""
-        return len(set(collections.Counter(self.hosts).values())) == 1
+        """Returns whether the stage has equally many devices of each of its hosts, and replicas alike, so that Alpa can
+        make its mesh.
+        """
+        return not self.widths and len(set(collections.Counter(self.hosts).values())) == 1
+
+    @property
+    def replicas(self) -> list[tuple[int, ...]]:
+        """Returns the hosts of the devices of each data-parallel replica."""
+        widths = self.widths or (self.config.tensor_parallel,) * self.config.data_parallel
+        ends = list(itertools.accumulate(widths))
+        return [self.hosts[end - width : end] for end, width in zip(ends, widths, strict=True)]
 
 
 @final

@@ -161,7 +161,8 @@ class Resolver:
         return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
 
     def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
-        starts = np.full((costs.model.num_layers,) * 2, devices.kinds[0].step_s)
+        a_step = devices.kinds[0].step_s + costs.models.runtime.step_s
+        starts = np.full((costs.model.num_layers,) * 2, a_step)
         self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
         ranges = {LAUNCHES: starts} | self._combined(costs, devices, config, ["step"])
         return Seconds(self._computed(costs, devices, config, "step"), ranges)
@@ -176,7 +177,7 @@ class Resolver:
             if key not in known:
                 row = np.zeros(len(CLASSES))
                 for one in exchanges:
-                    each = costs.sent_s(devices, config, one)
+                    each = costs.sent_s(devices, config, one, phase)
                     group = costs.places.groups(devices, config, one.axis)[0]
                     row[self._noted(costs, group, one, each)] += each @ one.counts
                 known[key] = exchanges, row  # the exchanges are kept, so that their ids stay theirs

@@ -11,8 +11,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.costs.iteration._hierarchical import Array, Deviation, Parameter, Physics, Rows
-from alpa_dejavu.costs.iteration._links import ring_share
+from fitting import Array, Deviation, Parameter, Physics, Rows
 
 __all__ = ["AlpaStage", "AlpaStagePeak"]
 
@@ -44,8 +43,8 @@ class AlpaStage(Physics):
         tokens, hidden = rows["samples"] * rows["tokens"] / rows["dp"], rows["hidden"]
         block = 4 * tokens * (24 * hidden**2 + 4 * rows["tokens"] * hidden) / values["flop_per_s"]
         head = 3 * tokens * 2 * hidden * rows["vocabulary"] / values["head_flop_per_s"]
-        exchanged = 6 * _HALF * tokens * hidden * ring_share(rows["tp"]) / values["exchange_bytes_per_s"]
-        ring = 12 * hidden**2 / rows["tp"] * _HALF * ring_share(rows["dp"]) / values["ring_bytes_per_s"]
+        exchanged = 6 * _HALF * tokens * hidden * _ring_share(rows["tp"]) / values["exchange_bytes_per_s"]
+        ring = 12 * hidden**2 / rows["tp"] * _HALF * _ring_share(rows["dp"]) / values["ring_bytes_per_s"]
         computed = (rows["blocks"] * block + rows["heads"] * head) / rows["tp"]
         return np.log(computed + rows["blocks"] * (exchanged + ring) + values["start_s"]) + deviations["stage"]
 
@@ -80,3 +79,8 @@ class AlpaStagePeak(Physics):
         logits = rows["heads"] * samples * rows["tokens"] * rows["vocabulary"] * values["logit_bytes"] / rows["tp"]
         states = rows["parameters"] / rows["tp"] * values["bytes_per_parameter"]
         return np.log(states + one_layer + kept + logits + values["start_bytes"]) + deviations["peak"]
+
+
+def _ring_share(devices: Array) -> Array:
+    """How many times its bytes a ring all-reduce of n devices sends through each link: 2 (n - 1) / n."""
+    return 2 * (devices - 1) / devices

@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.costs.iteration._hierarchical import Array, Deviation, Parameter, Physics, Rows
+from fitting import Array, Deviation, Parameter, Physics, Rows
 
 __all__ = ["LayerProfile"]
 

@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.costs.iteration._hierarchical import Array, Physics, Rows
+from fitting._physics import Array, Physics, Rows
 
 SOURCE = "source"
 """The column that tells measurements apart that have noise of their own (clusters, frameworks). It may be missing."""
@@ -61,27 +61,6 @@ class Fitted:
         variance = np.maximum(variance, 0.0) + of_source(self.noise, origin) ** 2
         return mean, np.sqrt(variance) * of_source(self.widening, origin)
 
-    def draw(self, rows: Rows, count: int, rng: np.random.Generator) -> Array:
-        """Returns random draws of all rows' predicted logarithms together, shape (count, N): rows that share parameters
-        or programs err together.
-
-        Args:
-            rows: the columns of N rows.
-            count: how many draws.
-            rng: the generator of random numbers.
-        """
-        weights, _ = self._known_share(rows)
-        mean, jacobian, slopes = linearised(self.physics, self.estimate, weights, rows)
-        widening = of_source(self.widening, sources(rows, len(mean)))
-        off = rng.standard_normal((count, len(self.estimate))) @ _root(self.covariance).T @ jacobian.T
-        for kind, known, share, slope in zip(self.physics.deviations, self.programs, weights, slopes, strict=True):
-            wanted, place = np.unique(kind.programs(rows), axis=0, return_inverse=True)
-            first = np.unique(place.ravel(), return_index=True)[1]
-            left = kind.covariance(wanted, wanted) - share[first] @ kind.covariance(known, wanted)
-            unknown = rng.standard_normal((count, len(wanted))) @ _root(left).T
-            off += unknown[:, place.ravel()] * slope
-        return np.asarray(mean + off * widening)
-
     def deviation(self, rows: Rows) -> dict[str, Array]:
         """Returns, for each kind of deviation, the mean by which each row's program deviates from the physical model,
         in logarithms, shape (N,).
@@ -101,12 +80,6 @@ class Fitted:
             weights.append(share)
             unknown.append(np.maximum(kind.shared**2 + kind.own**2 - (share * across).sum(axis=1), 0.0))
         return weights, unknown
-
-
-def _root(covariance: Array) -> Array:
-    """A matrix whose product with its transpose is the covariance."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def parameter_values(physics: Physics, estimate: Array) -> dict[str, float]:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.costs.iteration._fitted import Fitted, linearised, of_source, sources, with_jitter
-from alpa_dejavu.costs.iteration._hierarchical import Array, Physics, Rows
+from fitting._fitted import Fitted, linearised, of_source, sources, with_jitter
+from fitting._physics import Array, Physics, Rows
 
 _FREEDOM = 4.0
 """Degrees of freedom of Student's t, which the noise is taken to be drawn from."""
 _NUM_STEPS = 60
-_SMALL, _MOST_DAMPING = 1e-4, 1e8
+_SMALL, _MOST_DAMPING = 5e-4, 1e8
 _INSIDE = 0.9
 _NORMAL = 1.6449
 """Standard deviations on each side that hold 90 % of a normal distribution."""
@@ -107,8 +107,9 @@ def _ascend(
         hessian = state.jacobian.T @ (trust[:, None] * state.jacobian) + precision
         step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), gradient)
         trial = linear(state.estimate + np.clip(step, -1.0, 1.0))
-        if _cost(trial, spread, precision, centre, robust) <= _cost(state, spread, precision, centre, robust):
-            small = float(np.abs(trial.estimate - state.estimate).max()) < _SMALL
+        gained = _cost(state, spread, precision, centre, robust) - _cost(trial, spread, precision, centre, robust)
+        if gained >= 0:
+            small = gained < _SMALL * len(origin)
             state, damping = trial, max(damping / 5, 1e-9)
             if small:
                 break

@@ -1,0 +1,85 @@
+"""A training step whose layers were profiled as a whole, as the planner takes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import final
+
+from alpa_dejavu.costs.latency import profiled_pass
+from alpa_dejavu.costs.runtime import launches
+from alpa_dejavu.problem import Layer, Model, Operator, Operators, Tensor
+from trials._gpt import GPT
+
+_STATES = 2.0
+"""Adam's moments, over the bytes of the parameters."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ProfiledLayer:
+    """A layer whose passes were profiled under the names "{name} forward" and "{name} backward".
+
+    `is_block` says whether it launches the operators of a transformer block, or those of a head. `sent_bytes` are those
+    of its activations, and `exchanged_bytes` what tensor-parallel devices all-reduce, of a micro-batch. With
+    `has_update` its update was profiled, too, as "{name} update"; else it is memory traffic.
+    """
+
+    name: str
+    is_block: bool
+    parameter_bytes: float
+    sent_bytes: float
+    exchanged_bytes: tuple[float, ...] = ()
+    has_update: bool = False
+
+
+def profiled_model(layers: Sequence[ProfiledLayer], samples: int, tied: Sequence[tuple[int, int]] = ()) -> Model:
+    """The step of a micro-batch of so many samples; of each tied pair the second layer has the first's parameters."""
+    made = []
+    for layer in layers:
+        ahead, back = _launches()[0 if layer.is_block else 1]
+        made.append(
+            Layer(
+                layer.name,
+                profiled_pass(f"{layer.name} forward", samples, ahead),
+                profiled_pass(f"{layer.name} backward", samples, back),
+                profiled_pass(f"{layer.name} update", 1.0, 1.0) if layer.has_update else _update(layer.parameter_bytes),
+                exchanged_bytes=layer.exchanged_bytes,
+            )
+        )
+    return Model(tuple(made), tuple(_tensors(layers, dict(tied))))
+
+
+@functools.cache
+def _launches() -> tuple[tuple[float, float], tuple[float, float]]:
+    """Of a transformer block and of a head, forward and backward."""
+    _, block, head = GPT(64, 1, 1, 64, 64).model().layers
+    return tuple((launches(layer.forward), launches(layer.backward)) for layer in (block, head))  # type: ignore[return-value]
+
+
+def _update(num_bytes: float) -> Operators:
+    if not num_bytes:
+        return Operators.of([])
+    shape = ((int(num_bytes / 4),),)
+    return Operators.of(
+        [
+            Operator(
+                "elementwise", "adam", shape, shape, "float32", 2.5 * num_bytes,
+                read_bytes=(2 + _STATES) * num_bytes, written_bytes=(1 + _STATES) * num_bytes,
+            )
+        ]
+    )  # fmt: skip
+
+
+def _tensors(layers: Sequence[ProfiledLayer], tied: dict[int, int]) -> Iterator[Tensor]:
+    last = 2 * len(layers) - 1
+    for n, layer in enumerate(layers):
+        if layer.parameter_bytes:
+            users = (n, tied[n]) if n in tied else (n,)
+            yield Tensor(layer.parameter_bytes, "parameter", -1, users)
+            yield Tensor(layer.parameter_bytes, "gradient", -1, users)
+            yield Tensor(_STATES * layer.parameter_bytes, "optimizer", -1, users)
+        if n + 1 < len(layers):
+            yield Tensor(layer.sent_bytes, "activation", n, (n + 1,))
+            yield Tensor(layer.sent_bytes, "activation", last - n - 1, (last - n,))

@@ -1,0 +1,133 @@
+"""Runtime profiles: their effect on the costs of stages, reckoned by hand, and what they must not be."""
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import ALPA, BOUNDS, FILE, RuntimeProfile, launches, runtime_names, runtime_profile
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
+from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning.strategies import Megatron
+from alpa_dejavu.problem import MeshConfig, Operators, Run, Submesh
+from alpa_dejavu.testing import example_cluster
+from models import chain
+
+
+def _written(operators):
+    """Operators that write what they compute, so that they are launched."""
+    return Operators.of([dataclasses.replace(one, written_bytes=8.0) for one in operators.records])
+
+
+def _launched(layer):
+    parts = _written(layer.forward), _written(layer.backward), _written(layer.backward)
+    return dataclasses.replace(layer, forward=parts[0], backward=parts[1], update=parts[2])
+
+
+CLUSTER, _CHAIN = example_cluster(2), chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
+MODEL = dataclasses.replace(_CHAIN, layers=tuple(map(_launched, _CHAIN.layers)))
+STAGES = [
+    GivenStage(0, 1, Submesh(1, 4), MeshConfig((2, 2), 2, 2)),
+    GivenStage(2, 3, Submesh(1, 4), MeshConfig((2, 2), 2, 2)),
+]
+
+
+def seconds(runtime=ALPA, last=1):
+    costs = StageCostModel(MODEL, CLUSTER, CostModels.named(runtime=runtime))
+    devices = costs.places.on_submesh(Submesh(1, 4), (0,))
+    found = costs.seconds(devices, MeshConfig((2, 2), 2, 2))
+    return dict(zip(COST_KINDS, found[:, 0, last].tolist(), strict=True))
+
+
+def step_s(runtime=ALPA):
+    return estimate(MODEL, CLUSTER, Run(4), STAGES, runtime=runtime).plan.step_s
+
+
+@pytest.mark.parametrize(
+    ("figure", "kinds"),
+    [
+        ("operators", ("compute_forward_s", "compute_backward_s", "update_s")),
+        ("collectives", ("collective_forward_s", "collective_backward_s")),
+        ("synchronisation", ("synchronisation_s",)),
+    ],
+)
+def test_a_factor_multiplies_its_own_kind_of_cost_alone(figure, kinds):
+    plain, slow = seconds(), seconds(RuntimeProfile("slow", **{figure: 2.0}))
+    device = CLUSTER.hosts[0].device
+    fixed = dict.fromkeys(("compute_forward_s", "compute_backward_s"), device.dispatch_s) | {"update_s": device.step_s}
+    for kind in COST_KINDS:
+        extra = plain[kind] - fixed.get(kind, 0.0) if kind in kinds else 0.0
+        assert slow[kind] == pytest.approx(plain[kind] + extra)
+
+
+def test_each_collective_of_a_micro_batch_takes_what_the_runtime_adds_and_those_of_a_step_do_not():
+    """A layer has one all-reduce, half of it forward and half backward; the stage has two layers."""
+    plain, slow = seconds(), seconds(RuntimeProfile("slow", collective_s=1e-3))
+    for kind in COST_KINDS:
+        extra = 1e-3 if kind in ("collective_forward_s", "collective_backward_s") else 0.0
+        assert slow[kind] == pytest.approx(plain[kind] + extra)
+
+
+def test_a_layer_takes_as_long_as_its_launches_where_the_device_would_be_done_before():
+    assert [launches(layer.forward) for layer in (_CHAIN.layers[0], MODEL.layers[0])] == [0, 1]
+    slow = seconds(RuntimeProfile("slow", launch_s=1e-3))
+    assert slow["compute_forward_s"] == pytest.approx(2 * 1e-3 + CLUSTER.hosts[0].device.dispatch_s, rel=5e-3)
+
+
+def test_launches_that_take_less_than_the_device_cost_next_to_nothing():
+    plain, launched = seconds(), seconds(RuntimeProfile("quick", launch_s=1e-7))
+    assert launched["compute_backward_s"] == pytest.approx(plain["compute_backward_s"], rel=1e-3)
+
+
+def test_a_stage_sends_once_forward_and_once_back_and_each_takes_what_the_runtime_adds():
+    """The second of two stages gets its first micro-batch later, and the first one its last gradients."""
+    one = estimate(MODEL, CLUSTER, Run(1), STAGES).plan.step_s
+    later = estimate(MODEL, CLUSTER, Run(1), STAGES, runtime=RuntimeProfile("late", send_s=0.01)).plan.step_s
+    assert later == pytest.approx(one + 2 * 0.01)
+
+
+def test_what_a_step_takes_besides_is_added_once():
+    assert step_s(RuntimeProfile("late", step_s=0.5)) == pytest.approx(step_s() + 0.5)
+
+
+def test_the_default_changes_nothing():
+    assert step_s("alpa") == step_s(ALPA) == step_s(RuntimeProfile("plain"))
+    assert seconds() == seconds(RuntimeProfile("plain"))
+
+
+@pytest.mark.parametrize(("figure", "end"), [*itertools.product(BOUNDS, (0, 1))])
+def test_a_figure_outside_of_its_bounds_is_refused(figure, end):
+    value = BOUNDS[figure][end] + (-1.0, 1.0)[end]
+    with pytest.raises(ValueError, match=f"{figure} is {value!r}, but must be from .* profile 'mine'"):
+        RuntimeProfile("mine", **{figure: value})
+
+
+def test_no_runtime_has_more_than_eight_figures():
+    names = [field.name for field in dataclasses.fields(RuntimeProfile)]
+    assert names == ["name", *BOUNDS]
+    assert len(BOUNDS) <= 8
+
+
+def test_bundled_profiles_are_found_by_name_and_others_are_refused():
+    assert runtime_names()[0] == "alpa"
+    assert all(runtime_profile(name).name == name for name in runtime_names())
+    with pytest.raises(ValueError, match=r"runtime is 'jaxpp', but must be one of 'alpa', .*'megatron'"):
+        runtime_profile("jaxpp")
+
+
+def test_bundled_profiles_have_all_figures_their_origin_and_an_error():
+    for name, entry in json.loads(FILE.read_text())["runtimes"].items():
+        assert set(entry["figures"]) == set(BOUNDS), name
+        assert entry["origin"]
+        assert 0 < entry["held_out"]["mape"] < 0.2
+
+
+def test_a_strategy_is_priced_under_the_runtime():
+    slow = RuntimeProfile("slow", operators=3.0)
+    plain, priced = (
+        Megatron().plan(MODEL, named_cluster("p3.16xlarge"), 16, runtime=runtime) for runtime in (ALPA, slow)
+    )
+    assert priced.step_s > plain.step_s
