@@ -104,13 +104,13 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
         tuple((*row, *[None] * (width - len(row))) for row in rows),
         hosts=tuple(on for _, on in sites) if unlike else None,
     )
-    table = task.adjusted(cost_table(model, cluster, space, run, task.prices.models, task.margin))
+    table = cost_table(model, cluster, space, run, task.prices.models, task.margin)
     choices = tuple(
         StageChoice(stage.first, stage.last, n, rows[n].index(stage.config))
         for stage, place in zip(stages, places, strict=True)
         for n in [sites.index(place)]
     )
-    costs = Costs(model, cluster, space, run, table, partial=True)
+    costs = task.adjusted(Costs(model, cluster, space, run, table, partial=True))
     return simulated(Candidate(costs, Slicing(choices, 0.0, 0.0, 0, 0.0), hosts=hosts))
 
 

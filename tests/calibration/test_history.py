@@ -168,7 +168,7 @@ def test_what_was_measured_becomes_a_run(plain):
     run = past_run(made, found)
     assert (run.measured_s, run.predicted_s, run.plan) == (0.3, made.plan.step_s, made.plan)
     assert run.stages[0].computing_s == pytest.approx(0.03)
-    assert run.stages[0].predicted_computing_s == stages[0].forward_s + stages[0].backward_s
+    assert run.stages[0].predicted_computing_s == pytest.approx(stages[0].forward_s + stages[0].backward_s)
     assert run.origin == Origin.of(made.model, made.cluster, "analytic", "alpha-beta")
 
 
@@ -177,9 +177,7 @@ def test_runs_are_told_from_those_of_another_calibration(tmp_path, plain):
     calibration = figures(1.0)
 
     def by(known):
-        return plan_model(
-            trained, CLUSTER, batch=16, micro_batches=4, layers=2, history=store.path, calibration=known
-        )
+        return plan_model(trained, CLUSTER, batch=16, micro_batches=4, layers=2, history=store.path, calibration=known)
 
     first = by(calibration)
     for _ in range(4):
