@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from alpa_dejavu.clusters.host_classes import kinds_of
-from alpa_dejavu.planning._candidate import Candidate, Costs
-from alpa_dejavu.planning._given import config_of_stage
+from alpa_dejavu.planning._candidate import Candidate, Costs, config_of_stage
 from alpa_dejavu.planning.uncertainty import Errors, Resolver, meet, redrawn
 from alpa_dejavu.planning.uncertainty._resolved import Resolved
 from alpa_dejavu.planning.uncertainty._steps import meet_plan
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["errors_after", "errors_of", "with_past_runs"]
 
-_NOISE = {False: 0.03, True: 0.1}
-"""How far off the measured seconds of a stage in a run are, as a share of them; parts of one CPU disturb each other."""
+_NOISE = 0.1
+"""How far off the measured seconds of a stage in a run are, as a share of them."""
 
 
 def with_past_runs(costs: Costs, runs: Sequence[PastRun]) -> Costs:
@@ -68,7 +67,7 @@ def errors_after(costs: Costs, runs: Sequence[PastRun], resolver: Resolver) -> E
     seen = list(_seen(costs, runs, resolver))
     errors = Errors.unmeasured(resolver)
     for resolved, (first, last), ratio in seen:
-        errors = errors.measured(resolved.micro_batch, resolved, first, last, ratio, _NOISE[costs.cluster.shared])
+        errors = errors.measured(resolved.micro_batch, resolved, first, last, ratio, _NOISE)
     return errors
 
 

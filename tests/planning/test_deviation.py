@@ -157,18 +157,20 @@ def test_the_next_start_of_a_job_plans_right(tmp_path):
     assert [stage.submesh.num_devices for stage in second.stages] != [4]
     assert given_stages(told.now) == given_stages(second)
     assert "would be chosen" in str(told)
-    assert regret(second, true) < 1.05
+    assert regret(second, true) < 1.1
     # What the first plan would take is known, too.
     again = plan(dataclasses.replace(next_task, chooser=GivenStages(tuple(given_stages(first))))).plan
     assert again.step_s == pytest.approx(line.step_s, rel=0.05)
     assert not is_off(again, [line.step_s])
-    # And once the second plan's run is known the choice stays, with a sound prediction.
-    line = timeline(second, true)
-    store.append(measured_run(next_task, second, trained(second, line)))
-    third = plan(dataclasses.replace(TASK, learned=store.runs())).plan
-    assert given_stages(third) == given_stages(second)
-    assert third.step_s == pytest.approx(line.step_s, rel=0.05)
-    assert third.confidence.probability >= second.confidence.probability - 0.1
+    # And once the second plan's run is known, too, both are predicted about as they were measured.
+    later = timeline(second, true)
+    store.append(measured_run(next_task, second, trained(second, later)))
+    both = dataclasses.replace(TASK, learned=store.runs())
+    assert regret(plan(both).plan, true) < 1.1
+    for made, seen in ((first, line), (second, later)):
+        known = plan(dataclasses.replace(both, chooser=GivenStages(tuple(given_stages(made))))).plan
+        assert known.step_s == pytest.approx(seen.step_s, rel=0.3)
+        assert not is_off(known, [seen.step_s])
 
 
 def test_a_run_keeps_what_was_predicted_without_past_runs():

@@ -34,9 +34,7 @@ def relative_on(device, spread, *records, own=0.0):
 
 
 def dot(dtype="float32", size=4096, **fields):
-    return Operator(
-        "dot", "dot_general", ((size,) * 2,) * 2, ((size,) * 2,), dtype, 2.0 * size**3, **fields
-    )
+    return Operator("dot", "dot_general", ((size,) * 2,) * 2, ((size,) * 2,), dtype, 2.0 * size**3, **fields)
 
 
 def relative(*records, own=0.0, spread=SPREAD):
@@ -141,7 +139,7 @@ def test_a_calibrated_clusters_plan_says_whose_spread_it_is(tmp_path):
         assert said in made.confidence.spread_from
         low, high = made.confidence.interval_s
         plain = plain or high / low
-    assert high / low < 0.5 * plain
+    assert high / low < 0.6 * plain
 
 
 def test_the_draws_have_the_spread_that_the_fit_found():

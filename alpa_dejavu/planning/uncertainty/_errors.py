@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver, Seconds
-from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, DIVIDED_ALIKE, DOUBLINGS, HALVINGS, Spreads
+from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, Spreads
 
 __all__ = ["Errors", "Factors", "entry_seconds"]
 
 _NUM_STEPS, _DAMPING = 40, 0.5
-_ALIKE = (DIVIDED_ALIKE**0.5, (1 - DIVIDED_ALIKE) ** 0.5)
-"""The weights of the two errors of a layer: the one on any mesh, and the one on a mesh."""
 
 
 @final
@@ -29,10 +27,12 @@ class Factors:
             each of N classes, shape (K, N).
         own: the further factor that each of M kinds of layers, and of layers on a mesh, has on its matrix products, and
             on its other operators, shape (K, M, 2).
+        weights: the powers with which the two factors of a layer count: the one on any mesh, and the one on its mesh.
     """
 
     common: FloatArray
     own: FloatArray
+    weights: tuple[float, float] = (1.0, 1.0)
 
     def __len__(self) -> int:
         return len(self.common)
@@ -54,9 +54,7 @@ class Factors:
         on their products, and on their other operators.
         """
         each = self.own[:, resolved.own[chosen]]
-        found = np.asarray(each[:, :, 0] ** _ALIKE[0] * each[:, :, 1] ** _ALIKE[1])
-        found[:, :, 0] *= self.common[:, HALVINGS, None] ** resolved.halvings[chosen]
-        return found
+        return np.asarray(each[:, :, 0] ** self.weights[0] * each[:, :, 1] ** self.weights[1])
 
 
 @final
@@ -141,8 +139,7 @@ class Errors:
             chosen = _variants(resolved, first, last)
             drawn = seconds.of_variants[chosen] * factors.of_variants(resolved, 0)[chosen]
             slope[: len(CLASSES)] += drawn.sum(axis=0) * self.spreads.common
-            slope[HALVINGS] += drawn[:, COMPUTE[0]] @ resolved.halvings[chosen] * self.spreads.common[HALVINGS]
-            np.add.at(slope, len(CLASSES) + resolved.own[chosen], np.outer(drawn @ self.spreads.own, _ALIKE))
+            np.add.at(slope, len(CLASSES) + resolved.own[chosen], np.outer(drawn @ self.spreads.own, factors.weights))
         for number, ranges in seconds.of_ranges.items():
             slope[number] += ranges[first, last] * factors.common[0, number] * self.spreads.common[number]
         total = float(entry_seconds(seconds, resolved, first, last, factors).sum())
@@ -152,8 +149,9 @@ class Errors:
 
     def _factors(self, normal: FloatArray) -> Factors:
         common, own = normal[:, : len(CLASSES)], normal[:, len(CLASSES) :]
-        sizes = self.spreads.own[list(COMPUTE)]
-        return Factors(np.exp(common * self.spreads.common), np.exp(own[:, :, None] * sizes))
+        sizes, alike = self.spreads.own[list(COMPUTE)], self.spreads.alike
+        weights = alike**0.5, (1 - alike) ** 0.5
+        return Factors(np.exp(common * self.spreads.common), np.exp(own[:, :, None] * sizes), weights)
 
 
 def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:

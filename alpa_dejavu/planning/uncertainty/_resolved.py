@@ -20,7 +20,6 @@ from alpa_dejavu.planning.uncertainty._spreads import (
     CLASSES,
     COMPUTE,
     LAUNCHES,
-    USUAL_S,
     KnowsFigures,
     KnowsInterval,
     Spreads,
@@ -60,7 +59,6 @@ class Resolved:
     Attributes:
         own: for each of V layer variants (ways to shard a layer) the numbers of two errors that only layers like it
             have: on any mesh, and on this logical mesh; shape (V, 2).
-        halvings: the logarithm to base 2 of the seconds of usual products over those of each variant's, shape (V,).
         of_stages: for each stage of layers i..j the variants of its layers, shape (L, L, L), -1 outside; None: each of
             the L layers has one variant.
         micro_batch: the seconds of forward and backward of one micro-batch, collectives included.
@@ -69,7 +67,6 @@ class Resolved:
     """
 
     own: NDArray[np.intp]
-    halvings: FloatArray
     of_stages: NDArray[np.intp] | None
     micro_batch: Seconds
     step: Seconds
@@ -127,7 +124,6 @@ class Resolver:
             division = costs.division(config)
             self._known[key] = Resolved(
                 own=self._own_errors(costs, config),
-                halvings=self._halvings(costs, devices.kinds[0], config),
                 of_stages=division.of_stages,
                 micro_batch=self._micro_batch(costs, devices, config),
                 step=self._step(costs, devices, config),
@@ -221,17 +217,6 @@ class Resolver:
                 self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(model))
             self._rows[key] = operators, row
         return self._rows[key][1]
-
-    def _halvings(self, costs: StageCostModel, device: Device, config: MeshConfig) -> FloatArray:
-        """Returns how many times the products of each variant of a layer are half as long as usual ones, shape (V,)."""
-        known, found = dict[int, float](), []
-        for each in costs.division(config).operators("forward"):
-            if id(each) not in known:
-                seconds_s = costs.latency_of(each, device).mean_s[each.is_product]
-                each_s = float(seconds_s @ (seconds_s / each.count[each.is_product])) if len(seconds_s) else 0.0
-                known[id(each)] = math.log2(USUAL_S * float(seconds_s.sum()) / each_s) if each_s > 0 else 0.0
-            found.append(known[id(each)])
-        return np.array(found)
 
     def _own_errors(self, costs: StageCostModel, config: MeshConfig) -> NDArray[np.intp]:
         """Returns the numbers of the two errors that each variant of a layer has for itself, shape (V, 2)."""

@@ -17,9 +17,7 @@ from alpa_dejavu.problem import Run, StageChoice
 __all__ = ["closed_form", "meet_plan", "resolved_stage", "step_draws"]
 
 
-def step_draws(
-    candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors
-) -> FloatArray:
+def step_draws(candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors) -> FloatArray:
     """Returns the seconds of each candidate plan's step in each of K joint draws of prediction errors, shape (K,
     candidates).
 
