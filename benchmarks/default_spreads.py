@@ -28,12 +28,14 @@ from alpa_dejavu.problem import Cluster
 from bundles._devices import BUNDLES
 from bundles._products import product_ratios
 from harness import Results, Table, options
-from trials import collectives
+from trials import collectives, layer_profiles
 from trials._folder import Folder
-from trials._trial_set import MEASURED_S
+from trials._trial_set import MEASURED_S, Context
 
 _LEAST_S = 1e-3
 """Layers spend their time in large kernels; the shortest are but the launch of a kernel from Python."""
+_EXCHANGES = 4
+"""A block sums its result over its devices twice in the forward pass and twice in the backward pass."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--train", type=Path, required=True, help="the folder of measurements")
     given = parser.parse_args(arguments)
     folder, rows = Folder(given.train), []
-    for name, log_errors, groups in [*_kernels(folder), *_kinds(folder), *_dtypes(folder), *_collectives(folder)]:
+    kinds = [*_kernels(folder), *_kinds(folder), *_dtypes(folder), *_collectives(folder), *_doublings(folder)]
+    for name, log_errors, groups in kinds:
         common, own = left_out_spread(log_errors, groups)
         spreads = {"common": common, "own": own}
         rows.append({"class": name, "rows": len(log_errors), "groups": int(groups.nunique()), **spreads})
@@ -104,6 +107,20 @@ def _collectives(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
         part = rows[(rows["hosts"] == 1) == inside]
         found.append((f"collectives {place}", part["log_error"], part[group].astype(str)))
     return found
+
+
+def _doublings(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
+    """Errors of blocks on several devices, given those on one and the links: by doubling of the number of devices."""
+    rows = layer_profiles.SETS[0].load(folder)
+    blocks = layer_profiles.blocks_of(rows, Context(folder, {}))
+    rows["sent_s"] = _EXCHANGES * blocks.exchange_s
+    rows = rows[~blocks.is_head & (rows["layer"] > 0)]
+    names = ["model", "gpu", "micro_batch", "layer"]
+    alone = rows[rows["tp"] == 1].set_index(names)[MEASURED_S]
+    rows["alone_s"] = alone.reindex(pd.MultiIndex.from_frame(rows[names])).to_numpy()
+    rows = rows[(rows["tp"] > 1) & rows["alone_s"].notna()]
+    log_errors = np.log(rows[MEASURED_S] / (rows["alone_s"] / rows["tp"] + rows["sent_s"]))
+    return [("doublings of a stage's devices", log_errors / np.log2(rows["tp"]), rows["gpu"])]
 
 
 def _seconds(row: pd.Series, cluster: Cluster) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 from alpa_dejavu.alpa._playoff import Argument, Playoff
 from alpa_dejavu.alpa._recorder import watch
+from alpa_dejavu.alpa._watch import Watch
 from alpa_dejavu.alpa.option import DejavuStageOption
 
 PARAMETERS = (
@@ -38,6 +39,8 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
         executable = _played(original, option, given, avals) if tries else original(*args, **kwargs)
         if option.history is not None:
             watch(executable, option)
+        if option.last_plan is not None and option.last_plan.confidence is not None:
+            Watch(executable, option)
         return executable
 
     return compile_pipeshard_executable

@@ -42,6 +42,16 @@ def note(worker: Any, uuid: int, noting: bool) -> None:
     getattr(worker, _NAME).noted = uuid if noting else None
 
 
+def unwatch(worker: Any, uuid: int) -> None:
+    """Ends the timing of an executable's steps in one of Alpa's workers, which then goes on without waiting for them.
+
+    Args:
+        worker: the worker, in whose process this runs.
+        uuid: Alpa's number of the executable.
+    """
+    vars(worker.executables[uuid]).pop("execute_on_worker", None)
+
+
 def last_step(worker: Any) -> StageNotes:
     """Returns when the last step began and ended in one of Alpa's workers, with its instructions if they were noted.
 

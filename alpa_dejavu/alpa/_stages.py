@@ -10,10 +10,9 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu.alpa._given_plan import checked
 from alpa_dejavu.alpa._measure_stage import StageBench
@@ -30,6 +29,7 @@ from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
+from alpa_dejavu.planning.deviation import learned_correction
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.result import OURS
 from alpa_dejavu.planning.strategies import AlpaDefault, ByStrategy, strategy
@@ -37,6 +37,9 @@ from alpa_dejavu.planning.task import Chooser, GivenSpace
 from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy
 from alpa_dejavu.slicing import slicer, slicer_name
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.history import PastRun
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -63,6 +66,7 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         option = given["stage_option"]
         if not isinstance(option, DejavuStageOption):
             return original(*args, **kwargs)
+        option.task = lambda: _task(option, given)[0]
         if option.plan is None:
             option.entrants = _plans(option, given)
             chosen = option.entrants[0]
@@ -82,14 +86,32 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, ...]:
     """Returns the plan, and before it, where a playoff is asked for, others that may be better on the devices."""
-    from alpa.pipeline_parallel import stage_construction
-
-    mesh, micro_batch = given["virtual_mesh"], given["batch_size"]
-    if mesh.launched_physical_mesh_group is not None:
+    if given["virtual_mesh"].launched_physical_mesh_group is not None:
         raise NotImplementedError(
             "this virtual mesh already runs another pipeline on its own submeshes, so no new plan can be made for it; "
             "call alpa.shutdown() and alpa.init() first, or reuse that plan with its ManualStageOption"
         )
+    task, runner, described_s = _task(option, given)
+    # Once it trains, its devices are taken: what is planned then is by predictions and past runs.
+    predicted = dataclasses.replace(task, chooser=Searched()) if option.strategy == OURS else task
+    option.task = lambda: predicted
+    with contextlib.closing(runner):
+        made = plan(task)
+    if option.strategy != OURS:
+        checked(made.plan, given, option.cluster)
+    plans = (*made.contenders, made.plan.after(described_s))
+    return plans if option.history is None else tuple(_corrected(option, task, each) for each in plans)
+
+
+def _task(
+    option: DejavuStageOption, given: Mapping[str, Any]
+) -> tuple[PlanningTask, StageRunner, dict[str, float]]:
+    """Returns the planning task for the layers that Alpa has cut a train step into, on the cluster that Alpa has; who
+    runs stages to measure them, to be closed; and the seconds that it took to describe layers and cluster.
+    """
+    from alpa.pipeline_parallel import stage_construction
+
+    mesh, micro_batch = given["virtual_mesh"], given["batch_size"]
     started = time.perf_counter()
     inference = given["pipeline_schedule"] == "inference"
     layers = given["layers"]
@@ -119,13 +141,11 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
         margin=MemoryMargin(option.risk, priced.residuals(option.memory), option.memory_margin),
         priced_by=priced.named(_asked(option, model.num_layers, given["num_micro_batches"])),
         contenders=most_entrants(option),
+        learned=_learned(option, model, priced),
     )
-    with contextlib.closing(runner):
-        made = plan(task if option.strategy == OURS else by_strategy(option, task))
     if option.strategy != OURS:
-        checked(made.plan, given, option.cluster)
-    plans = (*made.contenders, made.plan.after({"cluster": known - started, "features": described - known}))
-    return plans if option.history is None else _corrected(option, option.history, plans, model, priced)
+        task = by_strategy(option, task)
+    return task, runner, {"cluster": known - started, "features": described - known}
 
 
 def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: Cluster, probed_s: float) -> Chooser:
@@ -163,16 +183,30 @@ def _connected(mesh: Any) -> bool:
     return cluster is not None and list(mesh.host_info) == [cluster.host_info[n] for n in mesh.host_ids]
 
 
-def _corrected(
-    option: DejavuStageOption, file: str | os.PathLike[str], plans: Sequence[Plan], model: Model, priced: Prices
-) -> tuple[Plan, ...]:
-    """Returns plans corrected by the past runs in a file, and tells the option what the plans were made from."""
-    from alpa_dejavu.calibration.history import Correction, Origin, corrected
+def _learned(option: DejavuStageOption, model: Model, priced: Prices) -> tuple[PastRun, ...]:
+    """Returns the past runs of this model on this cluster whose stages were measured, and tells the option what its
+    plans are made from.
+    """
+    if option.history is None:
+        return ()
+    from alpa_dejavu.calibration.history import Origin, Store
 
     models = priced.models
     origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
-    option.last_origin, correction = origin, Correction.read(file)
-    return tuple(corrected(each, correction.of(origin, each)) for each in plans)
+    if option.plan is None:
+        option.last_origin = origin
+    return tuple(run for run in Store(option.history).runs() if run.origin == origin and run.stages)
+
+
+def _corrected(option: DejavuStageOption, task: PlanningTask, made: Plan) -> Plan:
+    """Returns a plan corrected by past runs: by their stages, where those were measured, or else by their steps."""
+    from alpa_dejavu.calibration.history import Correction, corrected
+
+    assert option.history is not None, "else nothing corrects"
+    assert option.last_origin is not None, "told with the past runs"
+    if not task.learned:
+        return corrected(made, Correction.read(option.history).of(option.last_origin, made))
+    return dataclasses.replace(made, correction=learned_correction(task, made))
 
 
 def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -> PricedBy:

@@ -35,6 +35,11 @@ class StageWorkers:
         """Switches on or off that Alpa's workers note when each instruction of a training step begins and ends."""
         self._ask(_probe.note, self._uuid, noting)
 
+    def release(self) -> None:
+        """Has the workers take no more notes, and no longer wait for the end of each step by themselves."""
+        self.noting(False)
+        self._ask(_probe.unwatch, self._uuid)
+
     def call(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
         """Calls a function in the process of each of Alpa's workers; returns its answers, a list for each stage.
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.calibration import Calibration, check_choice
@@ -19,6 +19,7 @@ from alpa_dejavu.slicing import Slicer, slicer
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import Origin
+    from alpa_dejavu.planning import PlanningTask
     from alpa_dejavu.planning.strategies import Strategy
 
 __all__ = ["DejavuStageOption"]
@@ -77,7 +78,8 @@ class DejavuStageOption:
             the step and the cluster, each stage on the hosts that it names, in that order. Where the plan's hosts are
             alike and none of them has a name that is known here, the n-th one of its cluster means the n-th here.
         history: None, the default, records no runs. The path of a file of past runs: predicted seconds are corrected by
-            the runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
+            the runs in it. The stages of three early steps are measured and appended, by which the next start of the
+            same job plans. When Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
             (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
         strategy: "dejavu", the default, is this package's search; by "amp", "megatron" or "alpa", or a `Strategy` of
             `alpa_dejavu.planning.strategies`, stages are chosen by rules of its own in place of the search space and
@@ -125,6 +127,7 @@ class DejavuStageOption:
     strategy: str | Strategy = OURS
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    task: Callable[[], PlanningTask] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     entrants: tuple[Plan, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

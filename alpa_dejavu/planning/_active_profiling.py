@@ -18,6 +18,7 @@ from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning._bench import Bench
 from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simulated
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._learned import errors_after
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.planning.uncertainty import Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
@@ -187,10 +188,10 @@ class Measured(Chooser):
 
     def _choose(self, task: PlanningTask, clock: Clock) -> Found:
         (layers,), (count,) = task.layers, task.micro_batches
-        costs = Bench(task, clock).costs(layers, count)
+        costs = Bench(dataclasses.replace(task, learned=()), clock).costs(layers, count)
         search = _Search(costs, costs.table, task.slicer, Resolver())
         meet(costs.table, costs.space, search.resolver)
-        state = _State(Errors.unmeasured(search.resolver))
+        state = _State(errors_after(costs, task.learned, search.resolver))
         candidates = search.candidates(state.errors)
         clock.lap("slicing")
         num_offered = int(costs.table.offered.sum())

@@ -132,9 +132,10 @@ class Bench:
         if model.sharding is not None:
             space = _divisible(model.sharding, space)
             self.clock.lap("sharding")
-        table = task.adjusted(cost_table(model, task.cluster, space, run, task.prices.models, task.margin))
+        table = cost_table(model, task.cluster, space, run, task.prices.models, task.margin)
+        costs = task.adjusted(Costs(model, task.cluster, space, run, table, exact))
         self.clock.lap("cost table")
-        return Costs(model, task.cluster, space, run, table, exact)
+        return costs
 
     def _scaled_rival(self) -> Shape | None:
         """The best shape that was priced by another micro-batch's model, if it's as good as the best one's rivals."""

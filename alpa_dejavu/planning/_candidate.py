@@ -21,11 +21,22 @@ from alpa_dejavu.clusters.slow_inside import takes_part_of_several
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning._host_by_host import host_by_host
 from alpa_dejavu.planning._stage_times import stage_times, timeline_of
-from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.problem import (
+    Cluster,
+    MeshConfig,
+    Model,
+    NoPlanError,
+    Run,
+    SearchSpace,
+    Slicing,
+    SlicingProblem,
+    StageChoice,
+    StagePlan,
+)
 from alpa_dejavu.simulation.step import Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
-__all__ = ["Candidate", "Costs", "best_first", "host_names", "simulated", "sliced"]
+__all__ = ["Candidate", "Costs", "best_first", "config_of_stage", "host_names", "simulated", "sliced"]
 
 
 @final
@@ -198,6 +209,12 @@ class Candidate:
 def best_first(found: Iterable[Candidate]) -> list[Candidate]:
     """Returns candidate plans by the seconds of their step, the shortest first; equal ones keep their order."""
     return ordered(found, key=lambda one: one.step_s)
+
+
+def config_of_stage(stage: StagePlan) -> MeshConfig:
+    """Returns the config of a plan's stage: its logical mesh, auto-sharding options, remat and ZeRO level."""
+    across, along = (*stage.logical_mesh, 1)[:2]
+    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
 
 
 def host_names(found: Candidate) -> list[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import final
 
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
+from alpa_dejavu.planning._candidate import Candidate, Costs, config_of_stage, simulated
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning.fits import stage_differences
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
@@ -21,14 +21,12 @@ from alpa_dejavu.problem import (
     SearchSpace,
     Slicing,
     StageChoice,
-    StagePlan,
     Submesh,
 )
 
 __all__ = [
     "GivenStage",
     "GivenStages",
-    "config_of_stage",
     "given_candidate",
     "given_stages",
     "meant_stages",
@@ -51,12 +49,6 @@ class GivenStage:
 def given_stages(plan: Plan) -> list[GivenStage]:
     """Returns the stages of a plan without their costs, so that they can be costed anew."""
     return [GivenStage(*stage.layers, stage.submesh, config_of_stage(stage), stage.hosts) for stage in plan.stages]
-
-
-def config_of_stage(stage: StagePlan) -> MeshConfig:
-    """Returns the config of a plan's stage: its logical mesh, auto-sharding options, remat and ZeRO level."""
-    across, along = (*stage.logical_mesh, 1)[:2]
-    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
 
 
 @final
@@ -104,13 +96,13 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
         tuple((*row, *[None] * (width - len(row))) for row in rows),
         hosts=tuple(on for _, on in sites) if unlike else None,
     )
-    table = task.adjusted(cost_table(model, cluster, space, run, task.prices.models, task.margin))
+    table = cost_table(model, cluster, space, run, task.prices.models, task.margin)
     choices = tuple(
         StageChoice(stage.first, stage.last, n, rows[n].index(stage.config))
         for stage, place in zip(stages, places, strict=True)
         for n in [sites.index(place)]
     )
-    costs = Costs(model, cluster, space, run, table, partial=True)
+    costs = task.adjusted(Costs(model, cluster, space, run, table, partial=True))
     return simulated(Candidate(costs, Slicing(choices, 0.0, 0.0, 0, 0.0), hosts=hosts))
 
 

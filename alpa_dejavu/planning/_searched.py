@@ -10,6 +10,7 @@ from alpa_dejavu.planning._bench import AS_GOOD, Bench, is_small
 from alpa_dejavu.planning._candidate import Candidate, best_first, host_names
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
+from alpa_dejavu.planning._learned import errors_of
 from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
@@ -51,7 +52,11 @@ class Searched(Chooser):
         found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
-        return Found(_finest_first(best_first([*placed, *found[_PLACED:]])))
+        finest = _finest_first(best_first([*placed, *found[_PLACED:]]))
+        if not task.learned or not finest:
+            return Found(finest)
+        errors, resolver = errors_of(finest, task.learned)
+        return Found(finest, errors=errors, resolver=resolver)
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """Returns the best plan on fewer hosts (the task's), with as many layers as the first of the plans already

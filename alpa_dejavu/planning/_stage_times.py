@@ -9,7 +9,7 @@ from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
-__all__ = ["stage_times", "timeline_of"]
+__all__ = ["stage_times", "timeline_alone", "timeline_of"]
 
 
 def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
@@ -20,17 +20,18 @@ def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Time
         cluster: the cluster that it runs on, whose devices may share the cores of one CPU.
         run: the number of micro-batches, and the schedule.
     """
+    if cluster.cores is not None:
+        # The table's seconds are those of a device that has its share of the cores; alone it is faster.
+        alone = min(cluster.cores / cluster.num_devices, 1.0)
+        times = [_faster(stage, alone) for stage in times]
+    return timeline_alone(times, cluster, run)
+
+
+def timeline_alone(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+    """Returns the simulated training step of a pipeline whose stages' seconds are those of devices with a core each."""
     if cluster.cores is None:
         return simulate(times, run.num_micro_batches, run.schedule)
-    # The table's seconds are those of a device that has its share of the cores; alone it is faster.
-    alone = min(cluster.cores / cluster.num_devices, 1.0)
-    return simulate(
-        [_faster(stage, alone) for stage in times],
-        run.num_micro_batches,
-        run.schedule,
-        sends="buffered",
-        cores=float(cluster.cores),
-    )
+    return simulate(times, run.num_micro_batches, run.schedule, sends="buffered", cores=float(cluster.cores))
 
 
 def _faster(stage: StageTimes, factor: float) -> StageTimes:

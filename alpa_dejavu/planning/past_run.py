@@ -31,7 +31,7 @@ def past_run(
         communication: the communication model that predicted it, or its name.
         calibration: the calibration that both models are from; None: they are from none.
     """
-    stages = zip(planned.timeline.stages, found.stages, found.computing_s, strict=True)
+    stages = zip(planned.timeline.computing_s, found.stages, found.computing_s, strict=True)
     return PastRun(
         plan=planned.plan,
         origin=Origin.of(planned.model, planned.cluster, latency, communication, calibration),
@@ -43,7 +43,7 @@ def past_run(
                 backward_s=measured.backward_s,
                 per_step_s=measured.per_step_s,
                 computing_s=sum(computing),
-                predicted_computing_s=predicted.forward_s + predicted.backward_s,
+                predicted_computing_s=predicted,
             )
             for predicted, measured, computing in stages
         ),

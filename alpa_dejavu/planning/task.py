@@ -17,9 +17,8 @@ from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace, StageChoic
 from alpa_dejavu.slicing import Dynamic, Slicer
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration.history import Correction
-    from alpa_dejavu.costs.table import CostTable
-    from alpa_dejavu.planning._candidate import Candidate
+    from alpa_dejavu.calibration.history import Correction, PastRun
+    from alpa_dejavu.planning._candidate import Candidate, Costs
     from alpa_dejavu.planning._clock import Clock
     from alpa_dejavu.planning.uncertainty import Errors, Resolver
 
@@ -168,6 +167,7 @@ class PlanningTask:
             it needs. None: none runs.
         priced_by: the options of the planning, to be written into the plan; None: they aren't known.
         factors: how many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
+        learned: past runs of this model on this cluster whose stages were measured, by which costs are corrected.
         contenders: so many plans that may be the best are handed over at most, the chosen one among them.
     """
 
@@ -186,6 +186,7 @@ class PlanningTask:
     before: Plan | None = None
     priced_by: PricedBy | None = None
     factors: tuple[float, ...] | None = None
+    learned: tuple[PastRun, ...] = ()
     contenders: int = 1
 
     @property
@@ -206,10 +207,16 @@ class PlanningTask:
         """Returns the samples of each micro-batch when the batch is cut into `count`; 1 if the batch isn't known."""
         return 1 if self.batch is None else self.batch // count
 
-    def adjusted(self, table: CostTable) -> CostTable:
-        """Returns a cost table with each layer's seconds multiplied by the factors that the task has for layers."""
-        if self.factors is None:
-            return table
-        from alpa_dejavu.costs.scaled_layers import with_layer_factors
+    def adjusted(self, costs: Costs) -> Costs:
+        """Returns costs with each layer's seconds multiplied by the factors that the task has for layers, and corrected
+        by the past runs that it learns from.
+        """
+        if self.factors is not None:
+            from alpa_dejavu.costs.scaled_layers import with_layer_factors
 
-        return with_layer_factors(table, self.factors)
+            costs = dataclasses.replace(costs, table=with_layer_factors(costs.table, self.factors))
+        if self.learned:
+            from alpa_dejavu.planning._learned import with_past_runs
+
+            costs = with_past_runs(costs, self.learned)
+        return costs

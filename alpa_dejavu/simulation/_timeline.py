@@ -97,6 +97,17 @@ class Timeline:
         """Returns the number of the pipeline's stages, S."""
         return len(self.stages)
 
+    @property
+    def computing_s(self) -> tuple[float, ...]:
+        """Returns for each of S stages the seconds of one micro-batch's passes together, collectives included, as they
+        go in this step: where devices share a CPU, they take longer beside others than alone.
+
+        The last backward pass isn't counted where there are others, as gradients are synchronised in it.
+        """
+        forward, backward = (np.nan_to_num(each[..., 1] - each[..., 0]) for each in (self.forward_s, self.backward_s))
+        often = backward[:, : max(self.num_micro_batches - 1, 1)]
+        return tuple((forward.mean(axis=1) + often.mean(axis=1)).tolist())
+
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
         """Returns all events of the simulated step (what each stage does when), bubbles included, ordered by stage and

@@ -82,7 +82,7 @@ def _work(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["flop", "kept_bytes", "summed_bytes", "is_head"], index=rows.index)
 
 
-def _link_rate(links: dict[str, Any], gpu: str, tp: int) -> float:
+def link_rate(links: dict[str, Any], gpu: str, tp: int) -> float:
     """Bytes per second among devices of a host, of large messages: a group is as slow as any smaller one."""
     fits = links.get(gpu, {})
     return min((float(fit[1]) for degree, fit in fits.items() if int(degree) <= max(tp, 2)), default=1e10)
@@ -96,7 +96,7 @@ def blocks_of(rows: pd.DataFrame, context: Context) -> Blocks:
     links, work = context.folder.document(_LINKS), _work(rows, context)
     tp = rows["tp"].to_numpy(float)
     pairs = zip(rows["gpu"], rows["tp"], strict=True)
-    rate = np.array([_link_rate(links, gpu, int(degree)) for gpu, degree in pairs])
+    rate = np.array([link_rate(links, gpu, int(degree)) for gpu, degree in pairs])
     return Blocks(
         gpu=np.array([SHEETS[gpu][0] for gpu in rows["gpu"]], dtype=np.str_),
         is_head=work["is_head"].to_numpy(dtype=np.bool_),

@@ -169,7 +169,7 @@ def test_what_was_measured_becomes_a_run(plain):
     run = past_run(made, found)
     assert (run.measured_s, run.predicted_s, run.plan) == (0.3, made.plan.step_s, made.plan)
     assert run.stages[0].computing_s == pytest.approx(0.03)
-    assert run.stages[0].predicted_computing_s == stages[0].forward_s + stages[0].backward_s
+    assert run.stages[0].predicted_computing_s == pytest.approx(stages[0].forward_s + stages[0].backward_s)
     assert run.origin == Origin.of(made.model, made.cluster, "analytic", "alpha-beta")
 
 

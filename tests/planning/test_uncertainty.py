@@ -11,10 +11,19 @@ from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency, Latency, LatencyModel
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Resolver, class_table, redrawn
+from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Factors, Resolver, class_table, redrawn
 from alpa_dejavu.planning.uncertainty._errors import entry_seconds
 from alpa_dejavu.planning.uncertainty._resolved import Resolved, Seconds
-from alpa_dejavu.planning.uncertainty._spreads import ALPHA_BETA, ROOFLINE, KnowsInterval, SharesErrors, Spreads
+from alpa_dejavu.planning.uncertainty._spreads import (
+    ALPHA_BETA,
+    DIVIDED,
+    DIVIDED_ALIKE,
+    OWN_IN_PLANS,
+    ROOFLINE,
+    KnowsInterval,
+    SharesErrors,
+    Spreads,
+)
 from alpa_dejavu.problem import Operators, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, space
@@ -100,8 +109,28 @@ def test_unlike_meshes_have_own_errors_beside_the_common_one():
     factors = Errors.unmeasured(resolver).drawn(4000)
     one, two = (np.log(entry_seconds(each.micro_batch, each, 0, 2, factors)) for each in entries)
     common, own = ROOFLINE["products"]
-    assert (one - two).std() == pytest.approx(np.sqrt(2) * own, rel=0.1)
-    assert np.corrcoef(one, two)[0, 1] == pytest.approx(common**2 / (common**2 + own**2), abs=0.06)
+    own *= OWN_IN_PLANS
+    of_mesh, shared = (1 - DIVIDED_ALIKE) * own**2, common**2 + DIVIDED_ALIKE * own**2
+    # The second one is on two devices: a doubling.
+    assert (one - two).std() == pytest.approx(np.sqrt(2 * of_mesh + DIVIDED**2), rel=0.1)
+    alone = shared + of_mesh
+    assert np.corrcoef(one, two)[0, 1] == pytest.approx(shared / np.sqrt(alone * (alone + DIVIDED**2)), abs=0.06)
+
+
+def test_a_stage_of_more_devices_takes_the_factor_of_each_doubling():
+    table, choices = table_of(chain(4, exchanged=()))
+    resolver = Resolver()
+    each = [resolver.resolved(table.stage_costs, table.devices[s], choices.configs[s][0]) for s in (0, 1, 2)]
+    assert [one.doublings for one in each] == [0, 1, 2]
+    factors = Errors.unmeasured(resolver).drawn(4)
+    same = Factors(factors.common, np.ones_like(factors.own))
+    alone, two, four = (entry_seconds(one.micro_batch, one, 0, 3, same) for one in each)
+    launches = 2 * 1e-5 * factors.common[:, LAUNCHES]
+    doubled, products = factors.common[:, CLASSES.index("doublings")], alone - launches
+    assert two == pytest.approx((products / 2 + launches) * doubled)
+    assert four == pytest.approx((products / 4 + launches) * doubled**2)
+    after = Errors.unmeasured(resolver).measured(each[2].micro_batch, each[2], 0, 3, ratio=2.0)
+    assert np.log(after.middle.common[0, CLASSES.index("doublings")]) > 0
 
 
 def test_a_layers_own_error_is_the_mean_of_its_operators():
@@ -114,7 +143,7 @@ def test_a_layers_own_error_is_the_mean_of_its_operators():
     table, choices = table_of(dataclasses.replace(model, layers=layers))
     resolver = Resolver()
     class_table(table, choices, resolver)
-    assert resolver.spreads.own[PRODUCTS] == pytest.approx(ROOFLINE["products"][1] / 2)
+    assert resolver.spreads.own[PRODUCTS] == pytest.approx(OWN_IN_PLANS * ROOFLINE["products"][1] / 2)
     assert resolver.spreads.common[PRODUCTS] == ROOFLINE["products"][0]
 
 
@@ -126,7 +155,7 @@ def test_draws_are_in_the_middle_on_average():
     assert np.log(factors.common).mean(axis=0) == pytest.approx(0.0, abs=1e-12)
     assert len(np.unique(np.round(factors.common[:, PRODUCTS], 12))) == 200
     assert len(Errors.unmeasured(resolver).drawn(3)) == 3
-    assert resolved.own.tolist() == [0, 0, 0, 0]
+    assert resolved.own.tolist() == [[0, 1]] * 4
 
 
 def test_a_redrawn_table_has_what_its_entries_are_drawn_as():
@@ -161,7 +190,8 @@ def test_the_null_models_say_that_their_spread_is_assumed():
     resolver = Resolver()
     class_table(table, choices, resolver)
     spreads = resolver.spreads
-    assert (spreads.common[PRODUCTS], spreads.own[PRODUCTS]) == ROOFLINE["products"]
+    common, own = ROOFLINE["products"]
+    assert (spreads.common[PRODUCTS], spreads.own[PRODUCTS]) == (common, OWN_IN_PLANS * own)
     assert spreads.common[CLASSES.index("all_reduce within hosts")] == ALPHA_BETA["within hosts"]
     assert not spreads.said.any()
     assert "roofline" in resolver.source
@@ -183,14 +213,14 @@ def one_layer(products=1.0, launches=0.0):
     row, ranges = np.zeros((1, len(CLASSES))), {LAUNCHES: np.full((1, 1), launches)}
     row[0, PRODUCTS] = products
     seconds = Seconds(row, ranges)
-    return Resolved(np.zeros(1, dtype=np.intp), None, seconds, seconds)
+    return Resolved(np.array([[0, 1]]), None, seconds, seconds)
 
 
 def errors_of(common, own, launches=0.0):
     sizes = np.zeros((2, len(CLASSES)))
     sizes[0, PRODUCTS], sizes[1, PRODUCTS], sizes[0, LAUNCHES] = common, own, launches
     spreads = Spreads(sizes[0], sizes[1], np.zeros(len(CLASSES), dtype=bool))
-    return Errors(spreads, np.zeros(len(CLASSES) + 1))
+    return Errors(spreads, np.zeros(len(CLASSES) + 2))
 
 
 def test_a_measured_stage_updates_the_common_and_its_own_error_by_their_shares():
@@ -199,7 +229,9 @@ def test_a_measured_stage_updates_the_common_and_its_own_error_by_their_shares()
     variance = 0.4**2 + 0.3**2 + 0.03**2
     factors = after.middle
     assert np.log(factors.common[0, PRODUCTS]) == pytest.approx(np.log(2) * 0.4**2 / variance)
-    assert np.log(factors.own[0, 0, 0]) == pytest.approx(np.log(2) * 0.3**2 / variance)
+    assert np.log(factors.of_layers(stage, np.zeros(1, dtype=np.intp))[0, 0, 0]) == pytest.approx(
+        np.log(2) * 0.3**2 / variance
+    )
     drawn = np.log(entry_seconds(stage.micro_batch, stage, 0, 0, after.drawn(4000)))
     assert drawn.std() == pytest.approx(0.5 * 0.03 / np.sqrt(variance), rel=0.1)
     left = np.log(after.drawn(4000).common[:, PRODUCTS]).std()

@@ -6,7 +6,7 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.planning._given import config_of_stage
+from alpa_dejavu.planning._candidate import config_of_stage
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning.model_source import GivenModel

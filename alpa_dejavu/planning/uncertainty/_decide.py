@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
@@ -13,16 +15,17 @@ LEAST_GAIN = 0.005
 """The share of a step that a measurement must promise to save, or it isn't made."""
 
 
-def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
-    """Returns how many seconds a training step gets shorter on average if the plan is chosen after measuring one stage.
+def gain_s(steps_s: FloatArray, *log_errors: FloatArray) -> float:
+    """Returns how many seconds a training step gets shorter on average if the plan is chosen after measuring one stage,
+    or several.
 
-    The expected step of each candidate plan is regressed on the stage's prediction error. The regression is made on one
-    half of the draws and its choices of plans are judged on the other, in turn, so that what is chosen by chance gains
-    nothing; so the result may be negative.
+    The expected step of each candidate plan is regressed on the stages' prediction errors. The regression is made on
+    one half of the draws and its choices of plans are judged on the other, in turn, so that what is chosen by chance
+    gains nothing; so the result may be negative.
 
     Args:
         steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
-        log_error: the stage's error in the same draws: the logarithm of its seconds, or of the factor by which they
+        log_errors: each stage's error in the same draws: the logarithm of its seconds, or of the factor by which they
             are off, shape (K,).
 
     References:
@@ -34,9 +37,10 @@ def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
     0.5
     """
     half = len(steps_s) // 2
-    if half < 2 or log_error.std() == 0:
+    if half < 2 or all(one.std() == 0 for one in log_errors):
         return 0.0
-    terms = np.stack([np.ones_like(log_error), log_error, log_error**2], axis=1)
+    squares = [one * other for one, other in itertools.combinations_with_replacement(log_errors, 2)]
+    terms = np.stack([np.ones_like(log_errors[0]), *log_errors, *squares], axis=1)
     gains = []
     for known, judged in ((slice(0, half), slice(half, 2 * half)), (slice(half, 2 * half), slice(0, half))):
         coefficients = np.linalg.lstsq(terms[known], steps_s[known], rcond=None)[0]
@@ -51,7 +55,8 @@ def most_worthwhile(
 ) -> int | None:
     """Returns the index of the stage whose measurement gains most per second of measuring; None if none is worth it.
 
-    The gain is how much shorter the step of the plan that is chosen afterwards is on average.
+    The gain is how much shorter the step of the plan that is chosen afterwards is on average. Where no single stage is
+    worth it, two may be: what one takes against another tells what an error that both share hides.
 
     Args:
         steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates).
@@ -67,6 +72,16 @@ def most_worthwhile(
     wanted = least * steps_s.mean(axis=0).min()
     worth = np.where((gains >= wanted) & (takes_s <= budget_s), gains / np.maximum(takes_s, 1e-9), -np.inf)
     best = int(first_least(-worth))
+    if worth[best] > 0:
+        return best
+    pairs = [(a, b) for a, b in itertools.combinations(range(len(gains)), 2) if takes_s[a] + takes_s[b] <= budget_s]
+    if pairs:
+        each = np.array([gain_s(steps_s, log_errors[:, a], log_errors[:, b]) for a, b in pairs])
+        takes = np.array([takes_s[a] + takes_s[b] for a, b in pairs])
+        chosen = int(first_least(-np.where(each >= wanted, each / np.maximum(takes, 1e-9), -np.inf)))
+        if each[chosen] >= wanted:
+            a, b = pairs[chosen]
+            return a if gains[a] >= gains[b] else b
     return best if worth[best] > -np.inf else None
 
 

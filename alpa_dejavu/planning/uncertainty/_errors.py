@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver, Seconds
-from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, Spreads
+from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, Spreads
 
 __all__ = ["Errors", "Factors", "entry_seconds"]
 
@@ -25,23 +25,36 @@ class Factors:
     Attributes:
         common: the factor that all work of a class (matrix products, all-reduces within hosts, ...) has in common, for
             each of N classes, shape (K, N).
-        own: the further factor that each of M kinds of layers has on its matrix products, and on its other operators,
-            shape (K, M, 2).
+        own: the further factor that each of M kinds of layers, and of layers on a mesh, has on its matrix products, and
+            on its other operators, shape (K, M, 2).
+        weights: the powers with which the two factors of a layer count: the one on any mesh, and the one on its mesh.
     """
 
     common: FloatArray
     own: FloatArray
+    weights: tuple[float, float] = (1.0, 1.0)
 
     def __len__(self) -> int:
         return len(self.common)
+
+    def divided(self, resolved: Resolved) -> FloatArray:
+        """Returns the factor on all seconds of a stage that comes of its number of devices, in each of K draws."""
+        return np.asarray(self.common[:, DOUBLINGS] ** resolved.doublings)
 
     def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
         """Returns one random draw of the factors from predicted to actual seconds, shape (V, N): for each of V ways to
         shard a layer and each of N classes of work (matrix products, other operators, collectives of a kind, ...).
         """
         found = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
-        found[:, list(COMPUTE)] *= self.own[draw][resolved.own]
+        found[:, list(COMPUTE)] *= self.of_layers(resolved, np.arange(len(found)))[draw]
         return found
+
+    def of_layers(self, resolved: Resolved, chosen: NDArray[np.intp]) -> FloatArray:
+        """Returns the factors that V chosen variants of layers have for themselves in each of K draws, shape (K, V, 2):
+        on their products, and on their other operators.
+        """
+        each = self.own[:, resolved.own[chosen]]
+        return np.asarray(each[:, :, 0] ** self.weights[0] * each[:, :, 1] ** self.weights[1])
 
 
 @final
@@ -121,20 +134,24 @@ class Errors:
     ) -> tuple[float, FloatArray]:
         """Returns the logarithm of a stage's seconds, and its derivative by each error."""
         factors, slope = self._factors(at[None]), np.zeros_like(at)
+        divided = float(factors.divided(resolved)[0])
         if len(seconds.of_variants):
             chosen = _variants(resolved, first, last)
             drawn = seconds.of_variants[chosen] * factors.of_variants(resolved, 0)[chosen]
             slope[: len(CLASSES)] += drawn.sum(axis=0) * self.spreads.common
-            np.add.at(slope, len(CLASSES) + resolved.own[chosen], drawn @ self.spreads.own)
+            np.add.at(slope, len(CLASSES) + resolved.own[chosen], np.outer(drawn @ self.spreads.own, factors.weights))
         for number, ranges in seconds.of_ranges.items():
             slope[number] += ranges[first, last] * factors.common[0, number] * self.spreads.common[number]
         total = float(entry_seconds(seconds, resolved, first, last, factors).sum())
-        return float(np.log(total)), slope / total
+        slope *= divided / total
+        slope[DOUBLINGS] += resolved.doublings * self.spreads.common[DOUBLINGS]
+        return float(np.log(total)), slope
 
     def _factors(self, normal: FloatArray) -> Factors:
         common, own = normal[:, : len(CLASSES)], normal[:, len(CLASSES) :]
-        sizes = self.spreads.own[list(COMPUTE)]
-        return Factors(np.exp(common * self.spreads.common), np.exp(own[:, :, None] * sizes))
+        sizes, alike = self.spreads.own[list(COMPUTE)], self.spreads.alike
+        weights = alike**0.5, (1 - alike) ** 0.5
+        return Factors(np.exp(common * self.spreads.common), np.exp(own[:, :, None] * sizes), weights)
 
 
 def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
@@ -147,14 +164,15 @@ def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, f
     if len(seconds.of_variants):
         chosen = _variants(resolved, first, last)
         rows = seconds.of_variants[chosen]
+        own = factors.of_layers(resolved, chosen)
         for place, number in enumerate(COMPUTE):
-            found += (factors.own[:, resolved.own[chosen], place] @ rows[:, number]) * factors.common[:, number]
+            found += (own[:, :, place] @ rows[:, number]) * factors.common[:, number]
         rest = rows.sum(axis=0)
         rest[list(COMPUTE)] = 0.0
         found += factors.common @ rest
     for number, ranges in seconds.of_ranges.items():
         found += ranges[first, last] * factors.common[:, number]
-    return found
+    return found * factors.divided(resolved)
 
 
 def _variants(resolved: Resolved, first: int, last: int) -> NDArray[np.intp]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import final
 
@@ -56,18 +57,20 @@ class Resolved:
     separate prediction errors.
 
     Attributes:
-        own: for each of V layer variants (ways to shard a layer) the number of the error that only layers like it
-            have, shape (V,).
+        own: for each of V layer variants (ways to shard a layer) the numbers of two errors that only layers like it
+            have: on any mesh, and on this logical mesh; shape (V, 2).
         of_stages: for each stage of layers i..j the variants of its layers, shape (L, L, L), -1 outside; None: each of
             the L layers has one variant.
         micro_batch: the seconds of forward and backward of one micro-batch, collectives included.
         step: the seconds of what is computed and sent once a step.
+        doublings: the logarithm to base 2 of the number of the stage's devices.
     """
 
     own: NDArray[np.intp]
     of_stages: NDArray[np.intp] | None
     micro_batch: Seconds
     step: Seconds
+    doublings: float = 0.0
 
 
 @final
@@ -75,8 +78,8 @@ class Resolver:
     """A splitter of the entries of cost tables into parts whose prediction errors are the same.
 
     It numbers these errors the same way in all tables: one for each class of work (matrix products, collectives of a
-    kind, ...), and one for each kind of layer on each logical mesh. Layers are of one kind if they have the same
-    operators, however many of each.
+    kind, ...), one for each kind of layer, and one for each kind of layer on each logical mesh. Layers are of one kind
+    if they have the same operators, however many of each.
     """
 
     def __init__(self) -> None:
@@ -120,10 +123,11 @@ class Resolver:
             self._kept[id(costs)] = costs  # so that its id stays its own
             division = costs.division(config)
             self._known[key] = Resolved(
-                own=np.array([self._own_of(each, config) for each in division.operators("forward")], dtype=np.intp),
+                own=self._own_errors(costs, config),
                 of_stages=division.of_stages,
                 micro_batch=self._micro_batch(costs, devices, config),
                 step=self._step(costs, devices, config),
+                doublings=math.log2(config.data_parallel * config.tensor_parallel),
             )
         return self._known[key]
 
@@ -216,8 +220,14 @@ class Resolver:
             self._rows[key] = operators, row
         return self._rows[key][1]
 
-    def _own_of(self, operators: Operators, config: MeshConfig) -> int:
-        return self._own.setdefault((_mesh(config), self._kinds_of(operators)[1]), len(self._own))
+    def _own_errors(self, costs: StageCostModel, config: MeshConfig) -> NDArray[np.intp]:
+        """Returns the numbers of the two errors that each variant of a layer has for itself, shape (V, 2)."""
+        division, found = costs.division(config), []
+        for layer, operators in zip(division.variants, division.operators("forward"), strict=True):
+            whole = self._kinds_of(costs.model.layers[layer].forward)[1]
+            divided = _mesh(config), self._kinds_of(operators)[1]
+            found.append([self._own.setdefault(key, len(self._own)) for key in (whole, divided)])
+        return np.array(found, dtype=np.intp).reshape(-1, 2)
 
     def _kinds_of(self, operators: Operators) -> tuple[NDArray[np.intp], frozenset[Hashable]]:
         """Returns the number of each operator's kind (what it does to which shapes), and all kinds."""

@@ -20,17 +20,23 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
 __all__ = [
-    "CLASSES", "COMPUTE", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads", "assumed_spread",
+    "CLASSES", "COMPUTE", "DOUBLINGS", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads",
+    "assumed_spread",
     "common_share", "link_class", "said_by",
 ]  # fmt: skip
 
 _PLACES = ("within hosts", "between hosts")
 CLASSES = (
     "products", "other operators", "launches", *(f"{kind} {place}" for place in _PLACES for kind in COLLECTIVES),
+    "doublings",
 )  # fmt: skip
-"""The classes of work, each with a factor in common. The first two are computed by layers."""
+"""The classes of work, each with a factor in common. The first two are computed by layers.
+
+The last one has no seconds of its own: all of a stage takes its factor for each doubling of the stage's devices.
+"""
 COMPUTE = (0, 1)
 LAUNCHES = 2
+DOUBLINGS = len(CLASSES) - 1
 
 ROOFLINE = {"products": (0.43, 0.37), "other operators": (0.18, 0.20)}
 """The spread of the roofline: standard deviations of the logarithm of measured over predicted seconds, in common on a
@@ -40,6 +46,15 @@ single kernels of over 1 ms on P4, P100, V100, T4 and A100 with their data sheet
 ALPHA_BETA = {"within hosts": 0.61, "between hosts": 0.34}
 """The spread of the alpha-beta model on the machine file's links, likewise; a mesh, or a group size, left out in turn.
 From Alpa's profile of collectives on p3.16xlarge."""
+DIVIDED = math.hypot(0.080, 0.095)
+"""The spread of what stages on several devices take besides (thinner products, waiting for each other), for each
+doubling of their devices: a GPU's, left out in turn, and a layer's own. From Sailor's profiles of layers on 1 to 8
+devices of seven GPUs."""
+OWN_IN_PLANS, DIVIDED_ALIKE = 0.5, 0.8
+"""The share of a kernel's own spread that layers of plans have, and the share of the variance of that error that a
+layer has on every mesh, however it is divided there. Refitted by `benchmarks/confidence.py --refit`: the widest with
+which measured plans are right as often as is said, of GPTs, layers of OPT and GPT-Neo on four GPUs, and kernels on
+three."""
 UNMEASURED = math.log(2) / 1.6449
 """The spread of what nobody measured (launches, sends): within a factor of two with 90 %."""
 _COMMON_SHARE = 0.5
@@ -98,11 +113,13 @@ class Spreads:
         own: the spread of the further factor that each layer has for itself, shape (N,); 0 for collectives, sends and
             launches.
         said: whether the cost models themselves told the spread, shape (N,); else it is assumed.
+        alike: the share of the variance of a layer's own error that it has on any mesh; it has the rest on one mesh.
     """
 
     common: FloatArray
     own: FloatArray
     said: NDArray[np.bool_]
+    alike: float = DIVIDED_ALIKE
 
     @classmethod
     def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray) -> Spreads:
@@ -181,7 +198,10 @@ def assumed_spread(name: str) -> float:
 
 def _assumed(name: str) -> tuple[float, float]:
     if name in ROOFLINE:
-        return ROOFLINE[name]
+        common, own = ROOFLINE[name]
+        return common, OWN_IN_PLANS * own
+    if name == CLASSES[DOUBLINGS]:
+        return DIVIDED, 0.0
     for place, sigma in ALPHA_BETA.items():
         if name.endswith(place) and not name.startswith("send"):
             return sigma, 0.0

@@ -63,10 +63,10 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
     """
     ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
-        variants = factors.of_variants(resolved, draw)
+        variants, divided = factors.of_variants(resolved, draw), float(factors.divided(resolved)[draw])
         for n, part in enumerate((resolved.micro_batch, resolved.step)):
             before = _ranges(part, resolved, None, None)
-            after = _ranges(part, resolved, variants, factors.common[draw])
+            after = _ranges(part, resolved, variants, factors.common[draw]) * divided
             np.divide(after, before, out=ratios[n, :, :, s, c], where=before > 0)
     names = {
         0: ("compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s"),

@@ -1,0 +1,120 @@
+"""Looks at some steps of an executable while it trains, says once where they are off their prediction, and learns.
+
+Nothing but the step's call on the driver is wrapped. Of the steps that are looked at three are waited for; if they are
+off, or a history is kept, the workers note what they do in three more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+from alpa_dejavu.alpa._workers import StageWorkers
+from alpa_dejavu.alpa.option import DejavuStageOption
+from alpa_dejavu.calibration.measurement import StepNotes, measured
+from alpa_dejavu.planning.deviation import deviation, is_off, measured_run
+
+__all__ = ["Watch"]
+
+_log = logging.getLogger("alpa_dejavu")
+
+_LOOKS = (3, 30, 300, 3000)
+"""The steps before which it looks: after those that warm up, and later, since a machine may become slower."""
+_STEPS = 3
+"""So many steps are timed in a look, and so many are noted."""
+
+
+@final
+class Watch:
+    """A watch over the steps of an executable that Alpa has compiled by a stage option's plan.
+
+    Args:
+        executable: the executable, whose `launch_on_driver` is wrapped until nothing is left to look at.
+        option: the stage option, with its plan.
+        workers: makes what has the workers note a step.
+        clock: tells seconds.
+    """
+
+    def __init__(
+        self,
+        executable: Any,
+        option: DejavuStageOption,
+        workers: Callable[[Any], StageWorkers] = StageWorkers,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        assert option.last_plan is not None, "Alpa has compiled, so there is a plan"
+        assert option.task is not None, "and a task that it could be made for"
+        self._executable, self._make_workers, self._clock = executable, workers, clock
+        self._plan, self._task, self._history = option.last_plan, option.task, option.history
+        self._launch: Callable[..., Any] = executable.launch_on_driver
+        self._count, self._looks, self._learns = 0, list(_LOOKS), option.history is not None
+        self._steps_s: list[float] = []
+        self._notes: list[StepNotes] = []
+        self._workers: StageWorkers | None = None
+        executable.launch_on_driver = self._step
+
+    def _step(self, *args: Any) -> Any:
+        """Runs a step of the executable, and looks at it if its turn has come."""
+        self._count += 1
+        if self._count <= self._looks[0]:
+            return self._launch(*args)
+        if len(self._steps_s) < _STEPS:
+            self._executable.sync()
+            begun = self._clock()
+            result = self._launch(*args)
+            self._executable.sync()
+            self._steps_s.append(self._clock() - begun)
+            if len(self._steps_s) == _STEPS and not (self._learns or is_off(self._plan, self._steps_s)):
+                self._next_look()
+            return result
+        if self._workers is None:
+            try:
+                self._workers = self._make_workers(self._executable)
+                self._workers.noting(True)
+            except Exception as error:  # training goes on
+                _log.warning("steps can't be looked at: %s", error)
+                self._end()
+                return self._launch(*args)
+        result, notes = self._workers.timed(lambda: self._launch(*args))
+        self._notes.append(notes)
+        if len(self._notes) == _STEPS:
+            self._workers.release()
+            self._tell()
+        return result
+
+    def _next_look(self) -> None:
+        del self._looks[0]
+        self._steps_s, self._notes, self._workers = [], [], None
+        if not self._looks:
+            self._end()
+
+    def _tell(self) -> None:
+        """Says that steps are off, where they are, and adds the run to the history; what fails here is told alone."""
+        off, learns = is_off(self._plan, self._steps_s), self._learns
+        self._learns = False
+        try:
+            task, plan = self._task(), self._plan
+            devices = [stage.submesh.num_devices for stage in plan.stages]
+            found = measured(self._steps_s, self._notes, plan.num_micro_batches, plan.schedule, devices)
+            if learns and self._history is not None:
+                from alpa_dejavu.calibration.history import Store
+
+                Store(self._history).append(measured_run(task, plan, found))
+            if off:
+                _log.warning("%s; %s", deviation(task, plan, found), _advice(self._history))
+        except Exception as error:  # training goes on
+            _log.warning("the steps that were looked at can't be explained: %s", error)
+        self._end() if off else self._next_look()
+
+    def _end(self) -> None:
+        vars(self._executable).pop("launch_on_driver", None)
+        del self._task
+
+
+def _advice(history: str | os.PathLike[str] | None) -> str:
+    if history is None:
+        return "give DejavuStageOption(history=FILE), and the next start plans by what its stages take"
+    return f"the next start plans by what {history} has of it"
