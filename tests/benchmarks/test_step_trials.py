@@ -10,8 +10,7 @@ import pytest
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
-from alpa_dejavu.planning.strategies import Task, as_planned
-from alpa_dejavu.planning.strategies._base import StrategyPlan
+from alpa_dejavu.planning.strategies import StrategyPlan, Task, as_planned
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.testing import example_cluster
 from fitting import fit
@@ -129,14 +128,13 @@ def test_replicas_of_unlike_width_are_as_slow_as_the_slowest_and_exchange_over_t
     model, cluster = GPT(256, 4, 2, 64, 512, samples=2).model(), example_cluster(2)
     task = Task(model, 2, cluster, 2, CostModels.named())
     unlike = PlacedStage(0, 3, (0, 1, 1), config_of(2, 1), (1, 2))
-    (narrow,), (wide,) = ([task._alone(stage, 2)] for stage in (
-        PlacedStage(0, 3, (0, 0), config_of(2, 1)), PlacedStage(0, 3, (1, 1, 1, 1), config_of(2, 2)),
-    ))  # fmt: skip
-    found = task._alone(unlike, 2)
-    assert found.forward_s == max(narrow.forward_s, wide.forward_s)
+    narrow = PlacedStage(0, 3, (0, 0), config_of(2, 1))
+    wide = PlacedStage(0, 3, (1, 1, 1, 1), config_of(2, 2))
+    found, one, two = (task.stage_times([stage], 2)[0] for stage in (unlike, narrow, wide))
+    assert found.forward_s == max(one.forward_s, two.forward_s)
     group, num_bytes = Group(cluster, (0, 1)), task.stage_costs(2).gradient_bytes[0, 3]
     assert found.synchronisation_s == AlphaBeta().seconds("all_reduce", num_bytes, group)
-    assert found.synchronisation_s > narrow.synchronisation_s
+    assert found.synchronisation_s > one.synchronisation_s
 
 
 @pytest.mark.parametrize("widths", [(1, 1), (2, 2), (1, 2, 1)])
