@@ -227,7 +227,7 @@ def measure(out: Path, most_s: float) -> dict[str, Any]:
                 result["rows"].append({**case, "seconds": seconds_of(program.result(), _arguments(case))})
             except Exception as error:
                 result["failed"].append({**case, "error": f"{type(error).__name__}: {error}"[:300]})
-        print(f"round {number}: compiled at {compiled_s:.0f} s, timed at {time.monotonic() - began:.0f} s", flush=True)
+        print(f"round {number}: compiled after", round(compiled_s), "and timed after", round(time.monotonic() - began))
         out.write_text(json.dumps(result, indent=1))
     return result
 

@@ -117,8 +117,8 @@ def _compare(case: Published) -> dict[str, Any]:
     try:
         traced = layers.trace(case.model, batch=case.batch // case.micro_batches)
         cuts = [_published_plan(case, traced, number, cluster) for number in case.stages]
-        same = plan_model(case.model, cluster, **settings, remat=(case.remat,))
-        free = plan_model(case.model, cluster, batch=case.batch)
+        same = plan_model(case.model, cluster, **settings, remat=(case.remat,), calibration="none")
+        free = plan_model(case.model, cluster, batch=case.batch, calibration="none")
     except (NoPlanError, ValueError) as error:
         return row | {"error": str(error)}
     their_s = min(planned.plan.step_s for planned in cuts)
@@ -140,7 +140,15 @@ def _compare(case: Published) -> dict[str, Any]:
 
 def _published_plan(case: Published, traced: layers.TracedStep, num_layers: int, cluster: Cluster) -> PlanningResult:
     model = sharding.model_of_step(traced, num_layers)
-    return estimate(model, cluster, Run(case.micro_batches), case.stages[num_layers], name=case.model, batch=case.batch)
+    return estimate(
+        model,
+        cluster,
+        Run(case.micro_batches),
+        case.stages[num_layers],
+        name=case.model,
+        batch=case.batch,
+        calibration="none",
+    )
 
 
 def _memory_share(planned: PlanningResult) -> float:

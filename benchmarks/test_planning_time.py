@@ -89,7 +89,7 @@ def _run(model: str, hosts: int, calibration: str | None, directory: Path) -> di
     path = directory / "plan.json"
     command = [sys.executable, "-m", "alpa_dejavu", "plan", "--model", model, "--cluster", CLUSTER]
     command += ["--hosts", str(hosts), "--batch", str(BATCH), "--json", str(path)]
-    command += [] if calibration is None else ["--calibration", calibration]
+    command += ["--calibration", calibration or "none"]
     environment = os.environ | {"ALPA_DEJAVU_CACHE": str(directory / "cache")}
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -39,7 +39,8 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
         executable = _played(original, option, given, avals) if tries else original(*args, **kwargs)
         if option.history is not None:
             watch(executable, option)
-        if option.last_plan is not None and option.last_plan.confidence is not None:
+        # A plan that is given has no task of its own, and who runs one to measure it looks at its steps himself.
+        if option.plan is None and option.last_plan is not None and option.last_plan.confidence is not None:
             Watch(executable, option)
         return executable
 

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from alpa_dejavu._util import units
+
 __all__ = ["AlpaWorkers", "CpuProcess", "Program", "StageRunner", "Taken"]
 
 _log = logging.getLogger("alpa_dejavu")
@@ -149,7 +151,7 @@ class CpuProcess(StageRunner):
         except OSError as error:
             line, said = b"", str(error)
         else:
-            said = "it ended" if ready else f"it didn't answer in {_PATIENCE_S:.0f} s"
+            said = "it ended" if ready else f"it didn't answer in {units.seconds(_PATIENCE_S)}"
         if not line.endswith(b"\n"):
             self.close()
             raise RuntimeError(f"the process that runs stages can't be asked: {said}")

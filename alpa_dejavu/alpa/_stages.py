@@ -92,9 +92,7 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
             "call alpa.shutdown() and alpa.init() first, or reuse that plan with its ManualStageOption"
         )
     task, runner, described_s = _task(option, given)
-    # Once it trains, its devices are taken: what is planned then is by predictions and past runs.
-    predicted = dataclasses.replace(task, chooser=Searched()) if option.strategy == OURS else task
-    option.task = lambda: predicted
+    option.task = lambda: task
     with contextlib.closing(runner):
         made = plan(task)
     if option.strategy != OURS:

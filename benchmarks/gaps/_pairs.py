@@ -82,7 +82,7 @@ class Pair:
         source = TracedModel(self.model, self.batch // counts[-min(len(counts), 2)], cache)
         return PlanningTask(
             source=source,
-            prices=prices(cluster or self.cluster(), None, "auto", "auto"),
+            prices=prices(cluster or self.cluster(), "none", "auto", "auto"),
             batch=self.batch,
             layers=source.numbers_of_layers(LAYERS),
             micro_batches=counts,

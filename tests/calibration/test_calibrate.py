@@ -357,7 +357,9 @@ def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     assert not [line for line in lines if "error" in json.loads(line)]
     device = found.devices["cpu"]
     assert min(device.flop_per_s["float32"], device.dispatch_s) > 0
-    assert device.origin.startswith("alpa-dejavu calibrate: ")
+    # On a machine whose probe predicts parts of models better than the fit does, that stands, and it is said.
+    stands = any("these stand" in said for said in found.missing)
+    assert device.origin.startswith("measured on this machine" if stands else "alpa-dejavu calibrate: ")
     assert found.links[0].within
     assert f"wrote {output}" in result.stdout
     resumed = CliRunner().invoke(main, [*command[:-1], "1", "--resume"])

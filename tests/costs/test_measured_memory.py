@@ -82,7 +82,7 @@ def test_residuals_of_a_run_join_those_that_are_given():
 
 
 def test_the_plan_has_the_measured_peaks_and_says_so():
-    measure, asked = measuring(1.1, collectives=6.0)
+    measure, asked = measuring(1.1, collectives=9.0)
     plan = decided(measure)
     without = decided(lambda stage: measure(stage).seconds)
     assert [stage.layers for stage in plan.stages] == [stage.layers for stage in without.stages]
@@ -117,7 +117,7 @@ def test_where_nothing_fits_under_the_margin_of_peaks_that_disagree_a_larger_ris
     cluster = example_cluster(1, memory_bytes=NARROW)
 
     def unsure():
-        return measuring(lambda count: 2.0 if count % 3 == 0 else 0.3, cluster, collectives=6.0)[0]
+        return measuring(lambda count: 2.0 if count % 2 == 0 else 0.3, cluster, collectives=9.0)[0]
 
     plan = decided(unsure(), cluster)
     assert plan.notes[1].endswith("nothing fits under a risk of 1.00% by them, so a larger one is taken")
@@ -130,7 +130,7 @@ def test_where_nothing_fits_under_the_margin_of_peaks_that_disagree_a_larger_ris
 def test_when_measured_peaks_say_that_nothing_fits_there_is_no_plan():
     cluster = example_cluster(1, memory_bytes=NARROW)
     with pytest.raises(NoPlanError, match="doesn't fit into memory"):
-        decided(measuring(50.0, cluster, collectives=6.0)[0], cluster)
+        decided(measuring(50.0, cluster, collectives=9.0)[0], cluster)
 
 
 @pytest.mark.parametrize("figures", [(0.0, None), (float("nan"), None), (1.0, -1.0), (1.0, float("inf"))])

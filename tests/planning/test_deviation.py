@@ -199,6 +199,6 @@ def test_stages_that_past_runs_know_are_not_measured_again():
     """A chooser that measures what decides begins with what past runs have shown."""
     first = plan(TASK).plan
     run = measured_run(TASK, first, trained(first, timeline(first, true_costs({4: 3.5}))))
-    told = dataclasses.replace(TASK, learned=(run,), chooser=Decisive(lambda stage: None, 0.0, lambda: 0.0))
+    told = dataclasses.replace(TASK, learned=(run,), chooser=Decisive(lambda stage: None, 0.0))
     assert [stage.submesh.num_devices for stage in plan(told).plan.stages] != [4]
     assert [stage.submesh.num_devices for stage in plan(dataclasses.replace(told, learned=())).plan.stages] == [4]

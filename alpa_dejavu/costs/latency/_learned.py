@@ -22,11 +22,11 @@ from alpa_dejavu.problem import Device, Operators
 
 _OF_INTERVAL = 2 * 1.6449
 """A 90 % interval's width in standard deviations, if errors were normal."""
-UNMEASURED_KIND = (0.46, 0.30)
+UNMEASURED_KIND = (0.48, 0.29)
 """The spread of products of a kind that no model was fitted to, as convolutions are: standard deviations of the
 logarithm of measured over predicted seconds, in common on a GPU and of a kernel's own, for linear layers by a model
 without them and batched products likewise. `benchmarks/default_spreads.py` prints it."""
-UNMEASURED_DTYPE = 0.28
+UNMEASURED_DTYPE = 0.31
 """The spread that is added where products run on tensor cores whose products weren't measured: of products in half
 precision on V100 by a model of single precision and the rates of both. The same benchmark prints it."""
 _UNKNOWN = 0.5

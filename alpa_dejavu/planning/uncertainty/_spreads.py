@@ -21,8 +21,7 @@ from alpa_dejavu.problem import Device, Operators
 
 __all__ = [
     "CLASSES", "COMPUTE", "DOUBLINGS", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads",
-    "assumed_spread",
-    "common_share", "link_class", "said_by",
+    "assumed_spread", "common_share", "link_class", "said_by",
 ]  # fmt: skip
 
 _PLACES = ("within hosts", "between hosts")
