@@ -16,6 +16,7 @@ from typing import Any, final
 
 from _measured_jobs import JOBS, Job
 from _measured_models import language_model
+from _measured_runs import last_stages
 from harness import Remote, answer_all
 
 MICRO_BATCHES = 4
@@ -139,7 +140,7 @@ class _Server:
 
     def _compiled(self, job: Job, option: Any) -> dict[str, Any]:
         import alpa
-        from alpa.pipeline_parallel import compile_executable, stage_construction
+        from alpa.pipeline_parallel import compile_executable
         from alpa.timer import timers
 
         from alpa_dejavu.alpa._gradients import with_marked_gradients
@@ -162,18 +163,10 @@ class _Server:
             sizes = [mesh.num_devices for mesh in self._executable.mesh_group]
             numbers = itertools.count()
             workers.pin([sorted({_cores()[next(numbers) % len(_cores())] for _ in range(n)}) for n in sizes])
-        known = stage_construction.get_last_dp_result()[1:]
-        stages = [
-            {
-                "layers": list(map(int, layers)), "submesh": list(map(int, submesh)),
-                "logical_mesh": list(map(int, shape)), "options": dict(chosen),
-            }
-            for layers, submesh, shape, chosen in (zip(*known, strict=True) if known[0] is not None else ())
-        ]  # fmt: skip
         parts = {
             name: timers(f"stage-construction-{name}").elapsed("sum") for name in ("compilation", "profiling", "dp")
         }
-        return {"stages": stages, "planning_s": sum(planning_s), "compile_s": compile_s, "parts_s": parts}
+        return {"stages": last_stages(), "planning_s": sum(planning_s), "compile_s": compile_s, "parts_s": parts}
 
     def _timed_step(self) -> float:
         began = time.perf_counter()

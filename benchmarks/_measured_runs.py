@@ -170,14 +170,20 @@ def auto_plan(job: Job, count: int) -> dict[str, Any]:
         pass
     finally:
         stage_construction.get_sliced_virtual_submeshes = original
-    _, ids, submeshes, logical, options = stage_construction.get_last_dp_result()
-    stages = [
+    return {"planning_s": time.perf_counter() - start, "num_micro_batches": count, "stages": last_stages()}
+
+
+def last_stages() -> list[dict[str, Any]]:
+    """The stages of the plan that Alpa made last in this process; none if they were given to it."""
+    from alpa.pipeline_parallel.stage_construction import get_last_dp_result
+
+    _, ids, *others = get_last_dp_result()
+    return [
         {
             "layers": list(map(int, layers)),
             "submesh": list(map(int, submesh)),
             "logical_mesh": list(map(int, shape)),
             "options": dict(option),
         }
-        for layers, submesh, shape, option in zip(ids, submeshes, logical, options, strict=True)
+        for layers, submesh, shape, option in zip(ids or (), *(each or () for each in others), strict=True)
     ]
-    return {"planning_s": time.perf_counter() - start, "num_micro_batches": count, "stages": stages}

@@ -105,10 +105,10 @@ class AlpaWorkers(StageRunner):
 
 @final
 class CpuProcess(StageRunner):
-    """Runs programs in a process of this machine, on as many CPU devices as the largest submesh of a host has.
+    """Runs programs in a process of this machine, on CPU devices of its own.
 
     Args:
-        num_devices: that many.
+        num_devices: how many devices the process has; a program may be for fewer.
         cores: the cores that devices share.
     """
 

@@ -66,7 +66,6 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         option = given["stage_option"]
         if not isinstance(option, DejavuStageOption):
             return original(*args, **kwargs)
-        option.task = lambda: _task(option, given)[0]
         if option.plan is None:
             option.entrants = _plans(option, given)
             chosen = option.entrants[0]
@@ -92,7 +91,7 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
             "call alpa.shutdown() and alpa.init() first, or reuse that plan with its ManualStageOption"
         )
     task, runner, described_s = _task(option, given)
-    option.task = lambda: task
+    option.task = task
     with contextlib.closing(runner):
         made = plan(task)
     if option.strategy != OURS:
@@ -101,9 +100,7 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
     return plans if option.history is None else tuple(_corrected(option, task, each) for each in plans)
 
 
-def _task(
-    option: DejavuStageOption, given: Mapping[str, Any]
-) -> tuple[PlanningTask, StageRunner, dict[str, float]]:
+def _task(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[PlanningTask, StageRunner, dict[str, float]]:
     """Returns the planning task for the layers that Alpa has cut a train step into, on the cluster that Alpa has; who
     runs stages to measure them, to be closed; and the seconds that it took to describe layers and cluster.
     """
@@ -151,7 +148,7 @@ def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: C
 
     Args:
         option: the stage option.
-        bench: measures stages in Alpa's workers.
+        bench: measures stages.
         mesh: Alpa's virtual mesh.
         cluster: the cluster, as planned for.
         probed_s: the seconds in which the cluster was looked at, which count as measuring.
@@ -191,8 +188,7 @@ def _learned(option: DejavuStageOption, model: Model, priced: Prices) -> tuple[P
 
     models = priced.models
     origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
-    if option.plan is None:
-        option.last_origin = origin
+    option.last_origin = origin
     return tuple(run for run in Store(option.history).runs() if run.origin == origin and run.stages)
 
 

@@ -46,7 +46,7 @@ class Watch:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         assert option.last_plan is not None, "Alpa has compiled, so there is a plan"
-        assert option.task is not None, "and a task that it could be made for"
+        assert option.task is not None, "and a task that it was made for"
         self._executable, self._make_workers, self._clock = executable, workers, clock
         self._plan, self._task, self._history = option.last_plan, option.task, option.history
         self._launch: Callable[..., Any] = executable.launch_on_driver
@@ -96,7 +96,7 @@ class Watch:
         off, learns = is_off(self._plan, self._steps_s), self._learns
         self._learns = False
         try:
-            task, plan = self._task(), self._plan
+            task, plan = self._task, self._plan
             devices = [stage.submesh.num_devices for stage in plan.stages]
             found = measured(self._steps_s, self._notes, plan.num_micro_batches, plan.schedule, devices)
             if learns and self._history is not None:

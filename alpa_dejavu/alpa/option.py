@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.calibration import Calibration, check_choice
@@ -67,12 +67,12 @@ class DejavuStageOption:
         memory_margin: the share of the memory that is left free without measured peaks; None, the default: each host's
             own, or 5 % where its machine's file has none.
         profile: "auto", the default, takes the plan as it is predicted where that is nearly the best with 90 %. Else it
-            measures, in Alpa's workers, stages whose error could change the chosen plan, until none could, the budget
-            is spent, or a twentieth of the time in which `AutoStageOption` would measure all stages. On hosts of
-            several kinds it measures none. "never" compiles and measures nothing. "decisive" measures however sure the
-            plan is, and for as long as the budget lasts. "playoff" compiles the plans that may be the best one after
-            the other, runs some steps of each on the cluster's devices, with arrays that the workers make up, and keeps
-            the fastest.
+            measures stages whose error could change the chosen plan (on a CPU cluster in a process of their own, else
+            in Alpa's workers), until none could, the budget is spent, or a twentieth of the time in which
+            `AutoStageOption` would measure all stages. On hosts of several kinds it measures none. "never" compiles and
+            measures nothing. "decisive" measures however sure the plan is, and for as long as the budget lasts.
+            "playoff" compiles the plans that may be the best one after the other, runs some steps of each on the
+            cluster's devices, with arrays that the workers make up, and keeps the fastest.
         budget_s: seconds for these measurements together; None, the default: 20, or 60 for "decisive" and "playoff".
         plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
             the step and the cluster, each stage on the hosts that it names, in that order. Where the plan's hosts are
@@ -127,7 +127,7 @@ class DejavuStageOption:
     strategy: str | Strategy = OURS
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
-    task: Callable[[], PlanningTask] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    task: PlanningTask | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     entrants: tuple[Plan, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

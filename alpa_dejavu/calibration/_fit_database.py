@@ -13,6 +13,7 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
+from alpa_dejavu.calibration._log_fit import summary
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, Seconds
 from alpa_dejavu.costs.latency.learned import ProductCurve
@@ -152,8 +153,7 @@ def crosses_hosts(one: Series, devices_per_host: int) -> bool:
 
 def errors_of(logs: FloatArray) -> dict[str, float]:
     """Returns the mean and the median absolute error, as fractions, from logarithms of measured over predicted."""
-    off = np.abs(np.expm1(-logs))
-    return {"mape": float(off.mean()), "median_ape": float(np.median(off))}
+    return summary(np.abs(np.expm1(-logs)))
 
 
 def _what_is_left_out(groups: Sequence[str]) -> str:

@@ -90,7 +90,7 @@ class DeviceModel:
         stand, as sure as they were right.
         """
         fitted, before = self._model.left_out_errors(measured), self._model.prior_errors(measured)
-        found = dataclasses.replace(self.fit(measured), held_out=summary(fitted))
+        found = dataclasses.replace(self.fit(measured), held_out=summary(list(fitted.values())))
         parts = [n for n in fitted if self._programs[n].name not in SINGLE]
         if not parts:
             return found

@@ -66,7 +66,8 @@ class LinkModel:
         """Returns the link with latency and rate fitted to measured collectives, how sure they are, and the errors on
         each kind of collective when a fit leaves it out; `measured` has the seconds by the index of the collective.
         """
-        return dataclasses.replace(self.fit(measured), held_out=summary(self._model.left_out_errors(measured)))
+        errors = list(self._model.left_out_errors(measured).values())
+        return dataclasses.replace(self.fit(measured), held_out=summary(errors))
 
     def _log_seconds(self, values: Array) -> Array:
         """Returns the logarithms of the seconds of all collectives, shape (N,)."""

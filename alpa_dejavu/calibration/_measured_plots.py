@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
 from alpa_dejavu.calibration._fit_links import predicted_s
 from alpa_dejavu.calibration.bench import WITHIN, Collective
@@ -16,8 +17,6 @@ from alpa_dejavu.calibration.operators import Program, operators
 
 __all__ = ["measured_pages"]
 
-_NORMAL = 1.6449
-"""Standard deviations of the end of an interval that holds 90 %, if errors were normal."""
 
 
 def measured_pages(calibration: Calibration, path: pathlib.Path) -> Iterator[tuple[str, Any]]:
@@ -74,7 +73,7 @@ def _figure(title: str, axis: str, rows: Sequence[Measurement], fitted: Sequence
     order = np.argsort([mean for mean, _ in fitted])
     names = [str(rows[n].probe) for n in order]
     mean, spread = np.array([fitted[n] for n in order]).T
-    upper, lower = mean * np.exp(_NORMAL * spread), mean * np.exp(-_NORMAL * spread)
+    upper, lower = mean * np.exp(REACH_90 * spread), mean * np.exp(-REACH_90 * spread)
     error: Mapping[str, Any] = {"symmetric": False, "array": upper - mean, "arrayminus": mean - lower}
     figure = go.Figure()
     figure.add_scatter(x=names, y=mean, error_y=error, mode="markers", name="fit", marker={"color": "#4269d0"})

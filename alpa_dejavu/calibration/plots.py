@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._measured_plots import measured_pages
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _SIDES, _LENGTHS, _ROWS = 2.0 ** np.arange(5, 14.25, 0.25), 2.0 ** np.arange(5, 17.25, 0.25), 1024.0
 _BYTES = 2.0 ** np.arange(10, 31)
-_NORMAL = 1.6449
-"""Standard deviations on each side that hold 90 % of a normal distribution."""
 _COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e")
 
 Lines = dict[str, tuple[Array, Array, Array]]
@@ -128,7 +127,7 @@ def _collective(calibration: Calibration, collective: str, cluster: Cluster) -> 
 def _link(measured: MeasuredLink) -> tuple[str, tuple[Array, Array, Array]]:
     """A message by the alpha-beta model, with latency and rate both at an end of their intervals."""
     link, spread = measured.link, measured.spread
-    of_latency, of_rate = (np.exp(_NORMAL * spread.get(name, 0.0)) for name in ("latency_s", "bytes_per_s"))
+    of_latency, of_rate = (np.exp(REACH_90 * spread.get(name, 0.0)) for name in ("latency_s", "bytes_per_s"))
     start, work = link.latency_s, _BYTES / link.bytes_per_s
     ends = start / of_latency + work / of_rate, start * of_latency + work * of_rate
     where = "in a host" if measured.within else "between hosts"

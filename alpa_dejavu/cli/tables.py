@@ -9,15 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.footing import Footing, footings
 from alpa_dejavu.planning.price import PricedPlan
 from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, stage_rows
 from alpa_dejavu.plans.table import planning_text
 from alpa_dejavu.problem import Plan, StepCorrection
-
-_REACH = 1.6449
-"""Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
 def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
@@ -109,7 +107,7 @@ def correction_line(plan: Plan, by: StepCorrection) -> str:
     is.
     """
     low, high = (
-        units.seconds(plan.uncorrected_s * by.factor * math.exp(side * _REACH * by.spread)) for side in (-1, 1)
+        units.seconds(plan.uncorrected_s * by.factor * math.exp(side * REACH_90 * by.spread)) for side in (-1, 1)
     )
     title = f"corrected by {counted(by.runs, 'run')}"
     return (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.memory_margin import with_memory_note
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
@@ -18,8 +19,6 @@ from alpa_dejavu.problem import Plan
 
 __all__ = ["ANNOTATIONS", "Annotation", "Chosen", "Confidence", "Unmeasured"]
 
-_REACH = 1.6449
-"""Standard deviations on each side that hold 90 % of a normal distribution."""
 _LEAST_SHARE = 0.01
 
 
@@ -78,7 +77,7 @@ class Unmeasured(Annotation):
         best = chosen.candidates[0]
         said = [
             f"{one.work} ({one.share:.0%} of the stages' work) are {one.rests_on}: none was measured, and with 90 % "
-            f"their seconds are within a factor of {math.exp(_REACH * one.spread):.1f}"
+            f"their seconds are within a factor of {math.exp(REACH_90 * one.spread):.1f}"
             for one in footings(best.table, best.costs.space, best.stages, best.run)
             if one.unmeasured and one.share >= _LEAST_SHARE
         ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.planning._active_profiling import Measured as Decisive
 from alpa_dejavu.planning._given import GivenStages, given_stages
 from alpa_dejavu.planning._searched import Searched
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Deviation", "deviation", "is_off", "learned_correction", "measured_run"]
 
 
-_OF_INTERVAL = 2 * 1.6449
-"""The logarithm of a 90 % interval's ends in standard deviations, if errors were normal."""
 _CAUSES = 0.25
 """A stage causes a step's error if, taking as long as measured, it alone makes up this share of it at least."""
 
@@ -133,7 +132,7 @@ def learned_correction(task: PlanningTask, plan: Plan) -> StepCorrection:
     raw_s = _estimated(dataclasses.replace(task, learned=()), plan).plan.step_s
     low, high = (plan.step_s, plan.step_s) if plan.confidence is None else plan.confidence.interval_s
     runs = len(task.learned)
-    return StepCorrection(plan.step_s / raw_s, math.log(high / low) / _OF_INTERVAL, runs, runs)
+    return StepCorrection(plan.step_s / raw_s, math.log(high / low) / (2 * REACH_90), runs, runs)
 
 
 def _estimated(task: PlanningTask, plan: Plan) -> PlanningResult:

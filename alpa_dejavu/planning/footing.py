@@ -11,6 +11,7 @@ from typing import Protocol, final, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.stage_costs import StageCostModel
@@ -21,8 +22,6 @@ from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators, 
 
 __all__ = ["Footing", "footings"]
 
-_OF_INTERVAL = 2 * 1.6449
-"""The logarithm of a 90 % interval's ends in standard deviations, if errors were normal."""
 _SHEET, _MEASURED, _LEARNED = "data sheet", "measured", "learned"
 _Sum = collections.defaultdict[tuple[str, str], NDArray[np.float64]]
 """By work and what it rests on: seconds, and seconds times spread."""
@@ -155,7 +154,7 @@ def _interval(model: KnowsInterval, one: AxisCollectives, group: Group) -> tuple
     """Whether a model knows such collectives, and its spread for the largest one."""
     largest = one.num_bytes.ravel()[[int(np.argmax(one.num_bytes))]]
     lower, upper, known = model.interval(one.kind, largest, group)
-    return bool(known[0]), math.log(upper[0] / lower[0]) / _OF_INTERVAL if lower[0] > 0 else 0.0
+    return bool(known[0]), math.log(upper[0] / lower[0]) / (2 * REACH_90) if lower[0] > 0 else 0.0
 
 
 def _add(total: _Sum, part: _Sum, times: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from fitting._fitted import Fitted, linearised, of_source, sources, with_jitter
 from fitting._physics import Array, Physics, Rows
 
@@ -16,8 +17,6 @@ _FREEDOM = 4.0
 _NUM_STEPS = 60
 _SMALL, _MOST_DAMPING = 5e-4, 1e8
 _INSIDE = 0.9
-_NORMAL = 1.6449
-"""Standard deviations on each side that hold 90 % of a normal distribution."""
 _WIDENINGS = (0.6, 4.0)
 
 
@@ -179,4 +178,4 @@ def _left_out(state: _State, trust: Array, covariance: Array, spread: Array, gro
 def _widening(scores: Array) -> float:
     """The factor with which 90 % of the scores (and one more row) are inside."""
     share = min(1.0, _INSIDE * (1 + 1 / len(scores)))
-    return float(np.clip(np.quantile(np.abs(scores), share) / _NORMAL, *_WIDENINGS))
+    return float(np.clip(np.quantile(np.abs(scores), share) / REACH_90, *_WIDENINGS))

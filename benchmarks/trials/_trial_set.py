@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from trials._folder import Folder
 
 MEASURED_S, MEASURED_BYTES = "measured_s", "measured_bytes"
@@ -27,13 +28,11 @@ class Predicted:
     memory: Predicted | None = None
 
 
-_NORMAL = 1.6449
-"""Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
 def from_logs(mean: NDArray[np.float64], spread: NDArray[np.float64], memory: Predicted | None = None) -> Predicted:
     """The medians as means, since errors are scored as shares, with ends as far as the spread says."""
-    reach = _NORMAL * spread
+    reach = REACH_90 * spread
     return Predicted(np.exp(mean), np.exp(mean - reach), np.exp(mean + reach), memory)
 
 

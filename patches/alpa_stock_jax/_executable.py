@@ -81,6 +81,7 @@ class MeshExecutable:
         self._devices = None if devices is None else tuple(devices)
         self._compiled = self._compile(self._module)
         self._before_last: Any = None
+        self._left_out = ""
         self._optimized: OptimizedModule | None = None
         self._local_devices = list(self._compiled.local_devices())
         self._stats = self._compiled.get_compiled_memory_stats()
@@ -138,15 +139,17 @@ class MeshExecutable:
 
     def _without(self, channels: str) -> Any:
         """What runs for all micro-batches but the last: without the all-reduces, and without what combines them."""
-        named = {int(channel) for channel in channels.strip(".").split(".")}
-        if named != set(gradient_channels(self._module)):
-            raise ValueError(
-                f"the channels to leave out are {sorted(named)}, but must be {gradient_channels(self._module)}, those "
-                "of the gradients' all-reduces; take the names from get_grad_sync_channel_ids"
-            )
-        if self._before_last is None:
+        if channels != self._left_out:  # it is the same in each run, so the module is looked through once
+            named = {int(channel) for channel in channels.strip(".").split(".")}
+            gradients = gradient_channels(self._module)
+            if named != set(gradients):
+                raise ValueError(
+                    f"the channels to leave out are {sorted(named)}, but must be {gradients}, those of the gradients' "
+                    "all-reduces; take the names from get_grad_sync_channel_ids"
+                )
             local = without_all_reduces(self._given, gradient_channels(self._given))
-            self._before_last = self._compile(self._optimize(local))
+            self._before_last = self._before_last or self._compile(self._optimize(local))
+            self._left_out = channels
         return self._before_last
 
     def get_compiled_memory_stats(self) -> Any:
@@ -174,7 +177,7 @@ class MeshExecutable:
         self._compiled.delete()
         if self._before_last is not None:
             self._before_last.delete()
-            self._before_last = None
+            self._before_last, self._left_out = None, ""
 
 
 def _stock_compile(client: xc.Client, module: bytes, options: xc.CompileOptions) -> Any:

@@ -55,7 +55,7 @@ class Workers:
 
 def watched(step_s, history=None, made=PLAN):
     option = DejavuStageOption(history=history)
-    option.last_plan, option.task = made, lambda: TASK
+    option.last_plan, option.task = made, TASK
     executable = Executable(step_s)
     Watch(executable, option, Workers, lambda: executable.now_s)
     return executable
@@ -138,7 +138,7 @@ def test_what_cannot_be_explained_ends_nothing(tmp_path, caplog):
 def test_workers_that_take_no_notes_end_nothing(caplog):
     executable = Executable(3.5 * PLAN.step_s)
     option = DejavuStageOption()
-    option.last_plan, option.task = PLAN, lambda: TASK
+    option.last_plan, option.task = PLAN, TASK
 
     def gone(_executable):
         raise RuntimeError("the worker is gone")

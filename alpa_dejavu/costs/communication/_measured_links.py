@@ -10,12 +10,12 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.costs.communication._base import CommunicationModel, Group
 from alpa_dejavu.problem import Link
 
-_END = 1.6449
-_UNMEASURED = math.log(2) / _END
+_UNMEASURED = math.log(2) / REACH_90
 """The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
 _NEXT_TO_NOTHING = 1e-9
 
@@ -51,7 +51,7 @@ class MeasuredAlphaBeta(CommunicationModel):
         link = group.cluster.slowest_link(group.hosts)
         known = self.spread.get(link, {})
         sigma = self._sigma(collective, seconds, group, link, known) if known else np.zeros_like(seconds)
-        factor = np.exp(_END * sigma)
+        factor = np.exp(REACH_90 * sigma)
         return seconds / factor, seconds * factor, np.full(seconds.shape, bool(known))
 
     def _sigma(

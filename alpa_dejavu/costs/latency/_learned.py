@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.latency._adapted import AdaptedKernels
 from alpa_dejavu.costs.latency._analytic import AnalyticLatency
@@ -20,8 +21,6 @@ from alpa_dejavu.costs.latency._operator_kernels import DistinctKernels, Operato
 from alpa_dejavu.costs.latency._products import ProductCurve
 from alpa_dejavu.problem import Device, Operators
 
-_OF_INTERVAL = 2 * 1.6449
-"""A 90 % interval's width in standard deviations, if errors were normal."""
 UNMEASURED_KIND = (0.48, 0.29)
 """The spread of products of a kind that no model was fitted to, as convolutions are: standard deviations of the
 logarithm of measured over predicted seconds, in common on a GPU and of a kernel's own, for linear layers by a model
@@ -79,7 +78,7 @@ class LearnedLatency(LatencyModel):
         undivided, launch_s = self._known.predict(kernels.whole.take(cut))
         work[cut] = np.minimum(work[cut], np.maximum(undivided.mean - launch_s, 0.0))
         work *= self._own_products(operators, device, kernels) * slowdown
-        relative = ((seconds.upper - seconds.lower) / seconds.mean / _OF_INTERVAL)[kernels.of_operators]
+        relative = ((seconds.upper - seconds.lower) / seconds.mean / (2 * REACH_90))[kernels.of_operators]
         further = np.where(self._on_unmeasured_cores(operators, device), UNMEASURED_DTYPE, 0.0)
         spread = np.hypot(np.log1p(relative), further)
         spread = np.where(_is_convolution(operators), np.maximum(spread, np.hypot(*UNMEASURED_KIND)), spread)

@@ -10,12 +10,13 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.latency._analytic import roofline_parts
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._products import ProductCurve
 from alpa_dejavu.problem import Device, Operators
 
-_UNMEASURED = math.log(2) / 1.6449
+_UNMEASURED = math.log(2) / REACH_90
 """The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
 
 

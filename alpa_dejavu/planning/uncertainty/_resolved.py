@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.latency import Latency
@@ -31,8 +32,6 @@ from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators
 
 __all__ = ["Resolved", "Resolver", "Seconds"]
 
-_OF_INTERVAL = 2 * 1.6449
-"""The logarithm of a 90 % interval's ends in standard deviations, if errors were normal."""
 
 
 @final
@@ -245,7 +244,7 @@ class Resolver:
         largest = int(np.argmax(one.num_bytes)) if one.num_bytes.size else 0
         if isinstance(model, KnowsInterval) and one.num_bytes.size:
             lower, upper, _ = model.interval(one.kind, one.num_bytes.ravel()[largest : largest + 1], group)
-            sigma = float(np.log(upper[0] / lower[0])) / _OF_INTERVAL if lower[0] > 0 else 0.0
+            sigma = float(np.log(upper[0] / lower[0])) / (2 * REACH_90) if lower[0] > 0 else 0.0
         self._note(number, float(seconds.max()) if seconds.size else 0.0, sigma, 1.0, 0.0, said_by(model))
         return number
 

@@ -14,6 +14,7 @@ from typing import Protocol, final, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.communication import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.costs.latency import LatencyModel
@@ -54,7 +55,7 @@ OWN_IN_PLANS, DIVIDED_ALIKE = 0.5, 0.8
 layer has on every mesh, however it is divided there. Refitted by `benchmarks/confidence.py --refit`: the widest with
 which measured plans are right as often as is said, of GPTs, layers of OPT and GPT-Neo on four GPUs, and kernels on
 three."""
-UNMEASURED = math.log(2) / 1.6449
+UNMEASURED = math.log(2) / REACH_90
 """The spread of what nobody measured (launches, sends): within a factor of two with 90 %."""
 _COMMON_SHARE = 0.5
 """The share of the variance that is common to a class, where a model says nothing but a spread."""
