@@ -152,7 +152,7 @@ class _Server:
         method = alpa.PipeshardParallel(
             num_micro_batches=MICRO_BATCHES, layer_option=alpa.AutoLayerOption(job.layers), stage_option=option
         )
-        self._step = alpa.parallelize(with_marked_gradients(step), method=method)
+        self._step = alpa.parallelize(with_marked_gradients(step), method=method, donate_argnums=(0,))
         began = time.perf_counter()
         with _timed(compile_executable, "cluster_layers_and_slice_mesh") as planning_s:
             self._executable = self._step.get_executable(self._state, *self._rest)

@@ -165,7 +165,8 @@ def auto_plan(job: Job, count: int) -> dict[str, Any]:
     stage_construction.get_sliced_virtual_submeshes = planned
     start = time.perf_counter()
     try:
-        alpa.parallelize(with_marked_gradients(step), method=method).get_executable(*concrete(arguments))
+        parallel = alpa.parallelize(with_marked_gradients(step), method=method, donate_argnums=(0,))
+        parallel.get_executable(*concrete(arguments))
     except _PlannedError:
         pass
     finally:
