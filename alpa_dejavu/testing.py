@@ -1,4 +1,4 @@
-"""Conformance suites: run any latency model, communication model or slicer, ours or your own, through them.
+"""Conformance suites: run any latency model, communication model, slicer or schedule, ours or your own, through them.
 
 Each function raises AssertionError with what is wrong, and returns nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,11 +15,15 @@ from alpa_dejavu.costs.communication import COLLECTIVES, CommunicationModel, Gro
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.problem import Cluster, Device, Link, Objective, Operator, Operators, Sites, SlicingProblem
 from alpa_dejavu.problem.slicing_problem import OBJECTIVES
-from alpa_dejavu.simulation.step import SENDS
+from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.simulation.step import SENDS, StageTimes, simulate
 from alpa_dejavu.slicing import Exhaustive, Slicer
 from alpa_dejavu.slicing.makespan import Makespan
 
-__all__ = ["check_communication_model", "check_latency_model", "check_slicer", "example_cluster", "random_problem"]
+__all__ = [
+    "check_communication_model", "check_latency_model", "check_schedule", "check_slicer", "example_cluster",
+    "random_problem",
+]  # fmt: skip
 
 
 def example_cluster(num_hosts: int = 2, devices_per_host: int = 4, memory_bytes: float = 2.0**30) -> Cluster:
@@ -202,3 +207,56 @@ def _posed(rng: np.random.Generator, n: int) -> SlicingProblem:
 
 def _named(objective: str | Objective) -> str:
     return objective if isinstance(objective, str) else type(objective).__name__
+
+
+def check_schedule(make: Callable[[int], Schedule], micro_batches: Sequence[int]) -> None:
+    """Checks that a generator of schedules keeps its contract for several numbers of micro-batches: all tasks once and
+    without deadlock, as `Schedule` itself checks; the micro-batches that were asked for; always on the same stages; and
+    simulated with unlike stages and transfers, each task after what it needs, one at a time, in the memory that the
+    order of tasks says.
+
+    Raises:
+        AssertionError: something is wrong; says what.
+        ValueError: a task is missing or doubled, or tasks wait for each other; says which.
+    """
+    stages_of: set[tuple[int, ...]] = set()
+    for size in micro_batches:
+        schedule = make(size)
+        assert isinstance(schedule, Schedule), f"it made no Schedule, but a {type(schedule).__name__}"
+        assert schedule.num_micro_batches == size, (
+            f"{size} micro-batches were asked for, but {schedule.name} has {schedule.num_micro_batches}"
+        )
+        stages_of.add(schedule.device_of)
+        for sends in SENDS:
+            _check_simulated(schedule, sends)
+    assert len(stages_of) == 1, "the stages of each device don't depend on the number of micro-batches"
+
+
+def _check_simulated(schedule: Schedule, sends: str) -> None:
+    stages = [
+        StageTimes(
+            1.0 + n % 3, 2.0 + n % 2, forward_send_s=0.25, backward_send_s=0.25, backward_weight_s=1.0,
+            activation_bytes=1.0,
+        )
+        for n in range(schedule.num_stages)
+    ]  # fmt: skip
+    made = simulate(stages, schedule.num_micro_batches, schedule, sends=sends)
+    slack = 1e-9 * made.step_s
+    assert (made.forward_s[1:, :, 0] >= made.forward_s[:-1, :, 1] - slack).all(), "a forward waits for the stage before"
+    if schedule.trains:
+        assert (made.backward_s[:-1, :, 0] >= made.backward_s[1:, :, 1] - slack).all(), (
+            "a backward waits for the stage behind"
+        )
+        assert (made.backward_s[..., 0] >= made.forward_s[..., 1] - slack).all(), "a backward waits for its forward"
+        late = np.isnan(made.weight_s[..., 0]) | (made.weight_s[..., 0] >= made.backward_s[..., 1] - slack)
+        assert late.all(), "a backward by weights waits for that by inputs"
+    for device, stages_here in enumerate(schedule.stages_on):
+        spans = [span[n] for n in stages_here for span in (made.forward_s, made.backward_s, made.weight_s)]
+        busy = np.concatenate(spans)
+        busy = busy[~np.isnan(busy[:, 0])]
+        busy = busy[np.argsort(busy[:, 0])]
+        assert (busy[1:, 0] >= busy[:-1, 1] - slack).all(), f"device {device} does two tasks at once"
+        kept = made.memory_over_time(device)[1].max()
+        assert kept == schedule.peak_chunks[device], (
+            f"device {device} keeps {kept} activations, but its order says {schedule.peak_chunks[device]}"
+        )

@@ -17,7 +17,7 @@ def lanes(timeline: Timeline) -> dict[str, Any]:
     """Returns a timeline as the data that `timeline.js` draws: each stage's tasks, collectives and sends in a step.
 
     Starts and ends of tasks in seconds are little-endian float32 in base64, of shape (S, B, 2) for S stages and B
-    micro-batches, for the update (S, 2); NaN where there is no task.
+    micro-batches, for the update (S, 1, 2); NaN where there is no task.
     """
     stages = timeline.stages
     return {

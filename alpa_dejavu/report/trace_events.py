@@ -50,7 +50,7 @@ def trace_events(timeline: Timeline, plan: Plan) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "otherData": {
             "cluster": plan.cluster,
-            "schedule": timeline.schedule,
+            "schedule": timeline.schedule.name,
             "num_micro_batches": timeline.num_micro_batches,
             "step_s": timeline.step_s,
         },

@@ -1,8 +1,9 @@
 """The tasks of a step as a graph: each waits for at most three others, all of which stand before it.
 
-The order of tasks on each stage is fixed by the schedule, so nothing has to be decided while time passes. Where the
+The order of tasks on each device is fixed by the schedule, so nothing has to be decided while time passes. Where the
 transfers stand is where Alpa's runtime puts them: just before the task that needs them, at that task's tick, on both
-sides; in the overlap-friendly schedule at the end of the tick that makes them.
+sides; in the overlap-friendly schedule at the end of the tick that makes them. Between stages on one device nothing is
+transferred.
 
 References:
     Alpa 0.2.3, alpa/pipeline_parallel/runtime_emitter.py.
@@ -18,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.simulation._ticks import ticks
+from alpa_dejavu.schedules import Schedule
 
 __all__ = [
-    "BACKWARD", "BACKWARD_SEND", "FORWARD", "FORWARD_SEND", "POSTS", "RECEIVE", "SENDS", "START", "UPDATE", "Program",
-    "program",
+    "BACKWARD", "BACKWARD_INPUT", "BACKWARD_SEND", "BACKWARD_WEIGHT", "FORWARD", "FORWARD_SEND", "POSTS", "RECEIVE",
+    "SENDS", "START", "UPDATE", "Program", "program",
 ]  # fmt: skip
 
 SENDS = ("blocking", "buffered", "overlapped")
@@ -30,6 +31,9 @@ FORWARD, BACKWARD, FORWARD_SEND, BACKWARD_SEND, UPDATE, RECEIVE, START = range(7
 POSTS = (7, 8)
 """The kinds of tasks; those up to UPDATE are in the order in which a `Timeline` has them. `POSTS` hold up a sender
 that goes on at once."""
+BACKWARD_INPUT, BACKWARD_WEIGHT = 9, 10
+_KINDS = np.array([FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT])
+"""The kinds of a schedule's tasks, in its order of them."""
 _BLOCKING, _BUFFERED, _OVERLAPPED = range(len(SENDS))
 _ARRIVES, _COMPUTES, _DEPARTS = range(3)
 """The phases of a tick, one after the other on all stages."""
@@ -58,56 +62,54 @@ class Program:
 
 @functools.lru_cache(maxsize=64)
 def program(
-    schedule: str,
-    num_stages: int,
-    num_micro_batches: int,
+    schedule: Schedule,
     sends: str,
     forward_sends: tuple[bool, ...],
     backward_sends: tuple[bool, ...],
     starts: tuple[bool, ...] = (),
 ) -> Program:
-    """Returns the graph of tasks of a step of S stages and B micro-batches: who waits for whom.
+    """Returns the graph of tasks of a schedule of S stages and B micro-batches: who waits for whom.
 
     Args:
-        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
-        num_stages: S.
-        num_micro_batches: B.
+        schedule: the order of tasks on each device.
         sends: how transfers go: "blocking", "buffered" or "overlapped".
         forward_sends: for each stage, whether its transfer to the next stage takes time.
         backward_sends: for each stage, whether its transfer to the previous stage takes time.
         starts: for each stage, whether it begins only some time after the step's start; (): none does.
     """
+    num_stages, size = schedule.num_stages, schedule.num_micro_batches
     takes_time = np.array([forward_sends, backward_sends], dtype=np.bool_)
     begins = np.array(starts or (False,) * num_stages, dtype=np.bool_)
-    early = schedule == "1f1b_overlap_friendly" and sends != "overlapped"
-    computations, edges = _computations(schedule, num_stages, num_micro_batches)
-    # A computation has at most a post, a transfer and a receipt beside it.
-    rows = np.empty((6, 4 * computations.shape[1] + 2 * num_stages), dtype=np.int64)
-    count = _build(computations, edges, num_micro_batches, SENDS.index(sends), takes_time, begins, early, rows)
+    early = schedule.name == "1f1b_overlap_friendly" and sends != "overlapped"
+    computations, edges = _computations(schedule)
+    device_of, each = np.array(schedule.device_of), schedule.updates_each
+    # A computation has at most a post, a transfer, a receipt and an update beside it.
+    rows = np.empty((6, 5 * computations.shape[1] + 2 * num_stages), dtype=np.int64)
+    count = _build(computations, edges, device_of, size, SENDS.index(sends), takes_time, begins, early, each, rows)
     kind, stage, batch, *waits = (np.ascontiguousarray(row) for row in rows[:, :count])
     return Program(kind, stage, batch, np.stack(waits))
 
 
-def _computations(schedule: str, num_stages: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _computations(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Kind, stage and micro-batch of each computation, shape (3, N), by tick and stage; and where each tick ends."""
-    forward, backward = ticks(schedule, num_stages, size)
-    tick = np.concatenate([table.ravel() for table in (forward, backward) if table is not None])
-    stage, batch = np.divmod(np.arange(len(tick)) % (num_stages * size), size)
-    kind = np.arange(len(tick)) // (num_stages * size)
-    order = np.lexsort((stage, tick))
+    table, tick = schedule.table, schedule.ticks
+    order = np.lexsort((table.stage, tick))
     ends = np.flatnonzero(np.diff(tick[order], append=-1)) + 1
-    return np.ascontiguousarray(np.stack([kind, stage, batch])[:, order]), ends
+    columns = np.stack([_KINDS[table.kind], table.stage, table.micro_batch])
+    return np.ascontiguousarray(columns[:, order]), ends
 
 
-@compiled("(i8[:, ::1], i8[::1], i8, i8, b1[:, ::1], b1[::1], b1, i8[:, ::1])")
+@compiled("(i8[:, ::1], i8[::1], i8[::1], i8, i8, b1[:, ::1], b1[::1], b1, b1, i8[:, ::1])")
 def _build(
     computations: NDArray[np.int64],
     edges: NDArray[np.int64],
+    device_of: NDArray[np.int64],
     num_micro_batches: int,
     sends: int,
     takes_time: NDArray[np.bool_],
     begins: NDArray[np.bool_],
     early: bool,
+    updates_each: bool,
     rows: NDArray[np.int64],
 ) -> int:
     """Sets kind, stage, micro-batch and the three that it waits for of each task, shape (6, more); how many they are.
@@ -115,18 +117,20 @@ def _build(
     Args:
         computations: as `_computations` has them.
         edges: where each tick ends in them.
+        device_of: the device of each stage, shape (S,).
         num_micro_batches: B.
         sends: which of `SENDS`.
         takes_time: of forward and backward, whether a stage's transfer takes time, shape (2, S).
         begins: whether a stage's start takes time, shape (S,).
         early: whether a transfer goes at the end of the tick that made it, not before the task that needs it.
+        updates_each: whether the optimizer updates the weights after each micro-batch.
         rows: the tasks to set.
     """
     num_stages = len(begins)
     made = np.full((2, num_stages, num_micro_batches), -1)  # the forward or backward of a micro-batch
     sent = np.full((2, num_stages, num_micro_batches), -1)  # its transfer, where that went early
     link = np.full((2, num_stages), -1)  # the last transfer of a stage to its neighbour
-    last = np.full(num_stages, -1)  # the last task of a stage
+    last = np.full(num_stages, -1)  # the last task of a device
     arrived = np.full(computations.shape[1], -1)
     count = np.zeros(1, np.int64)
 
@@ -139,41 +143,58 @@ def _build(
 
     for stage in range(num_stages):
         if begins[stage]:
-            last[stage] = add(START, stage, 0, -1, -1, -1)
+            device = device_of[stage]
+            last[device] = add(START, stage, 0, last[device], -1, -1)
     begin = 0
     for end in edges:
         for phase in range(_DEPARTS + 1 if early else _COMPUTES + 1):
             for n in range(begin, end):
                 kind, stage, batch = computations[0, n], computations[1, n], computations[2, n]
+                device = device_of[stage]
+                # A backward by inputs takes the place of the whole one for all that wait for it.
+                way = BACKWARD if kind == BACKWARD_INPUT else kind
                 if phase == _COMPUTES:
-                    own = made[FORWARD, stage, batch] if kind == BACKWARD else -1
-                    made[kind, stage, batch] = last[stage] = add(kind, stage, batch, last[stage], arrived[n], own)
+                    own = -1
+                    if kind == BACKWARD_WEIGHT:
+                        own = made[BACKWARD, stage, batch]
+                    elif kind != FORWARD:
+                        own = made[FORWARD, stage, batch]
+                    last[device] = add(kind, stage, batch, last[device], arrived[n], own)
+                    if kind != BACKWARD_WEIGHT:
+                        made[way, stage, batch] = last[device]
+                    if updates_each and kind in (BACKWARD, BACKWARD_WEIGHT):
+                        last[device] = add(UPDATE, stage, batch, last[device], -1, -1)
+                    continue
+                if kind == BACKWARD_WEIGHT:
                     continue
                 ahead = 1 if kind == FORWARD else -1
                 source = stage - ahead if phase == _ARRIVES else stage
                 target = source + ahead
                 if not (0 <= source < num_stages and 0 <= target < num_stages):
                     continue
-                if not takes_time[kind, source]:
-                    task = made[kind, source, batch]
-                elif sent[kind, source, batch] >= 0:
-                    task = sent[kind, source, batch]
+                here, there = device_of[source], device_of[target]
+                if here == there or not takes_time[way, source]:
+                    task = made[way, source, batch]
+                elif sent[way, source, batch] >= 0:
+                    task = sent[way, source, batch]
                 elif sends == _BLOCKING:
-                    task = add(FORWARD_SEND + kind, source, batch, last[source], last[target], -1)
-                    last[source] = last[target] = task
+                    task = add(FORWARD_SEND + way, source, batch, last[here], last[there], -1)
+                    last[here] = last[there] = task
                 elif sends == _BUFFERED:
-                    last[source] = add(POSTS[kind], source, batch, last[source], -1, -1)
-                    task = add(FORWARD_SEND + kind, source, batch, last[source], link[kind, source], -1)
-                    link[kind, source] = task
-                    task = last[target] = add(RECEIVE, target, batch, last[target], task, -1)
+                    post = add(POSTS[way], source, batch, last[here], -1, -1)
+                    last[here] = post
+                    task = add(FORWARD_SEND + way, source, batch, post, link[way, source], -1)
+                    link[way, source] = task
+                    task = last[there] = add(RECEIVE, target, batch, last[there], task, -1)
                 else:
-                    task = add(FORWARD_SEND + kind, source, batch, made[kind, source, batch], link[kind, source], -1)
-                    link[kind, source] = task
+                    task = add(FORWARD_SEND + way, source, batch, made[way, source, batch], link[way, source], -1)
+                    link[way, source] = task
                 if phase == _ARRIVES:
                     arrived[n] = task
                 else:
-                    sent[kind, source, batch] = task
+                    sent[way, source, batch] = task
         begin = end
-    for stage in range(num_stages):
-        add(UPDATE, stage, 0, last[stage], -1, -1)
+    for stage in range(0 if updates_each else num_stages):
+        device = device_of[stage]
+        last[device] = add(UPDATE, stage, 0, last[device], -1, -1)
     return int(count[0])

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.simulation._program import BACKWARD, POSTS, Program
+from alpa_dejavu.simulation._program import BACKWARD, BACKWARD_WEIGHT, UPDATE, Program
 from alpa_dejavu.simulation._stage_times import StageTimes
 
 __all__ = ["stage_seconds", "task_entries"]
 
-_LAST_BACKWARD = POSTS[-1] + 1
-"""The backward of the last micro-batch has an entry of its own: gradients are synchronised in it."""
+_LAST_BACKWARD, _LAST_WEIGHT = BACKWARD_WEIGHT + 1, BACKWARD_WEIGHT + 2
+"""The last backward of a stage, or its part by weights, has an entry of its own: gradients are synchronised in it."""
 
 
 def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.float64]:
-    """Returns how many seconds each of 10 kinds of tasks (forward, backward, transfers, update, ...) takes on each of S
-    pipeline stages, stage by stage; shape (10 S,).
+    """Returns how many seconds each of 13 kinds of tasks (forward, backward, transfers, update, ...) takes on each of S
+    pipeline stages, stage by stage; shape (13 S,).
 
     Receiving from a mailbox takes none. `trains` says whether the step trains: inference synchronises no gradients.
     """
@@ -34,16 +34,25 @@ def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.floa
                 stage.start_s,
                 stage.forward_post_s,
                 stage.backward_post_s,
+                stage.backward_s - stage.backward_weight_s,
+                stage.backward_weight_s,
                 stage.backward_s + stage.synchronisation_s,
+                stage.backward_weight_s + stage.synchronisation_s,
             ]
             for stage in stages
         ]
     ).ravel()
 
 
-def task_entries(tasks: Program, num_micro_batches: int) -> NDArray[np.int64]:
+def task_entries(tasks: Program) -> NDArray[np.int64]:
     """Returns for each of N tasks of a pipeline's step the index of its seconds in what `stage_seconds` returns, an
     array of seconds by stage and kind of task; shape (N,).
     """
-    last = (tasks.kind == BACKWARD) & (tasks.micro_batch == num_micro_batches - 1)
-    return np.asarray(tasks.stage * (_LAST_BACKWARD + 1) + np.where(last, _LAST_BACKWARD, tasks.kind), dtype=np.int64)
+    entry = tasks.kind.copy()
+    gives = np.flatnonzero((tasks.kind == BACKWARD) | (tasks.kind == BACKWARD_WEIGHT))
+    if (tasks.kind == UPDATE).sum() == len(gives):
+        last = gives  # each micro-batch's gradients are synchronised, and update the weights
+    else:
+        last = np.array([gives[tasks.stage[gives] == stage][-1] for stage in np.unique(tasks.stage[gives])], np.int64)
+    entry[last] = np.where(tasks.kind[last] == BACKWARD, _LAST_BACKWARD, _LAST_WEIGHT)
+    return np.asarray(tasks.stage * (_LAST_WEIGHT + 1) + entry, dtype=np.int64)

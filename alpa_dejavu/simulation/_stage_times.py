@@ -31,6 +31,8 @@ class StageTimes:
         memory_limit_bytes: the memory of each device.
         forward_post_s, backward_post_s: how long posting a transfer holds up the sending stage itself, if sends are
             "buffered" and the transfer takes time.
+        backward_weight_s: the part of `backward_s` that computes the gradients of weights, which schedules that split
+            backward passes may put off.
         start_s: from the step's start until the stage can begin, where the program launches one stage after the other.
         devices: how many devices the stage has; it only matters where devices share cores.
 
@@ -53,6 +55,7 @@ class StageTimes:
     start_s: float = 0.0
     forward_post_s: float = 0.0
     backward_post_s: float = 0.0
+    backward_weight_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -64,6 +67,7 @@ class StageTimes:
         for part, whole in (
             ("forward_collective_s", "forward_s"),
             ("backward_collective_s", "backward_s"),
+            ("backward_weight_s", "backward_s"),
             ("synchronisation_s", "per_step_s"),
         ):
             if getattr(self, part) > getattr(self, whole):

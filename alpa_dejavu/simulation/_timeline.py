@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation._stage_times import StageTimes
-from alpa_dejavu.simulation._ticks import ticks
 
 __all__ = ["KINDS", "Event", "Timeline", "Track"]
 
@@ -73,17 +73,18 @@ class Timeline:
 
     Attributes:
         stages: the times of the S stages that were simulated.
-        num_micro_batches, schedule: B, and the pipeline schedule, that were simulated.
+        schedule: the pipeline schedule that was simulated, with S stages, B micro-batches and D devices.
         blocking: whether a transfer holds up both of its stages until it is done.
         step_s: the seconds of the step: when the last stage is done.
         forward_s, backward_s, forward_send_s, backward_send_s: such arrays, of the passes and of the transfers to the
-            next and to the previous stage; those of backward are NaN in inference.
-        update_s: shape (S, 2), start and end of each stage's update at the end of the step.
+            next and to the previous stage; those of backward are NaN in inference. Where a backward pass is split,
+            `backward_s` has its part by inputs.
+        update_s: shape (S, 1, 2), or (S, B, 2) where each micro-batch updates the weights: start and end of updates.
+        by_weight_s: such an array, of the backward passes by weights; NaN where they aren't split. None: no one is.
     """
 
     stages: tuple[StageTimes, ...]
-    num_micro_batches: int
-    schedule: str
+    schedule: Schedule
     blocking: bool
     step_s: float
     forward_s: FloatArray
@@ -91,6 +92,7 @@ class Timeline:
     forward_send_s: FloatArray
     backward_send_s: FloatArray
     update_s: FloatArray
+    by_weight_s: FloatArray | None = None
 
     @property
     def num_stages(self) -> int:
@@ -98,15 +100,29 @@ class Timeline:
         return len(self.stages)
 
     @property
+    def num_micro_batches(self) -> int:
+        """Returns the number of micro-batches of the step, B."""
+        return self.schedule.num_micro_batches
+
+    @functools.cached_property
+    def weight_s(self) -> FloatArray:
+        """Returns start and end of each backward pass by weights, shape (S, B, 2); NaN where it isn't split off."""
+        return np.full_like(self.forward_s, np.nan) if self.by_weight_s is None else self.by_weight_s
+
+    @property
     def computing_s(self) -> tuple[float, ...]:
         """Returns for each of S stages the seconds of one micro-batch's passes together, collectives included, as they
         go in this step: where devices share a CPU, they take longer beside others than alone.
 
-        The last backward pass isn't counted where there are others, as gradients are synchronised in it.
+        The last gradients aren't counted where there are others, as they are synchronised in their pass.
         """
-        forward, backward = (np.nan_to_num(each[..., 1] - each[..., 0]) for each in (self.forward_s, self.backward_s))
-        often = backward[:, : max(self.num_micro_batches - 1, 1)]
-        return tuple((forward.mean(axis=1) + often.mean(axis=1)).tolist())
+        each = (np.nan_to_num(span[..., 1] - span[..., 0]) for span in (self.forward_s, self.backward_s, self.weight_s))
+        seconds = np.sum(list(each), axis=0)
+        if not self.schedule.trains or self.num_micro_batches == 1:
+            return tuple(seconds.mean(axis=1).tolist())
+        last = np.array(self.schedule.last_gradients)[:, None]
+        often = np.arange(self.num_micro_batches)[None] != last
+        return tuple((seconds.sum(axis=1, where=often) / often.sum(axis=1)).tolist())
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -124,21 +140,25 @@ class Timeline:
     def track(self) -> Track:
         """Returns all events of the simulated step (what each stage does when), bubbles included, as columns.
 
-        All collectives of a forward or backward pass are put together at its end.
+        All collectives of a pass are put together at its end. A bubble is in the row of its device's first stage.
         """
         num_stages, size = self.num_stages, self.num_micro_batches
         stage = np.repeat(np.arange(num_stages), size)
         batch = np.tile(np.arange(size), num_stages)
-        once, none = np.arange(num_stages), np.full(num_stages, -1)
         rows = []
-        for times, kind in ((self.forward_s, _FORWARD), (self.backward_s, _BACKWARD)):
-            split = times[..., 1] - (times[..., 1] - times[..., 0]) * self.collective_shares(KINDS[kind])
+        passes = ((self.forward_s, _FORWARD, "forward"), (self.backward_s, _BACKWARD, "backward"))
+        for times, kind, name in (*passes, (self.weight_s, _BACKWARD, "weight")):
+            split = times[..., 1] - (times[..., 1] - times[..., 0]) * self.collective_shares(name)
             for part, span in ((kind, (times[..., 0], split)), (_COLLECTIVE, (split, times[..., 1]))):
                 rows.append(_rows(stage, part, batch, -1, *(x.ravel() for x in span)))
         rows.append(_rows(stage, _SEND, batch, stage + 1, *self.forward_send_s.reshape(-1, 2).T))
         rows.append(_rows(stage, _SEND, batch, stage - 1, *self.backward_send_s.reshape(-1, 2).T))
-        rows.append(_rows(once, _UPDATE, none, -1, *self.update_s.T))
-        rows.extend(_rows(np.full(len(idle), i), _BUBBLE, -1, -1, *idle.T) for i, idle in enumerate(self._idle()))
+        each = self.update_s.shape[1]
+        once = np.repeat(np.arange(num_stages), each)
+        which = np.tile(np.arange(each), num_stages) if each > 1 else -1
+        rows.append(_rows(once, _UPDATE, which, -1, *self.update_s.reshape(-1, 2).T))
+        for stages, idle in zip(self.schedule.stages_on, self._idle(), strict=True):
+            rows.append(_rows(np.full(len(idle), stages[0]), _BUBBLE, -1, -1, *idle.T))
         table = np.concatenate(rows, axis=1)
         table = table[:, table[5] > table[4]]
         table = table[:, np.lexsort((table[5], table[4], table[0]))]
@@ -146,28 +166,40 @@ class Timeline:
         return Track(whole[0], whole[1], whole[2], whole[3], start_s=table[4], end_s=table[5])
 
     def collective_shares(self, kind: str) -> FloatArray:
-        """Returns the share of the time of each pass ("forward" or "backward", as `kind` says) that is spent in
-        collectives; shape (S, B) for S stages and B micro-batches.
+        """Returns the share of the time of each pass ("forward", "backward" or "weight", as `kind` says) that is spent
+        in collectives; shape (S, B) for S stages and B micro-batches.
+
+        Gradients are synchronised in the last pass that computes them, which is a backward pass "by weight" where that
+        is split off.
         """
         share = np.zeros((self.num_stages, self.num_micro_batches))
+        split = ~np.isnan(self.weight_s[..., 0])
         for i, stage in enumerate(self.stages):
+            if kind == "forward":
+                share[i] = _share(stage.forward_collective_s, stage.forward_s)
+                continue
+            whole = np.where(split[i], stage.backward_s - stage.backward_weight_s, stage.backward_s)
             whole, part = (
-                (stage.forward_s, stage.forward_collective_s)
-                if kind == "forward"
-                else (stage.backward_s, stage.backward_collective_s)
+                (whole, np.full_like(whole, stage.backward_collective_s))
+                if kind == "backward"
+                else (np.full_like(whole, stage.backward_weight_s), np.zeros_like(whole))
             )
-            share[i] = part / whole if whole > 0 else 0.0
-            if kind == "backward" and whole + stage.synchronisation_s > 0:
-                share[i, -1] = (part + stage.synchronisation_s) / (whole + stage.synchronisation_s)
+            if self.schedule.trains:
+                last = self.schedule.last_gradients[i]
+                joined = stage.synchronisation_s * (split[i, last] == (kind == "weight"))
+                whole[last], part[last] = whole[last] + joined, part[last] + joined
+            share[i] = [_share(*pair) for pair in zip(part.tolist(), whole.tolist(), strict=True)]
         return share
 
     @functools.cached_property
     def _occupied(self) -> tuple[FloatArray, ...]:
-        """Returns when each stage computes, or is held up by a transfer: shape (number, 2), by start, disjoint."""
+        """Returns when each device computes, or is held up by a transfer: shape (number, 2), by start, disjoint."""
         spans = []
-        for i in range(self.num_stages):
-            parts = [self.forward_s[i], self.backward_s[i], self.update_s[i : i + 1]]
-            if self.blocking:
+        for stages in self.schedule.stages_on:
+            parts = [
+                span[i] for i in stages for span in (self.forward_s, self.backward_s, self.weight_s, self.update_s)
+            ]
+            for i in stages if self.blocking else ():
                 parts += [self.forward_send_s[i], self.backward_send_s[i]]
                 parts += [self.forward_send_s[i - 1]] if i else []
                 parts += [self.backward_send_s[i + 1]] if i + 1 < self.num_stages else []
@@ -177,7 +209,7 @@ class Timeline:
         return tuple(spans)
 
     def _idle(self) -> list[FloatArray]:
-        """Returns for each stage the gaps between what occupies it, shape (number, 2)."""
+        """Returns for each device the gaps between what occupies it, shape (number, 2)."""
         gaps = []
         for busy in self._occupied:
             edges = np.concatenate([[0.0], busy.ravel(), [self.step_s]]).reshape(-1, 2)
@@ -186,62 +218,64 @@ class Timeline:
 
     @functools.cached_property
     def busy_shares(self) -> FloatArray:
-        """Returns the share of the step during which each of S stages computes (collectives included), shape (S,)."""
-        spans = (self.forward_s, self.backward_s, self.update_s[:, None])
-        seconds = np.sum([np.nansum(span[..., 1] - span[..., 0], axis=1) for span in spans], axis=0)
-        return np.asarray(seconds / self.step_s if self.step_s > 0 else np.ones(self.num_stages))
+        """Returns the share of the step during which each of D devices computes (collectives included), shape (D,)."""
+        spans = (self.forward_s, self.backward_s, self.weight_s, self.update_s)
+        of_stages = np.sum([np.nansum(span[..., 1] - span[..., 0], axis=1) for span in spans], axis=0)
+        seconds = np.array([of_stages[list(stages)].sum() for stages in self.schedule.stages_on])
+        return np.asarray(seconds / self.step_s if self.step_s > 0 else np.ones(len(seconds)))
 
     @functools.cached_property
     def bubble_shares(self) -> FloatArray:
-        """Returns the share of the step during which each of S stages waits (its bubble), shape (S,); in transfers that
-        hold it up a stage is neither busy nor waiting.
+        """Returns the share of the step during which each of D devices waits (its bubble), shape (D,); in transfers
+        that hold it up a device is neither busy nor waiting.
         """
         seconds = np.array([float((gaps[:, 1] - gaps[:, 0]).sum()) for gaps in self._idle()])
         return np.asarray(seconds / self.step_s if self.step_s > 0 else seconds)
 
-    @functools.cached_property
+    @property
     def peak_in_flight(self) -> IntArray:
-        """Returns the most micro-batches that each of S stages has in flight at a time, between forward and backward,
-        shape (S,); 0 in inference.
+        """Returns the most micro-batches that each of S stages has in flight at a time, between forward and the end of
+        backward, shape (S,); 0 in inference.
         """
-        if self.schedule == "inference":
-            return np.zeros(self.num_stages, dtype=np.int64)
-        return np.array([int(self._in_flight(i)[1].max()) for i in range(self.num_stages)])
+        return self.schedule.peak_in_flight
 
-    def _in_flight(self, stage: int) -> tuple[FloatArray, IntArray]:
-        """Returns times, and how many micro-batches are in flight from each on.
-
-        What ends at a time is gone before what starts then comes.
-        """
-        starts, ends = self.forward_s[stage, :, 0], self.backward_s[stage, :, 1]
-        if self.schedule == "inference":
-            return np.zeros(1), np.zeros(1, dtype=np.int64)
-        times = np.concatenate([ends, starts])
-        change = np.concatenate([np.full(len(ends), -1), np.full(len(starts), 1)])
-        # Of a computation of 0 s, the end doesn't come before the start: the order is then that of the tasks.
-        order = np.lexsort((np.concatenate([self._rank(stage, 1), self._rank(stage, 0)]), times))
-        return times[order], np.cumsum(change[order])
-
-    def _rank(self, stage: int, backward: int) -> IntArray:
-        return np.asarray(ticks(self.schedule, self.num_stages, self.num_micro_batches)[backward])[stage]
-
-    def memory_over_time(self, stage: int) -> tuple[FloatArray, FloatArray]:
-        """Returns the memory in use on each device of a stage over the step: (times_s, bytes); bytes[n] hold from
+    def memory_over_time(self, device: int) -> tuple[FloatArray, FloatArray]:
+        """Returns the memory in use on each device of a submesh over the step: (times_s, bytes); bytes[n] hold from
         times_s[n] on.
 
-        They are the sum of what is resident, the activations of the micro-batches in flight, and, while the stage
-        computes, its temporaries.
+        They are the sum of what is resident, the activations of the micro-batches in flight, and, while one of its
+        stages computes, that one's temporaries. `device` is the submesh's index in the schedule.
         """
-        chosen = self.stages[stage]
-        times, counts = self._in_flight(stage)
-        computing = np.concatenate([self.forward_s[stage], self.backward_s[stage]])
-        computing = computing[computing[:, 1] > computing[:, 0]]
-        edges = np.unique(np.concatenate([[0.0], times, computing.ravel(), [self.step_s]]))
-        kept = np.concatenate([[0], counts])[np.searchsorted(times, edges, side="right")]
-        started = np.searchsorted(np.sort(computing[:, 0]), edges, side="right")
-        ended = np.searchsorted(np.sort(computing[:, 1]), edges, side="right")
-        held = chosen.resident_bytes + kept * chosen.activation_bytes + (started > ended) * chosen.temporary_bytes
-        return edges, held
+        edges, held = np.array([0.0, self.step_s]), []
+        for i in self.schedule.stages_on[device]:
+            passes = np.concatenate([span[i] for span in (self.forward_s, self.backward_s, self.weight_s)])
+            held.append(passes[passes[:, 1] > passes[:, 0]])
+            edges = np.concatenate([edges, held[-1].ravel(), self._kept(i).ravel()])
+        edges = np.unique(edges)
+        total = np.zeros(len(edges))
+        for i, passes in zip(self.schedule.stages_on[device], held, strict=True):
+            chosen, kept = self.stages[i], self._kept(i)
+            computing = _under_way(passes, edges) > 0
+            total += chosen.resident_bytes + computing * chosen.temporary_bytes
+            total += _under_way(kept, edges) * chosen.activation_bytes
+        return edges, total
+
+    def _kept(self, stage: int) -> FloatArray:
+        """Returns from when to when each micro-batch's activations are kept, shape (B, 2); (0, 2) in inference."""
+        if not self.schedule.trains:
+            return np.zeros((0, 2))
+        whole, split = self.backward_s[stage, :, 1], self.weight_s[stage, :, 1]
+        return np.stack([self.forward_s[stage, :, 0], np.where(np.isnan(split), whole, split)], axis=1)
+
+
+def _under_way(spans: FloatArray, times: FloatArray) -> IntArray:
+    """Returns how many spans, of shape (number, 2), have begun and not yet ended right after each time."""
+    begun, ended = (np.searchsorted(np.sort(spans[:, n]), times, side="right") for n in (0, 1))
+    return begun - ended
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
 
 
 def _rows(

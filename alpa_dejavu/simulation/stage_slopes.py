@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
 from alpa_dejavu.simulation._slopes import slopes
 from alpa_dejavu.simulation.step import StageTimes, step_program
@@ -17,7 +18,7 @@ __all__ = ["step_slopes"]
 def step_slopes(
     stages: Sequence[StageTimes],
     num_micro_batches: int,
-    schedule: str = "1f1b",
+    schedule: str | Schedule = "1f1b",
     *,
     changed: Sequence[Sequence[StageTimes]],
     sends: str | None = None,
@@ -33,7 +34,7 @@ def step_slopes(
     Args:
         stages: the present times of each stage, in the order of the layers.
         num_micro_batches: how many micro-batches the step has.
-        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        schedule: a schedule, or its name, as `simulate` takes it.
         changed: K lists of the stages with other times; a transfer that takes no time at present isn't added.
         sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
         at_a_time: the most numbers that are kept in memory at a time.
@@ -54,10 +55,10 @@ def step_slopes(
     [-3.0, -24.0]
     """
     tasks = step_program(stages, num_micro_batches, schedule, sends)
-    trains = schedule != "inference"
+    trains = schedule.trains if isinstance(schedule, Schedule) else schedule != "inference"
     now = stage_seconds(stages, trains)
     for others in changed:
         if len(others) != len(stages):
             raise ValueError(f"step_slopes: {len(others)} changed stages are given for {len(stages)}; give as many")
     ways = np.array([stage_seconds(others, trains) - now for others in changed]).reshape(len(changed), len(now))
-    return slopes(tasks, task_entries(tasks, num_micro_batches), now, ways, at_a_time)
+    return slopes(tasks, task_entries(tasks), now, ways, at_a_time)

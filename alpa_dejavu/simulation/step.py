@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import Run, checks
+from alpa_dejavu.problem import checks
+from alpa_dejavu.schedules import Schedule, named_schedule
 from alpa_dejavu.simulation._clock import own_devices, own_devices_step, shared_cores
-from alpa_dejavu.simulation._program import BACKWARD, SENDS, UPDATE, Program, program
+from alpa_dejavu.simulation._program import BACKWARD_INPUT, BACKWARD_WEIGHT, SENDS, UPDATE, Program, program
 from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
 from alpa_dejavu.simulation._stage_times import StageTimes
 from alpa_dejavu.simulation._timeline import KINDS, Event, Timeline, Track
@@ -26,7 +27,7 @@ __all__ = [
 def simulate(
     stages: Sequence[StageTimes],
     num_micro_batches: int,
-    schedule: str = "1f1b",
+    schedule: str | Schedule = "1f1b",
     *,
     sends: str | None = None,
     cores: float | None = None,
@@ -36,7 +37,8 @@ def simulate(
     Args:
         stages: the times of each stage, in the order of the layers.
         num_micro_batches: how many micro-batches the step has, B.
-        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        schedule: the name of one of `alpa_dejavu.schedules.SCHEDULES`, or a schedule for as many stages and
+            micro-batches. Stages of one device take turns on it.
         sends: how a transfer goes. "blocking": sender and receiver meet, and both wait until it is done, as NCCL does
             on the stream that computes. "buffered": the sender goes on once it has posted, and the receiver
             waits for its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: "overlapped" in the
@@ -49,7 +51,8 @@ def simulate(
         where c is forward plus backward, plus what comes once a step.
 
     Raises:
-        ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
+        ValueError: no stages, an unknown schedule or way of sending, a schedule for other numbers of stages or
+            micro-batches, or numbers below what they can be.
 
     References:
         Alpa 0.2.3, alpa/pipeline_parallel/schedules.py and runtime_emitter.py, whose order of tasks it is.
@@ -58,57 +61,76 @@ def simulate(
     33.0
     """
     stages = tuple(stages)
-    sends = sending(schedule) if sends is None else sends
-    tasks = step_program(stages, num_micro_batches, schedule, sends)
-    starts, ends = _run(tasks, stages, _seconds(tasks, stages, num_micro_batches), cores)
-    forward, backward, ahead, back, update = (
-        _spans(tasks, kind, len(stages), num_micro_batches, starts, ends) for kind in range(UPDATE + 1)
+    order = _order(stages, num_micro_batches, schedule)
+    sends = sending(order.name) if sends is None else sends
+    tasks = step_program(stages, num_micro_batches, order, sends)
+    starts, ends = _run(tasks, stages, _seconds(tasks, stages, order), cores)
+    forward, backward, ahead, back, update, by_input, by_weight = (
+        _spans(tasks, kind, order, starts, ends) for kind in (*range(UPDATE + 1), BACKWARD_INPUT, BACKWARD_WEIGHT)
     )
+    backward = np.where(np.isnan(backward), by_input, backward)
     step_s, blocking = float(ends.max()), sends == "blocking"
-    return Timeline(stages, num_micro_batches, schedule, blocking, step_s, forward, backward, ahead, back, update[:, 0])
+    updates = update if order.updates_each else update[:, :1]
+    return Timeline(stages, order, blocking, step_s, forward, backward, ahead, back, updates, by_weight)
 
 
 def step_seconds(
-    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
+    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule = "1f1b", sends: str | None = None
 ) -> float:
     """Returns the simulated seconds of a pipeline's step without making its timeline, in half the time.
 
     Args:
         stages: the times of each stage, in the order of the layers; each device computes on cores of its own.
         num_micro_batches: how many micro-batches the step has.
-        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        schedule: a schedule, or its name, as `simulate` takes it.
         sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
 
     Raises:
-        ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
+        ValueError: no stages, an unknown schedule or way of sending, a schedule for other numbers of stages or
+            micro-batches, or numbers below what they can be.
     """
     stages = tuple(stages)
-    tasks = step_program(stages, num_micro_batches, schedule, sends)
-    return own_devices_step(tasks, _seconds(tasks, stages, num_micro_batches))
+    order = _order(stages, num_micro_batches, schedule)
+    tasks = step_program(stages, num_micro_batches, order, sends)
+    return own_devices_step(tasks, _seconds(tasks, stages, order))
 
 
 def step_program(
-    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
+    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule = "1f1b", sends: str | None = None
 ) -> Program:
     """Returns the tasks (forwards, backwards, transfers, ...) of a pipeline's step, and which of them wait for which.
 
     Args:
         stages: the times of each stage, of which only matters whether transfers and starts take any.
         num_micro_batches: how many micro-batches the step has.
-        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        schedule: a schedule, or its name, as `simulate` takes it.
         sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
 
     Raises:
-        ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
+        ValueError: no stages, an unknown schedule or way of sending, a schedule for other numbers of stages or
+            micro-batches, or numbers below what they can be.
     """
-    Run(num_micro_batches, schedule)
-    if not stages:
-        raise ValueError("simulate: there are no stages; a plan has at least one")
-    sends = sending(schedule) if sends is None else sends
+    order = _order(stages, num_micro_batches, schedule)
+    sends = sending(order.name) if sends is None else sends
     checks.one_of("simulate", "sends", sends, SENDS)
     names = ("forward_send_s", "backward_send_s", "start_s")
     takes_time = [tuple(getattr(stage, name) > 0 for stage in stages) for name in names]
-    return program(schedule, len(stages), num_micro_batches, sends, *takes_time)
+    return program(order, sends, *takes_time)
+
+
+def _order(stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule) -> Schedule:
+    """Returns the schedule that is given or named, checked against the numbers of stages and micro-batches."""
+    if not stages:
+        raise ValueError("simulate: there are no stages; a plan has at least one")
+    if isinstance(schedule, str):
+        return named_schedule(schedule, len(stages), num_micro_batches)
+    given, has = (len(stages), num_micro_batches), (schedule.num_stages, schedule.num_micro_batches)
+    if given != has:
+        raise ValueError(
+            f"schedule {schedule.name} has {has[0]} stages and {has[1]} micro-batches, but {given[0]} and {given[1]} "
+            "are given; make the schedule for these"
+        )
+    return schedule
 
 
 def sending(schedule: str) -> str:
@@ -128,17 +150,16 @@ def _run(
     return shared_cores(tasks, seconds, np.array([stage.devices for stage in stages]), cores)
 
 
-def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArray[np.float64]:
+def _seconds(tasks: Program, stages: tuple[StageTimes, ...], order: Schedule) -> NDArray[np.float64]:
     """Returns the seconds of each task, shape (N,)."""
-    trains = bool((tasks.kind == BACKWARD).any())
-    return np.asarray(stage_seconds(stages, trains)[task_entries(tasks, size)])
+    return np.asarray(stage_seconds(stages, order.trains)[task_entries(tasks)])
 
 
 def _spans(
-    tasks: Program, kind: int, num_stages: int, size: int, starts: NDArray[np.float64], ends: NDArray[np.float64]
+    tasks: Program, kind: int, order: Schedule, starts: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Returns start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
-    spans = np.full((num_stages, size, 2), np.nan)
+    spans = np.full((order.num_stages, order.num_micro_batches, 2), np.nan)
     chosen = tasks.kind == kind
     where = tasks.stage[chosen], tasks.micro_batch[chosen]
     spans[where] = np.stack([starts[chosen], ends[chosen]], axis=1)

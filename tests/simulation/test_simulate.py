@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Run
-from alpa_dejavu.simulation._ticks import ticks
+from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation.step import SENDS, StageTimes, simulate
 
 SCHEDULES = ("1f1b", "1f1b_overlap_friendly", "gpipe", "inference")
@@ -39,10 +39,12 @@ def test_the_order_of_tasks_is_alpas(schedule):
         links = alpa_schedules.gen_linear_pipeline_dependency(2 * stages)
         table = made(dependency=links, meshes=[None] * stages, apply_grad_placement={}, num_batch=size).schedules
         cells = {(task, i): tick for tick, row in enumerate(table) for i, task in enumerate(row) if task}
-        forward, backward = ticks(schedule, stages, size)
-        ours = {((k, i), i): forward[i, k] for i in range(stages) for k in range(size)}
-        if backward is not None:
-            ours |= {((k, 2 * stages - 1 - i), i): backward[i, k] for i in range(stages) for k in range(size)}
+        order = named_schedule(schedule, stages, size)
+        ours = {}
+        for row, first in zip(order.tasks, np.searchsorted(order.table.device, range(stages)), strict=True):
+            for task, tick in zip(row, order.ticks[first:].tolist(), strict=False):
+                cell = task.stage if task.kind == "F" else 2 * stages - 1 - task.stage
+                ours[(task.micro_batch, cell), task.stage] = tick
         assert ours == cells
 
 
@@ -147,7 +149,7 @@ def test_nothing_starts_before_what_it_needs(pipeline, size, schedule, sends):
     if schedule != "inference":
         assert (backward[:-1, :, 0] >= backward[1:, :, 1]).all()
         assert (backward[..., 0] >= forward[..., 1]).all()
-        assert (made.update_s[:, 0] >= backward[:, -1, 1]).all()
+        assert (made.update_s[:, 0, 0] >= backward[:, -1, 1]).all()
     sent = ~np.isnan(made.forward_send_s[:-1, :, 0])
     assert (made.forward_send_s[:-1, :, 0] >= forward[:-1, :, 1])[sent].all()
     assert (forward[1:, :, 0] >= made.forward_send_s[:-1, :, 1])[sent].all()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.calibration.measurement._tasks import StageTasks, TaskTime, stage_tasks
 from alpa_dejavu.calibration.measurement.notes import SEND, StepNotes
+from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
 __all__ = ["Measured", "measured"]
@@ -188,9 +189,9 @@ def _timeline(
     ahead, back = np.full_like(forward, np.nan), np.full_like(forward, np.nan)
     ahead[:-1] = _transfers([stage.forwards for stage in tasks[1:]], size)
     back[1:] = _transfers([stage.backwards for stage in tasks[:-1]], size)
-    updates = np.array([stage.update for stage in tasks])
+    updates = np.array([[stage.update] for stage in tasks])
     return Timeline(
-        stages, size, schedule, False, step.step_s,
+        stages, named_schedule(schedule, len(stages), size), False, step.step_s,
         *(spans - step.start_s for spans in (forward, backward, ahead, back, updates)),
     )  # fmt: skip
 

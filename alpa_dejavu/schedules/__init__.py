@@ -1,0 +1,14 @@
+"""Pipeline schedules as data: an ordered list of tasks for each device, from a small generator each or from a file.
+
+In: the numbers of devices and micro-batches, or a file. Out: a `Schedule`, checked: nothing is missing or doubled, and
+no tasks wait for each other. How long one takes, the simulation says.
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu.schedules._schedule import Schedule
+from alpa_dejavu.schedules._task import Task
+from alpa_dejavu.schedules.named import SCHEDULES, ScheduleKind, named_schedule
+from alpa_dejavu.schedules.schedule_file import read_schedule, write_schedule
+
+__all__ = ["SCHEDULES", "Schedule", "ScheduleKind", "Task", "named_schedule", "read_schedule", "write_schedule"]

@@ -1,0 +1,162 @@
+"""A schedule as data: which task each device of a pipeline does after which."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.schedules._checks import check_complete
+from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS, Task
+from alpa_dejavu.schedules._ticks import stuck, unit_ticks
+
+__all__ = ["Schedule", "TaskTable"]
+
+_CHANGE = {FORWARD: 1, BACKWARD: -1, BACKWARD_INPUT: 0, BACKWARD_WEIGHT: -1}
+"""By how many a task changes the number of activations that are kept."""
+
+
+class TaskTable(NamedTuple):
+    """All N tasks of a schedule as columns of shape (N,), device by device: `kind` as an index into `KINDS`."""
+
+    kind: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
+    device: NDArray[np.int64]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Schedule:
+    """A pipeline schedule: an ordered list of tasks for each device, where a device stands for a whole submesh.
+
+    A device may have several stages (chunks of the model), and does one task at a time, in the order of its list. A
+    task begins once what it needs is there: a forward needs the micro-batch's forward of the stage before; a backward
+    needs the same stage's forward and the backward of the stage behind; a backward by weights needs the backward by
+    inputs.
+
+    Attributes:
+        name: the schedule's name, for people.
+        tasks: for each device its tasks, in the order in which it does them.
+        updates_each: whether the optimizer updates the weights after each micro-batch's backward, so that the weights
+            of its forward are stashed until then, as PipeDream does; if not, once all micro-batches are done.
+
+    Raises ValueError for a task that is missing, doubled or on two devices, for a stage on no device, and for tasks
+    that wait for each other.
+
+    >>> schedule = Schedule("by hand", (("0F0", "0F1", "0B0", "0B1"), ("1F0", "1B0", "1F1", "1B1")))
+    >>> schedule.num_stages, schedule.num_micro_batches, schedule.peak_in_flight.tolist()
+    (2, 2, [2, 1])
+    """
+
+    name: str
+    tasks: tuple[tuple[Task, ...], ...]
+    updates_each: bool = False
+
+    def __post_init__(self) -> None:
+        given: Sequence[Sequence[Task | str]] = self.tasks
+        tasks = tuple(tuple(Task.of(task) for task in row) for row in given)
+        object.__setattr__(self, "tasks", tasks)
+        check_complete(self.name, tasks)
+        ticks = unit_ticks(self.table, self.num_stages, self.num_micro_batches)
+        if (ticks < 0).any():
+            raise ValueError(
+                f"schedule {self.name}: it can't go on, since {stuck(self.table, ticks)}; order each device's tasks so "
+                "that what a task needs is done before it"
+            )
+        object.__setattr__(self, "_ticks", ticks)
+
+    @property
+    def num_devices(self) -> int:
+        """Returns the number of devices (submeshes) that the pipeline runs on."""
+        return len(self.tasks)
+
+    @functools.cached_property
+    def num_stages(self) -> int:
+        """Returns the number of stages of the pipeline, S: the devices times the chunks of each."""
+        return 1 + max(task.stage for row in self.tasks for task in row)
+
+    @functools.cached_property
+    def num_micro_batches(self) -> int:
+        """Returns the number of micro-batches of a step, B."""
+        return 1 + max(task.micro_batch for row in self.tasks for task in row)
+
+    @functools.cached_property
+    def device_of(self) -> tuple[int, ...]:
+        """Returns for each of S stages the index of its device."""
+        found = {task.stage: device for device, row in enumerate(self.tasks) for task in row}
+        return tuple(found[stage] for stage in range(self.num_stages))
+
+    @property
+    def chunks(self) -> int:
+        """Returns the most stages that a device has."""
+        return max(map(len, self.stages_on))
+
+    @functools.cached_property
+    def trains(self) -> bool:
+        """Returns whether there are backward passes: a schedule without any only infers."""
+        return any(task.kind != FORWARD for row in self.tasks for task in row)
+
+    @functools.cached_property
+    def splits(self) -> bool:
+        """Returns whether the backward by weights is a task of its own somewhere."""
+        return any(task.kind == BACKWARD_WEIGHT for row in self.tasks for task in row)
+
+    @functools.cached_property
+    def table(self) -> TaskTable:
+        """Returns all tasks as columns, device by device."""
+        rows = [
+            (KINDS.index(task.kind), task.stage, task.micro_batch, device)
+            for device, row in enumerate(self.tasks)
+            for task in row
+        ]
+        return TaskTable(*np.ascontiguousarray(np.array(rows, dtype=np.int64).T))
+
+    @property
+    def ticks(self) -> NDArray[np.int64]:
+        """Returns the tick at which each task of `table` runs if each takes one tick and none waits needlessly; shape
+        (N,).
+        """
+        found: NDArray[np.int64] = self._ticks  # type: ignore[attr-defined]
+        return found
+
+    @functools.cached_property
+    def last_gradients(self) -> tuple[int, ...]:
+        """Returns for each of S stages the micro-batch whose gradients of the weights come last; empty in inference."""
+        found = {t.stage: t.micro_batch for row in self.tasks for t in row if t.kind in (BACKWARD, BACKWARD_WEIGHT)}
+        return tuple(found[stage] for stage in range(self.num_stages)) if self.trains else ()
+
+    @functools.cached_property
+    def stages_on(self) -> tuple[tuple[int, ...], ...]:
+        """Returns the stages that each device has, in order."""
+        return tuple(
+            tuple(stage for stage, device in enumerate(self.device_of) if device == each)
+            for each in range(self.num_devices)
+        )
+
+    @functools.cached_property
+    def peak_in_flight(self) -> NDArray[np.int64]:
+        """Returns the most micro-batches whose activations each stage keeps at a time, shape (S,): from a forward until
+        its backward, or, where that is split, its backward by weights, is done; 0 in inference.
+        """
+        return np.array([int(self.in_flight([stage]).max()) for stage in range(self.num_stages)])
+
+    @functools.cached_property
+    def peak_chunks(self) -> NDArray[np.int64]:
+        """Returns the most activations, each of one stage and micro-batch, that each device keeps at a time; shape (D,)
+        for D devices.
+        """
+        return np.array([int(self.in_flight(stages).max()) for stages in self.stages_on])
+
+    def in_flight(self, stages: Sequence[int]) -> NDArray[np.int64]:
+        """Returns how many activations, each of a stage and a micro-batch, the given stages of one device keep after
+        each task of its list.
+        """
+        if not self.trains:
+            return np.zeros(1, dtype=np.int64)
+        row = self.tasks[self.device_of[stages[0]]]
+        return np.cumsum([_CHANGE[task.kind] if task.stage in stages else 0 for task in row])

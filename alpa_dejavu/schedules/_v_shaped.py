@@ -1,0 +1,153 @@
+"""Schedules with two chunks on each device, the model folded like a V: the last stage is where the first one is.
+
+They repeat a building block, the tasks of one micro-batch at fixed distances, every six ticks: two forwards, two
+backwards by inputs and two by weights. How steeply the block goes down the devices and up again says how long
+activations stay, and so what is kept.
+
+References:
+    Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024 (V-Min, V-Half, V-ZB).
+    Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024 (ZB-V).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from typing import final
+
+from alpa_dejavu.schedules._schedule import Schedule
+from alpa_dejavu.schedules._task import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Task
+
+__all__ = ["v_half", "v_min", "zb_v"]
+
+_TICKS = 6
+"""What a micro-batch takes of each device: three passes of two chunks."""
+_STEEP, _MIDDLE, _FLAT = (4, 2, 4, 2), (2, 1, 2, 1), (1, 1, 1, 1)
+"""Ticks from device to device, of a forward down and up and of a backward down and up."""
+
+
+def zb_v(num_devices: int, num_micro_batches: int) -> Schedule:
+    """Returns ZB-V: no bubbles from 2 p micro-batches on where all passes take equally long, in as much memory as 1F1B
+    takes on its first device.
+    """
+    return _v_shaped("zb_v", num_devices, num_micro_batches, 2 * num_devices, [_STEEP], eager=True)
+
+
+def v_half(num_devices: int, num_micro_batches: int) -> Schedule:
+    """Returns V-Half: about half of 1F1B's activations, and about half of its bubble where all passes take equally
+    long.
+    """
+    return _v_shaped("v_half", num_devices, num_micro_batches, 2 * ((num_devices + 2) // 2), [_MIDDLE])
+
+
+def v_min(num_devices: int, num_micro_batches: int) -> Schedule:
+    """Returns V-Min: about a third of 1F1B's activations, and about two thirds of its bubble where all passes take
+    equally long.
+    """
+    # Where three divides the devices, the flat block meets itself and must wait; the middle one may then be as good.
+    return _v_shaped("v_min", num_devices, num_micro_batches, 2 * ((num_devices + 4) // 3), [_FLAT, _MIDDLE])
+
+
+def _v_shaped(
+    name: str, num_devices: int, num_micro_batches: int, limit: int, blocks: Iterable[tuple[int, ...]],
+    eager: bool = False,
+) -> Schedule:
+    """Returns the shortest of the schedules that repeat one of some blocks and keep at most `limit` activations, each
+    of a chunk, on each device.
+    """
+    squeezed = _Squeezed(num_devices, num_micro_batches, limit, eager)
+    made = [squeezed.run(_block(num_devices, block)) for block in blocks]
+    best = min((each for each in made if each is not None), key=lambda each: each[1])
+    return Schedule(name, tuple(tuple(row) for row in best[0]))
+
+
+def _block(num_devices: int, ticks: tuple[int, ...]) -> list[list[int]]:
+    """Returns at which tick each device has each of four passes of the first micro-batch, in order, for each pass.
+
+    The block turns at the last device, at the first, and at the last again; it waits there for as few ticks as it needs
+    so that no device has two passes of any micro-batches at once.
+    """
+    best: tuple[int, list[list[int]]] | None = None
+    for waits in itertools.product(range(_TICKS), repeat=3):
+        passes: list[list[int]] = []
+        at = 0
+        for n, each in enumerate(ticks):
+            path = [at + each * device for device in range(num_devices)]
+            passes.append(path if n % 2 == 0 else path[::-1])
+            at = path[-1] + 1 + (waits[n] if n < len(waits) else 0)
+        apart = all(len({path[device] % _TICKS for path in passes}) == len(passes) for device in range(num_devices))
+        if apart and (best is None or sum(waits) < best[0]):
+            best = sum(waits), passes
+    assert best is not None, "four passes always find four of six ticks"
+    return best[1]
+
+
+@final
+@dataclasses.dataclass
+class _Squeezed:
+    """A run of a repeated block by ticks, in which each device does its passes as early as it can.
+
+    A device does its passes in the block's order, and backwards by weights where the next pass can't begin yet, or
+    would keep more than `limit` activations. Before its first backward an `eager` one takes later forwards ahead.
+    """
+
+    num_devices: int
+    num_micro_batches: int
+    limit: int
+    eager: bool
+
+    def run(self, block: list[list[int]]) -> tuple[list[list[Task]], int] | None:
+        """Returns each device's tasks, and the ticks that they take; None if the block needs more activations."""
+        last = 2 * self.num_devices - 1
+        waiting = []
+        for device in range(self.num_devices):
+            stages = (device, last - device, last - device, device)
+            kinds = (FORWARD, FORWARD, BACKWARD_INPUT, BACKWARD_INPUT)
+            each = [
+                (path[device] + _TICKS * batch, Task(kind, stage, batch))
+                for path, kind, stage in zip(block, kinds, stages, strict=True)
+                for batch in range(self.num_micro_batches)
+            ]
+            waiting.append([task for _, task in sorted(each)])
+        made: list[list[Task]] = [[] for _ in waiting]
+        weights: list[list[Task]] = [[] for _ in waiting]
+        done: dict[Task, int] = {}
+        kept, tick, left = [0] * len(waiting), 0, 3 * 2 * self.num_devices * self.num_micro_batches
+        while left:
+            before = left
+            for device, queue in enumerate(waiting):
+                task = self._next(queue, weights[device], kept[device], done, tick)
+                if task is None:
+                    continue
+                (weights[device] if task.kind == BACKWARD_WEIGHT else queue).remove(task)
+                if task.kind == BACKWARD_INPUT:
+                    weights[device].append(task._replace(kind=BACKWARD_WEIGHT))
+                kept[device] += {FORWARD: 1, BACKWARD_WEIGHT: -1}.get(task.kind, 0)
+                made[device].append(task)
+                done[task] = tick + 1
+                left -= 1
+            if left == before:
+                return None
+            tick += 1
+        return made, tick
+
+    def _next(self, queue: list[Task], weights: list[Task], kept: int, done: dict[Task, int], tick: int) -> Task | None:
+        """Returns what a device does at a tick; None: it waits."""
+        if queue and self._can(queue[0], kept, done, tick):
+            return queue[0]
+        if weights:
+            return weights[0]
+        if self.eager and queue and queue[0].kind == FORWARD:
+            # It has done no backward yet. A place stays free for the pass that it waits for.
+            return next((t for t in queue if t.kind == FORWARD and self._can(t, kept + 1, done, tick)), None)
+        return None
+
+    def _can(self, task: Task, kept: int, done: dict[Task, int], tick: int) -> bool:
+        """Returns whether what a task needs is there, and its activations have room."""
+        if task.kind == FORWARD:
+            needs = [task._replace(stage=task.stage - 1)] if task.stage else []
+            return kept < self.limit and all(done.get(one, tick + 1) <= tick for one in needs)
+        behind = task._replace(stage=task.stage + 1)
+        needs = [behind] if task.stage < 2 * self.num_devices - 1 else [task._replace(kind=FORWARD)]
+        return all(done.get(one, tick + 1) <= tick for one in needs)
