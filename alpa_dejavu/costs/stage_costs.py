@@ -154,6 +154,18 @@ class StageCostModel:
         alone = np.array([self._priced(known, one, device)[2] for one in self.division(config).operators(phase)])
         return alone * self.crowding(device, config)
 
+    def by_weight_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
+        """Returns the seconds of each stage's backward pass, for one micro-batch, that only gradients of weights need,
+        shape (L, L): what a schedule that splits backward passes may put off. The slowest device counts.
+        """
+
+        def on(device: Device) -> FloatArray:
+            operators = self.division(config).operators("backward")
+            found = [float(self.latency_of(one, device).mean_s[one.by_weight].sum()) for one in operators]
+            return self._summed(config, np.array(found) * self.crowding(device, config))
+
+        return np.asarray(np.max([on(device) for device in devices.kinds], axis=0))
+
     def crowding(self, device: Device, config: MeshConfig) -> float:
         """Returns the factor by which operators take longer on a device of a stage with several devices than on one
         that is a stage's only device; 1 for a stage of one device.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ class Operator:
         unbatched_flop, unbatched_read_bytes, unbatched_written_bytes: the part of these figures that has no batch
             dimension (parameters and their gradients), so that data parallelism doesn't divide it.
         count: how often it runs (the trips of the loops that it is in).
+        by_weight: whether only gradients of weights need it: a schedule that splits backward passes may put it off.
     """
 
     kind: str
@@ -70,6 +72,7 @@ class Operator:
     unbatched_written_bytes: float = 0.0
     count: float = 1.0
     dilated: bool = False
+    by_weight: bool = False
 
     def __post_init__(self) -> None:
         checks.one_of(f"operator {self.primitive}", "kind", self.kind, OPERATOR_KINDS)
@@ -162,6 +165,11 @@ class Operators:
             shares[name] = ((getattr(self, name) - whole) / data_parallel + whole) / tensor_parallel
             shares[f"unbatched_{name}"] = whole / tensor_parallel
         return dataclasses.replace(self, **shares)
+
+    @functools.cached_property
+    def by_weight(self) -> NDArray[np.bool_]:
+        """Returns which operators only gradients of weights need, shape (number of operators,)."""
+        return np.array([record.by_weight for record in self.records], dtype=np.bool_)
 
     @property
     def total_flop(self) -> float:

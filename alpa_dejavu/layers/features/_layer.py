@@ -60,9 +60,11 @@ def layer_features(
 
     weights = made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
     whole = made_from(steps, kinds, [*weights, *_named(jaxpr.invars, inputs, accumulators)])
-    whole |= made_into(steps, kinds, _named(jaxpr.outvars, outputs, gradients))
+    own = _named(jaxpr.outvars, outputs, gradients)
+    whole |= made_into(steps, kinds, own)
+    later = _needed(steps, own) - _needed(steps, set(outputs).difference(own))
     records = [
-        _record(step, kind, fusion, strided, weights, whole)
+        _record(step, kind, fusion, strided, weights, whole, not later.isdisjoint(step.outputs))
         for step, kind in zip(steps, kinds, strict=True)
         if step.primitive not in ALIASES and step.outputs
     ]
@@ -77,7 +79,7 @@ def _named(atoms: Sequence[core.Atom], values: Sequence[Value], chosen: Collecti
 
 
 def _record(
-    step: Step, kind: str, fusion: Fusion, strided: Strided, weights: set[Value], whole: set[Value]
+    step: Step, kind: str, fusion: Fusion, strided: Strided, weights: set[Value], whole: set[Value], by_weight: bool
 ) -> Operator:
     flop, transcendental = flop_of(step, kind)
     traffic = fusion.traffic(step, kind, whole)
@@ -98,7 +100,17 @@ def _record(
         unbatched_written_bytes=traffic.whole_written,
         count=step.trips,
         dilated=kind == "conv" and any(holes > 1 for holes in step.params["lhs_dilation"]),
+        by_weight=by_weight,
     )
+
+
+def _needed(steps: Sequence[Step], results: Iterable[Value]) -> set[Value]:
+    """Returns some values of a jaxpr, and all values that they are made from."""
+    found = set(results)
+    for step in reversed(steps):
+        if not found.isdisjoint(step.outputs):
+            found.update(step.inputs)
+    return found
 
 
 def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, held: set[Value]) -> float:
