@@ -11,7 +11,6 @@ on from its file.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import tempfile
@@ -63,11 +62,12 @@ def _run(job: str, condition: str, theirs: list[dict[str, Any]], given: Any) -> 
     with tempfile.TemporaryDirectory() as cache, disturbed(made):
         with running(made, cache) as first:
             cold = first("prepare", job, None)
-        with contextlib.ExitStack() as stack:
-            ours, auto = (stack.enter_context(running(made, cache)) for _ in range(2))
+        # Neither is planned while the other's cluster starts, which keeps the machine busy.
+        with running(made, cache) as ours:
             kept = ours("prepare", job, None)
-            auto("prepare", job, theirs)
-            seconds = _in_turns(ours, auto, given.rounds, given.steps)
+            with running(made, cache) as auto:
+                auto("prepare", job, theirs)
+                seconds = _in_turns(ours, auto, given.rounds, given.steps)
     ratio = statistics.median(statistics.fmean(a) / statistics.fmean(b) for a, b in zip(*seconds, strict=True))
     return {"cold": cold, "kept": kept, "seconds": seconds, "ratio": ratio}
 
@@ -90,6 +90,8 @@ def _row(result: Results, job: str, condition: str) -> dict[str, Any] | None:
     if not runs:
         return None
     auto_s = result["auto"][f"{job}, {condition}"]["planning_s"]
+    cold_s, kept_s = (statistics.median(run[name]["planning_s"] for run in runs) for name in ("cold", "kept"))
+    kept_s -= statistics.median(run["kept"]["measuring_s"] for run in runs)
     steps = [statistics.median(s for run in runs for turn in run["seconds"][n] for s in turn) for n in (0, 1)]
     return {
         "job": job,
@@ -99,8 +101,9 @@ def _row(result: Results, job: str, condition: str) -> dict[str, Any] | None:
         "ours_s": steps[0],
         "auto_s": steps[1],
         "predicted_s": statistics.median(run["kept"]["predicted_s"] for run in runs),
-        "cold": auto_s / statistics.median(run["cold"]["planning_s"] for run in runs),
-        "kept": auto_s / statistics.median(run["kept"]["planning_s"] - run["kept"]["measuring_s"] for run in runs),
+        "planning_s": (auto_s, cold_s, kept_s),
+        "cold": auto_s / cold_s,
+        "kept": auto_s / kept_s,
         "plan": _said(runs[-1]["kept"]["stages"]),
         "theirs": _said(result["auto"][f"{job}, {condition}"]["stages"]),
     }
@@ -152,16 +155,18 @@ def _figures(rows: list[dict[str, Any]]) -> list[Figure]:
         return []
     ratios = [row["ratio"] for row in rows]
     worst = max(rows, key=lambda row: row["ratio"])
-    middle, cold, kept = statistics.median(ratios), min(r["cold"] for r in rows), min(r["kept"] for r in rows)
+    middle = statistics.median(ratios)
+    auto_s, cold_s, kept_s = (sum(seconds) for seconds in zip(*(row["planning_s"] for row in rows), strict=True))
+    cold, kept = auto_s / cold_s, auto_s / kept_s
     where = f"{worst['job']}, {worst['condition']}"
     return [
         Figure("plans", "median ratio of steps", f"at most {MEDIAN_MOST}", f"{middle:.3f}", middle <= MEDIAN_MOST),
         Figure("plans", "worst ratio", f"at most {CELL_MOST}", f"{worst['ratio']:.2f} ({where})",
                worst["ratio"] <= CELL_MOST),
-        Figure("planning", "cold, with measuring", f"{PLANNING_LEAST:.0f} times faster", f"{cold:.0f}",
+        Figure("planning", "all together, cold, with measuring", f"{PLANNING_LEAST:.0f} times faster", f"{cold:.0f}",
                cold >= PLANNING_LEAST),
-        Figure("planning", "what is kept, without measuring", f"{KEPT_LEAST:.0f} times faster", f"{kept:.0f}",
-               kept >= KEPT_LEAST),
+        Figure("planning", "all together, with what is kept, without measuring", f"{KEPT_LEAST:.0f} times faster",
+               f"{kept:.0f}", kept >= KEPT_LEAST),
     ]  # fmt: skip
 
 

@@ -52,6 +52,7 @@ class StageBench:
     def _measured(self, stage: StageChoice) -> StageMeasurement | None:
         from alpa.pipeline_parallel import stage_profiling
 
+        self._runner.start()
         logical_mesh, options = self._configs[stage.submesh][stage.config]
         config, defaults = _stage_config(self._given, stage), self._given["default_as_option"]
         _, compiled = stage_profiling.CompileWorker().compile_stage_for_profiling(

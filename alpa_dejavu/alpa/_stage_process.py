@@ -1,12 +1,13 @@
 """A process that compiles partitioned modules for CPU devices of its own, and runs each alone, to tell what it takes.
 
-It reads requests from its standard input until that is closed: a line of JSON, then a module's bytes. To each it
-answers with a line of JSON on its standard output. The seconds are those of all its threads on the CPU, so they don't
-depend on what else the machine does.
+It reads requests from its standard input until that is closed: a line of JSON, then the bytes of several modules. It
+compiles these side by side, runs them one after the other, and answers to a request with a line of JSON on its standard
+output. The seconds are those of all its threads on the CPU, so they don't depend on what else the machine does.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import statistics
@@ -23,23 +24,28 @@ _ENOUGH_S, _FEWEST, _MOST = 0.15, 3, 20
 
 
 def _main() -> None:
+    import jax
+
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whoever prints doesn't print into an answer
+    devices = jax.devices()  # what takes long is done before the first request comes
     for line in sys.stdin.buffer:
         asked = json.loads(line)
-        module = sys.stdin.buffer.read(asked["num_bytes"])
-        try:
-            found = _taken(module, asked["num_devices"])
-        except Exception as error:  # whatever it fails by, the next module may run
-            found = {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
+        modules = [sys.stdin.buffer.read(size) for size in asked["sizes"]]
+        with concurrent.futures.ThreadPoolExecutor(len(modules)) as pool:
+            compiling = [pool.submit(_compiled, module, devices[: asked["num_devices"]]) for module in modules]
+        found = []
+        for one in compiling:
+            try:
+                found.append(_taken(one.result(), devices[: asked["num_devices"]]))
+            except Exception as error:  # whatever it fails by, the next module may run
+                found.append({"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"})
         answers.write(json.dumps(found).encode() + b"\n")
         answers.flush()
 
 
-def _taken(serialized: bytes, num_devices: int) -> Answer:
-    """Returns what a run of one partition's module takes, as all micro-batches but the last run it."""
-    import jax
-
+def _compiled(serialized: bytes, devices: list[Any]) -> Any:
+    """Returns one partition's module, compiled as for all micro-batches but the last."""
     from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls
     from alpa_dejavu.sharding.hlo.gradients import gradient_channels, without_all_reduces
     from alpa_dejavu.sharding.hlo.markers import remove_markers
@@ -48,11 +54,14 @@ def _taken(serialized: bytes, num_devices: int) -> Answer:
 
     module = remove_markers(inline_calls(HloModuleProto.FromString(serialized)))
     module = without_all_reduces(module, gradient_channels(module))
-    if num_devices == 1:
+    if len(devices) == 1:
         module = without_shardings(module)
-    client = jax.devices()[0].client
-    devices = client.devices()[:num_devices]
-    executable = MeshExecutable(client, module, devices, num_devices)
+    return MeshExecutable(devices[0].client, module, devices, len(devices))
+
+
+def _taken(executable: Any, devices: list[Any]) -> Answer:
+    """Returns what a run takes."""
+    client = devices[0].client
     given = [_stand_in(shape) for shape in executable.hlo_modules()[0].parameter_shapes()]
     seconds: list[float] = []
     while len(seconds) <= _FEWEST or (sum(seconds[1:]) < _ENOUGH_S and len(seconds) <= _MOST):

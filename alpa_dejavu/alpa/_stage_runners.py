@@ -47,6 +47,9 @@ class Taken(NamedTuple):
 class StageRunner(abc.ABC):
     """A runner of programs on submeshes that stays up until it is closed."""
 
+    def start(self) -> None:  # noqa: B027
+        """Begins to start what runs programs, where that can be done while these are compiled."""
+
     @abc.abstractmethod
     def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
         """Returns what each program takes on a submesh of (hosts, devices per host).
@@ -110,18 +113,26 @@ class CpuProcess(StageRunner):
     Args:
         num_devices: how many devices the process has; a program may be for fewer.
         cores: the cores that devices share.
+        dispatch_s: the seconds of a core in which Alpa's runtime starts a computation on a device.
     """
 
-    def __init__(self, num_devices: int, cores: int) -> None:
-        self._num_devices, self._cores = num_devices, cores
+    def __init__(self, num_devices: int, cores: int, dispatch_s: float) -> None:
+        self._num_devices, self._cores, self._dispatch_s = num_devices, cores, dispatch_s
         self._process: subprocess.Popen[bytes] | None = None
 
+    def start(self) -> None:
+        """Starts the process, unless it is up."""
+        self._started()
+
     def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
-        """Returns for each program the wall time that its seconds on the CPU make on cores that are free."""
+        """Returns for each program the wall time that its seconds on the CPU, and those of starting it as Alpa's
+        runtime does, make on cores that are free.
+        """
         num_devices = shape[0] * shape[1]
-        found = [self._answer(program.compiled.hlo.get_hlo_proto(), num_devices) for program in programs]
+        found = self._answers([program.compiled.hlo.get_hlo_proto() for program in programs], num_devices)
         at_once = min(num_devices, self._cores)
-        return [Taken(float(one["cpu_s"]) / at_once, float(one["peak_bytes"])) for one in found]
+        start_s = num_devices * self._dispatch_s
+        return [Taken((float(one["cpu_s"]) + start_s) / at_once, float(one["peak_bytes"])) for one in found]
 
     def close(self) -> None:
         """Ends the process."""
@@ -138,13 +149,13 @@ class CpuProcess(StageRunner):
             process.kill()
             process.wait()
 
-    def _answer(self, module: bytes, num_devices: int) -> dict[str, Any]:
+    def _answers(self, modules: Sequence[bytes], num_devices: int) -> list[dict[str, Any]]:
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
+        asked = {"num_devices": num_devices, "sizes": list(map(len, modules))}
         try:
-            process.stdin.write(json.dumps({"num_devices": num_devices, "num_bytes": len(module)}).encode() + b"\n")
-            process.stdin.write(module)
+            process.stdin.write(b"".join([json.dumps(asked).encode(), b"\n", *modules]))
             process.stdin.flush()
             ready, _, _ = select.select([process.stdout], [], [], _PATIENCE_S)
             line = process.stdout.readline() if ready else b""
@@ -155,10 +166,11 @@ class CpuProcess(StageRunner):
         if not line.endswith(b"\n"):
             self.close()
             raise RuntimeError(f"the process that runs stages can't be asked: {said}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer
+        answers: list[dict[str, Any]] = json.loads(line)
+        for answer in answers:
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+        return answers
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -185,7 +185,7 @@ def test_a_process_runs_stages_on_cpu_devices_and_outlives_what_cannot_run(monke
         Program(SimpleNamespace(hlo=SimpleNamespace(get_hlo_proto=lambda module=module: module)), None, None)
         for module in (rows.SerializeToString(), b"no module")
     )
-    with contextlib.closing(CpuProcess(2, cores=2)) as runner:
+    with contextlib.closing(CpuProcess(2, cores=2, dispatch_s=1e-3)) as runner:
         (found,) = runner.run([program], (1, 2))
         assert 0 < found.seconds < 10
         assert found.peak_bytes >= 512 * 512 * 4
