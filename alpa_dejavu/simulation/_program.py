@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.schedules import Schedule, TaskTable
 
 __all__ = [
     "BACKWARD", "BACKWARD_INPUT", "BACKWARD_SEND", "BACKWARD_WEIGHT", "FORWARD", "FORWARD_SEND", "POSTS", "RECEIVE",
-    "SENDS", "START", "UPDATE", "Program", "program",
+    "SENDS", "START", "UPDATE", "Program", "program", "program_of",
 ]  # fmt: skip
 
 SENDS = ("blocking", "buffered", "overlapped")
@@ -77,26 +78,46 @@ def program(
         backward_sends: for each stage, whether its transfer to the previous stage takes time.
         starts: for each stage, whether it begins only some time after the step's start; (): none does.
     """
-    num_stages, size = schedule.num_stages, schedule.num_micro_batches
     takes_time = np.array([forward_sends, backward_sends], dtype=np.bool_)
-    begins = np.array(starts or (False,) * num_stages, dtype=np.bool_)
+    begins = np.array(starts or (False,) * schedule.num_stages, dtype=np.bool_)
     early = schedule.name == "1f1b_overlap_friendly" and sends != "overlapped"
-    computations, edges = _computations(schedule)
-    device_of, each = np.array(schedule.device_of), schedule.updates_each
-    # A computation has at most a post, a transfer, a receipt and an update beside it.
-    rows = np.empty((6, 5 * computations.shape[1] + 2 * num_stages), dtype=np.int64)
-    count = _build(computations, edges, device_of, size, SENDS.index(sends), takes_time, begins, early, each, rows)
-    kind, stage, batch, *waits = (np.ascontiguousarray(row) for row in rows[:, :count])
-    return Program(kind, stage, batch, np.stack(waits))
+    made, _ = program_of(
+        schedule.table, schedule.ticks, schedule.device_of, schedule.num_micro_batches, sends, takes_time, begins,
+        early, schedule.updates_each,
+    )  # fmt: skip
+    return made
 
 
-def _computations(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Kind, stage and micro-batch of each computation, shape (3, N), by tick and stage; and where each tick ends."""
-    table, tick = schedule.table, schedule.ticks
-    order = np.lexsort((table.stage, tick))
-    ends = np.flatnonzero(np.diff(tick[order], append=-1)) + 1
+def program_of(
+    table: TaskTable, ticks: NDArray[np.int64], device_of: Sequence[int], num_micro_batches: int, sends: str,
+    takes_time: NDArray[np.bool_], begins: NDArray[np.bool_], early: bool = False, updates_each: bool = False,
+) -> tuple[Program, NDArray[np.int64]]:
+    """Returns the graph of a schedule's tasks, and which of the schedule's N tasks each computation in it is: shape
+    (N,), in the order of the graph.
+
+    Args:
+        table: the N tasks of the schedule.
+        ticks: shape (N,), the ticks of the tasks.
+        device_of: the device of each of S stages.
+        num_micro_batches: B.
+        sends: how transfers go: "blocking", "buffered" or "overlapped".
+        takes_time: shape (2, S), of forward and backward, whether a stage's transfer takes time.
+        begins: shape (S,), whether a stage begins only some time after the step's start.
+        early: whether a transfer goes at the end of the tick that made it, not before the task that needs it.
+        updates_each: whether the optimizer updates the weights after each micro-batch.
+    """
+    order = np.lexsort((table.stage, ticks))
+    edges = np.flatnonzero(np.diff(ticks[order], append=-1)) + 1
     columns = np.stack([_KINDS[table.kind], table.stage, table.micro_batch])
-    return np.ascontiguousarray(columns[:, order]), ends
+    computations = np.ascontiguousarray(columns[:, order])
+    # A computation has at most a post, a transfer, a receipt and an update beside it.
+    rows = np.empty((6, 5 * len(order) + 2 * len(device_of)), dtype=np.int64)
+    count = _build(
+        computations, edges, np.array(device_of), num_micro_batches, SENDS.index(sends), takes_time, begins, early,
+        updates_each, rows,
+    )  # fmt: skip
+    kind, stage, batch, *waits = (np.ascontiguousarray(row) for row in rows[:, :count])
+    return Program(kind, stage, batch, np.stack(waits)), order
 
 
 @compiled("(i8[:, ::1], i8[::1], i8[::1], i8, i8, b1[:, ::1], b1[::1], b1, b1, i8[:, ::1])")
