@@ -83,7 +83,7 @@ def _case(name: str, steps: int) -> list[Row]:
         limits = None if case.share is None else stack.enter_context(quotas(case.devices))
         workers = started(case.devices, pinned=case.share is None)
         running = {name: _Running(name, case, workers, weights, samples) for name in NAMES}
-        if limits is not None:
+        if limits is not None and case.share is not None:
             for device, pid in enumerate(running[NAMES[0]].pids):
                 limits.put(device, [pid])
             limits.limit([case.share] * case.devices)

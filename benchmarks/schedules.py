@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
 from alpa_dejavu.schedules import SCHEDULES, Schedule, named_schedule
 from alpa_dejavu.simulation import StageTimes, improved_schedule, simulate
 from harness import Figure, Results, Table, at_least, options
@@ -157,15 +158,16 @@ def _figures(alike: list[Row], drawn: list[Row], large: dict[str, float]) -> lis
         Figure("alike", "V-Min's bubble over 1F1B's", "at most 0.700", f"{shares['v_min']:.3f}",
                shares["v_min"] <= 2 / 3 * 1.05),
         Figure("alike", "activations over (p+2)//2, (p+4)//3", "at most 0", f"{room:.1f}", room <= 0),
-        Figure("alike", "16 devices, 128 micro-batches, slowest", f"under {FASTEST_S * 1e3:.0f} ms",
-               f"{max(large.values()) * 1e3:.1f} ms", max(large.values()) < FASTEST_S),
+        Figure("alike", "16 devices, 128 micro-batches, slowest", f"under {units.seconds(FASTEST_S)}",
+               units.seconds(max(large.values())), max(large.values()) < FASTEST_S),
         Figure("improver", "worse than the best named", "never", f"{sum(gain < 0 for gain in gains)}",
                all(gain >= 0 for gain in gains)),
         Figure("improver", f"shorter by over {GAIN:.0%}", f"at least {len(drawn) / 4:.1f} of {len(drawn)}",
                f"{better}", better >= len(drawn) / 4),
         Figure("improver", "over the bound, median", f"at most {GAP:.0%}", f"{statistics.median(gaps):.2%}",
                statistics.median(gaps) <= GAP),
-        Figure("improver", "seconds, slowest", f"under {LONGEST_S:.0f} s", f"{slowest:.1f} s", slowest < LONGEST_S),
+        Figure("improver", "seconds, slowest", f"under {units.seconds(LONGEST_S)}",
+               units.seconds(slowest), slowest < LONGEST_S),
     ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from alpa_dejavu.cli.parameters import (
     runtime_option,
     slicer_option,
 )
-from alpa_dejavu.cli.tables import print_planned
+from alpa_dejavu.cli.tables import print_other_schedules, print_planned
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.costs.runtime import ALPA
 from alpa_dejavu.planning.result import OURS, STRATEGIES
@@ -48,6 +48,7 @@ from alpa_dejavu.problem.run import SCHEDULES
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
+@click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
 @communication_option
 @calibration_option
 @runtime_option
@@ -68,6 +69,7 @@ def plan(
     history: pathlib.Path | None,
     objective: str,
     strategy: str,
+    other_schedules: bool,
     communication: str,
     calibration: str | None,
     runtime: str | None,
@@ -115,6 +117,8 @@ def plan(
     lacking = ""
     try:
         print_planned(planned, to)
+        if other_schedules:
+            print_other_schedules(planned, to)
         if history is not None and planned.plan.correction is None:
             to.print(f"not corrected           {history} has no runs on such devices yet")
     finally:

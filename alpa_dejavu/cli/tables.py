@@ -46,6 +46,26 @@ def front_table(front: Sequence[PricedPlan]) -> Table:
     return table
 
 
+def print_other_schedules(planned: PlanningResult, to: Console) -> None:
+    """Prints what each schedule would be worth on a plan's submeshes, and who can run it; nothing to compare where the
+    step only infers, which is said.
+    """
+    if not planned.model.training:
+        to.print("other schedules         the step takes no gradients: only the inference schedule is one for it")
+        return
+    from alpa_dejavu.planning.other_schedules import other_schedules
+
+    table = new_table(("other schedules", "chunks"), ("iteration", "saves", "memory"), ("runs on", "but"))
+    for one in other_schedules(planned):
+        if one.step_s is None or one.memory_bytes is None:
+            table.add_row(one.name, str(one.chunks), "", "", "", "", one.why)
+            continue
+        saved = f"{100 * (1 - one.step_s / planned.plan.uncorrected_s):.1f} %"
+        figures = units.seconds(one.step_s), saved, units.size(one.memory_bytes)
+        table.add_row(one.name, str(one.chunks), *figures, " ".join(one.runtimes), one.why)
+    to.print(table)
+
+
 def print_plan(plan: Plan, to: Console) -> None:
     """Prints a plan's model, cluster and schedule, and a table of its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"

@@ -7,37 +7,47 @@ from collections.abc import Sequence
 
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
+from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
 __all__ = ["stage_times", "timeline_alone", "timeline_of"]
 
 
-def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+def timeline_of(
+    times: Sequence[StageTimes], cluster: Cluster, run: Run, schedule: Schedule | None = None
+) -> Timeline:
     """Returns the simulated training step of a pipeline, with what each stage does when.
 
     Args:
         times: the seconds and bytes of each stage.
         cluster: the cluster that it runs on, whose devices may share the cores of one CPU.
         run: the number of micro-batches, and the schedule.
+        schedule: another schedule for as many micro-batches; None: the run's.
     """
     if cluster.cores is not None:
         # The table's seconds are those of a device that has its share of the cores; alone it is faster.
         alone = min(cluster.cores / cluster.num_devices, 1.0)
         times = [_faster(stage, alone) for stage in times]
-    return timeline_alone(times, cluster, run)
+    return timeline_alone(times, cluster, run, schedule)
 
 
-def timeline_alone(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
-    """Returns the simulated training step of a pipeline whose stages' seconds are those of devices with a core each."""
+def timeline_alone(
+    times: Sequence[StageTimes], cluster: Cluster, run: Run, schedule: Schedule | None = None
+) -> Timeline:
+    """Returns the simulated training step of a pipeline whose stages' seconds are those of devices with a core each, by
+    the run's schedule, or another one if given.
+    """
     if cluster.cores is None:
-        return simulate(times, run.num_micro_batches, run.schedule)
-    return simulate(times, run.num_micro_batches, run.schedule, sends="buffered", cores=float(cluster.cores))
+        return simulate(times, run.num_micro_batches, schedule or run.schedule)
+    cores = float(cluster.cores)
+    return simulate(times, run.num_micro_batches, schedule or run.schedule, sends="buffered", cores=cores)
 
 
 def _faster(stage: StageTimes, factor: float) -> StageTimes:
     """The stage with its computations taking `factor` of their time."""
     computing = (
         "forward_s", "backward_s", "per_step_s", "forward_collective_s", "backward_collective_s", "synchronisation_s",
+        "backward_weight_s",
     )  # fmt: skip
     return dataclasses.replace(stage, **{name: getattr(stage, name) * factor for name in computing})
 

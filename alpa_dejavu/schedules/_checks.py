@@ -1,4 +1,4 @@
-"""What a schedule's lists of tasks must have, each thing once."""
+"""Checks that a schedule's lists of tasks are complete: each task once, each stage on one device."""
 
 from __future__ import annotations
 

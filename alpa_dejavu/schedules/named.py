@@ -25,25 +25,27 @@ class ScheduleKind:
     Attributes:
         make: the generator, from numbers of devices and micro-batches, and of chunks if any number is allowed.
         chunks: the stages of each device; None: any number from 2 on.
-        alpa: whether Alpa runs it.
+        runtimes: the training frameworks that can run it, by name, as far as their repositories say.
     """
 
     make: Callable[..., Schedule]
     chunks: int | None = 1
-    alpa: bool = False
+    runtimes: tuple[str, ...] = ()
 
 
 SCHEDULES: dict[str, ScheduleKind] = {
-    "1f1b": ScheduleKind(one.one_f_one_b, alpa=True),
-    "1f1b_overlap_friendly": ScheduleKind(one.overlap_friendly, alpa=True),
-    "gpipe": ScheduleKind(one.gpipe, alpa=True),
-    "inference": ScheduleKind(one.inference, alpa=True),
-    "interleaved": ScheduleKind(interleaved, chunks=None),
-    "zb_h1": ScheduleKind(one.zb_h1),
-    "zb_v": ScheduleKind(zb_v, chunks=2),
-    "v_half": ScheduleKind(v_half, chunks=2),
-    "v_min": ScheduleKind(v_min, chunks=2),
-    "dualpipe_v": ScheduleKind(dualpipe_v, chunks=2),
+    "1f1b": ScheduleKind(
+        one.one_f_one_b, runtimes=("alpa", "megatron", "deepspeed", "galvatron", "torchtitan", "jaxpp")
+    ),
+    "1f1b_overlap_friendly": ScheduleKind(one.overlap_friendly, runtimes=("alpa", "jaxpp")),
+    "gpipe": ScheduleKind(one.gpipe, runtimes=("alpa", "galvatron", "torchtitan")),
+    "inference": ScheduleKind(one.inference, runtimes=("alpa",)),
+    "interleaved": ScheduleKind(interleaved, chunks=None, runtimes=("megatron", "torchtitan", "jaxpp")),
+    "zb_h1": ScheduleKind(one.zb_h1, runtimes=("torchtitan", "jaxpp")),
+    "zb_v": ScheduleKind(zb_v, chunks=2, runtimes=("torchtitan",)),
+    "v_half": ScheduleKind(v_half, chunks=2, runtimes=("torchtitan",)),
+    "v_min": ScheduleKind(v_min, chunks=2, runtimes=("torchtitan",)),
+    "dualpipe_v": ScheduleKind(dualpipe_v, chunks=2, runtimes=("torchtitan", "jaxpp")),
     "pipedream": ScheduleKind(one.pipedream),
 }
 """All schedules that have a generator, those that Alpa runs first."""

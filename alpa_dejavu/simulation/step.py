@@ -19,6 +19,8 @@ from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
 from alpa_dejavu.simulation._stage_times import StageTimes
 from alpa_dejavu.simulation._timeline import KINDS, Event, Timeline, Track
 
+_BLOCKING = ("1f1b", "gpipe", "inference")
+
 __all__ = [
     "KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "sending", "simulate", "step_program", "step_seconds",
 ]  # fmt: skip
@@ -41,8 +43,7 @@ def simulate(
             micro-batches. Stages of one device take turns on it.
         sends: how a transfer goes. "blocking": sender and receiver meet, and both wait until it is done, as NCCL does
             on the stream that computes. "buffered": the sender goes on once it has posted, and the receiver
-            waits for its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: "overlapped" in the
-            overlap-friendly schedule, "blocking" in the others.
+            waits for its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: as `sending` says.
         cores: if all devices share the cores of one CPU, how many there are; the stages' seconds are then those of a
             device that has a core for itself. None: each device has its own.
 
@@ -134,10 +135,11 @@ def _order(stages: Sequence[StageTimes], num_micro_batches: int, schedule: str |
 
 
 def sending(schedule: str) -> str:
-    """Returns how tensors go from stage to stage by default in a pipeline schedule: "overlapped" (both stages compute
-    meanwhile) in "1f1b_overlap_friendly", "blocking" (both wait) in any other.
+    """Returns how tensors go from stage to stage by default in a pipeline schedule of this name: "blocking" (both
+    stages wait) in "1f1b", "gpipe" and "inference", as Alpa has them; "overlapped" (both compute meanwhile) in any
+    other, as in Alpa's overlap-friendly one and in the runtimes of the others.
     """
-    return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
+    return "blocking" if schedule in _BLOCKING else "overlapped"
 
 
 def _run(

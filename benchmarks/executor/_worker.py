@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import ray
 
+from alpa_dejavu._util import units
 from alpa_dejavu.schedules import Task
 
 ENVIRONMENT = {
@@ -129,7 +130,7 @@ class Worker:
         wanted = "F" if kind == "F" else "B", stage, batch
         with self._more:
             if not self._more.wait_for(lambda: wanted in self._arrived, _PATIENCE_S):
-                raise TimeoutError(f"{task} waits for what hasn't come in {_PATIENCE_S:.0f} s")
+                raise TimeoutError(f"{task} waits for what hasn't come in {units.seconds(_PATIENCE_S)}")
             return self._arrived.pop(wanted)
 
     def _send(self, task: Task, result: Any) -> None:

@@ -92,6 +92,18 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert "planned in" in result.stdout
 
 
+def test_plan_says_what_other_schedules_would_be_worth(run):
+    assert "other schedules" not in run(*ASKED).stdout
+    result = run(*ASKED, "--other-schedules")
+    assert result.exit_code == 0
+    table = result.stdout.partition("other schedules")[2]
+    rows = {line.split()[0]: line for line in table.splitlines()[1:] if line.split()}
+    assert " 0.0 % " in rows["1f1b"]
+    assert "alpa megatron" in rows["1f1b"]
+    assert "torchtitan" in rows["zb_h1"]
+    assert "layers are too few for 6 stages" in result.stdout
+
+
 def test_numbers_are_handed_on(run):
     options = "--hosts 8 --micro-batches 16 --layers 12 --schedule gpipe".split()
     assert run(*ASKED, *options).exit_code == 0
