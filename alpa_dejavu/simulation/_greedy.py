@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from collections.abc import Iterator, Sequence
+from typing import final
 
 import numpy as np
 
-from alpa_dejavu.schedules import KINDS, TaskTable
+from alpa_dejavu.schedules import KINDS, Task, TaskTable
 from alpa_dejavu.simulation._order_memory import activation_room
 from alpa_dejavu.simulation._stage_times import StageTimes
 
 __all__ = ["greedy_orders"]
 
-_FORWARD, _INPUT, _WEIGHT = "F", "I", "W"
+_FORWARD, _INPUT, _WEIGHT = _PASSES = ("F", "I", "W")
+_ROUNDING = 1e-12
 
 
 def greedy_orders(stages: Sequence[StageTimes], device_of: Sequence[int], size: int) -> Iterator[TaskTable]:
@@ -24,82 +27,106 @@ def greedy_orders(stages: Sequence[StageTimes], device_of: Sequence[int], size: 
     ends with devices that are full.
     """
     for urgent in ((_INPUT, _FORWARD), (_FORWARD, _INPUT)):
-        found = _greedy(stages, device_of, size, urgent)
+        found = _Greedy(stages, device_of, size, urgent).order()
         if found is not None:
             yield found
 
 
-def _greedy(
-    stages: Sequence[StageTimes], device_of: Sequence[int], size: int, urgent: tuple[str, str]
-) -> TaskTable | None:
-    last, num_devices = len(stages) - 1, max(device_of) + 1
-    room = activation_room(stages, device_of)
-    # The bytes that a device must leave free for the micro-batches that it has begun to go through its later stages.
-    later = [
-        max((stages[s].activation_bytes for s in range(n + 1, last + 1) if device_of[s] == device_of[n]), default=0.0)
-        for n in range(last + 1)
-    ]
-    kept = np.zeros(num_devices)
-    free = [0.0] * num_devices
-    ready: list[list[tuple[int, int, int, str]]] = [[] for _ in range(num_devices)]
-    weights: list[list[tuple[int, int]]] = [[] for _ in range(num_devices)]
-    rows: list[list[tuple[int, int, int, int]]] = [[] for _ in range(num_devices)]
-    events: list[tuple[float, int, int, int, str]] = []
+@final
+@dataclasses.dataclass
+class _Device:
+    """A device in the course of time: until when it computes, what it keeps, what it may do, and what it has done."""
 
-    def comes(at_s: float, kind: str, stage: int, batch: int) -> None:
-        heapq.heappush(events, (at_s, batch, stage, device_of[stage], kind))
+    room_bytes: float
+    free_s: float = 0.0
+    kept_bytes: float = 0.0
+    ready: list[tuple[int, int, int, Task]] = dataclasses.field(default_factory=list)
+    weights: list[Task] = dataclasses.field(default_factory=list)
+    done: list[Task] = dataclasses.field(default_factory=list)
 
-    for batch in range(size):
-        comes(0.0, _FORWARD, 0, batch)
-    while events:
-        now = events[0][0]
-        while events and events[0][0] <= now:
-            _, batch, stage, device, kind = heapq.heappop(events)
-            if kind:
-                heapq.heappush(ready[device], (urgent.index(kind), -stage, batch, kind))
-        for device in range(num_devices):
-            if free[device] > now:
-                continue
-            held = []
-            chosen: tuple[str, int, int] | None = None
-            while ready[device] and chosen is None:
-                entry = heapq.heappop(ready[device])
-                _, negative, batch, kind = entry
-                stage = -negative
-                needed = stages[stage].activation_bytes + later[stage]
-                if kind == _FORWARD and kept[device] + needed > room[device] * (1 + 1e-12):
-                    held.append(entry)
-                else:
-                    chosen = kind, stage, batch
-            for entry in held:
-                heapq.heappush(ready[device], entry)
-            if chosen is None and weights[device]:
-                chosen = (_WEIGHT, *weights[device].pop(0))
-            if chosen is None:
-                continue
-            kind, stage, batch = chosen
-            of = stages[stage]
-            takes_s = {
-                _FORWARD: of.forward_s, _INPUT: of.backward_s - of.backward_weight_s, _WEIGHT: of.backward_weight_s,
-            }[kind]  # fmt: skip
-            end = free[device] = now + takes_s
-            rows[device].append((KINDS.index(kind), stage, batch, device))
-            comes(end, "", stage, batch)
-            if kind == _WEIGHT:
-                kept[device] -= of.activation_bytes
-            elif kind == _FORWARD:
-                kept[device] += of.activation_bytes
-                if stage < last:
-                    apart = device_of[stage + 1] != device
-                    comes(end + of.forward_send_s * apart, _FORWARD, stage + 1, batch)
-                else:
-                    comes(end, _INPUT, stage, batch)
+
+@final
+class _Greedy:
+    """A run of a pipeline in time, in which what can be done is done."""
+
+    def __init__(
+        self, stages: Sequence[StageTimes], device_of: Sequence[int], size: int, urgent: tuple[str, str]
+    ) -> None:
+        self._stages, self._device_of, self._size, self._urgent = stages, device_of, size, urgent
+        self._devices = [_Device(float(room)) for room in activation_room(stages, device_of)]
+        # The bytes that a device leaves free for the micro-batches that have its later stages still to go through.
+        self._later = [
+            max((stages[s].activation_bytes for s in range(n + 1, len(stages)) if device_of[s] == device_of[n]),
+                default=0.0)
+            for n in range(len(stages))
+        ]  # fmt: skip
+        self._events: list[tuple[float, int, int, str]] = []
+
+    def order(self) -> TaskTable | None:
+        """Returns the order of tasks on each device; None where they don't come to an end."""
+        for batch in range(self._size):
+            self._comes(0.0, Task(_FORWARD, 0, batch))
+        while self._events:
+            now_s = self._events[0][0]
+            while self._events and self._events[0][0] <= now_s:
+                _, batch, stage, kind = heapq.heappop(self._events)
+                if kind:
+                    entry = self._urgent.index(kind), -stage, batch, Task(kind, stage, batch)
+                    heapq.heappush(self._devices[self._device_of[stage]].ready, entry)
+            for device in self._devices:
+                if device.free_s <= now_s and (chosen := self._chosen(device)) is not None:
+                    self._do(device, chosen, now_s)
+        rows = [
+            (KINDS.index(task.kind), task.stage, task.micro_batch, number)
+            for number, device in enumerate(self._devices)
+            for task in device.done
+        ]
+        if len(rows) < len(_PASSES) * self._size * len(self._stages):
+            return None
+        return TaskTable(*np.ascontiguousarray(np.array(rows, dtype=np.int64).T))
+
+    def _chosen(self, device: _Device) -> Task | None:
+        """Takes the most urgent task that has room from those that a device may do; None: there is none."""
+        held = []
+        chosen = None
+        while device.ready and chosen is None:
+            entry = heapq.heappop(device.ready)
+            task = entry[-1]
+            needed = device.kept_bytes + self._stages[task.stage].activation_bytes + self._later[task.stage]
+            if task.kind == _FORWARD and needed > device.room_bytes * (1 + _ROUNDING):
+                held.append(entry)
             else:
-                weights[device].append((stage, batch))
-                if stage:
-                    apart = device_of[stage - 1] != device
-                    comes(end + of.backward_send_s * apart, _INPUT, stage - 1, batch)
-    found = np.array([entry for row in rows for entry in row], dtype=np.int64)
-    if len(found) < 3 * size * len(stages):
-        return None
-    return TaskTable(*np.ascontiguousarray(found.T))
+                chosen = task
+        for entry in held:
+            heapq.heappush(device.ready, entry)
+        if chosen is None and device.weights:
+            chosen = device.weights.pop(0)
+        return chosen
+
+    def _do(self, device: _Device, task: Task, now_s: float) -> None:
+        """Does a task, and sends what others wait for."""
+        kind, stage, batch = task
+        of = self._stages[stage]
+        seconds = of.forward_s, of.backward_s - of.backward_weight_s, of.backward_weight_s
+        end_s = device.free_s = now_s + seconds[_PASSES.index(kind)]
+        device.done.append(task)
+        self._comes(end_s, Task("", stage, batch))
+        if kind == _WEIGHT:
+            device.kept_bytes -= of.activation_bytes
+        elif kind == _FORWARD:
+            device.kept_bytes += of.activation_bytes
+            if stage + 1 < len(self._stages):
+                self._comes(end_s + of.forward_send_s * self._apart(stage, stage + 1), Task(_FORWARD, stage + 1, batch))
+            else:
+                self._comes(end_s, Task(_INPUT, stage, batch))
+        else:
+            device.weights.append(Task(_WEIGHT, stage, batch))
+            if stage:
+                self._comes(end_s + of.backward_send_s * self._apart(stage, stage - 1), Task(_INPUT, stage - 1, batch))
+
+    def _apart(self, one: int, other: int) -> bool:
+        return self._device_of[one] != self._device_of[other]
+
+    def _comes(self, at_s: float, task: Task) -> None:
+        """Notes from when on a task can be done; one without a kind only says that its device is free then."""
+        heapq.heappush(self._events, (at_s, task.micro_batch, task.stage, task.kind))

@@ -10,57 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.simulation._events import (
+    BACKWARD,
+    BUBBLE,
+    COLLECTIVE,
+    FORWARD,
+    KINDS,
+    SEND,
+    UPDATE,
+    Event,
+    Track,
+    rows_of,
+)  # fmt: skip
 from alpa_dejavu.simulation._stage_times import StageTimes
 
-__all__ = ["KINDS", "Event", "Timeline", "Track"]
-
-KINDS = ("forward", "backward", "collective", "send", "update", "bubble")
-_FORWARD, _BACKWARD, _COLLECTIVE, _SEND, _UPDATE, _BUBBLE = range(6)
+__all__ = ["Timeline"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """One thing that a stage does during a simulated step, or that it waits ("bubble").
-
-    Attributes:
-        stage: the index of the stage; for "send", of the one that sends.
-        kind: "forward", "backward", "collective", "send", "update" or "bubble".
-        micro_batch: its number, from 0; -1 for "update" and "bubble".
-        start_s, end_s: when it starts and ends, in seconds from the step's start.
-        receiver: the stage that a "send" goes to, otherwise None.
-    """
-
-    stage: int
-    kind: str
-    micro_batch: int
-    start_s: float
-    end_s: float
-    receiver: int | None = None
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Track:
-    """The events of a simulated step (what stages do, and when) as columns of shape (number of events,), ordered by
-    stage, then by start.
-
-    `kind` is an index into `KINDS`: "forward", "backward", "collective", "send", "update", "bubble". `receiver` is the
-    stage that a "send" goes to, else -1.
-    """
-
-    stage: IntArray
-    kind: IntArray
-    micro_batch: IntArray
-    receiver: IntArray
-    start_s: FloatArray
-    end_s: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.stage)
 
 
 @final
@@ -146,19 +113,19 @@ class Timeline:
         stage = np.repeat(np.arange(num_stages), size)
         batch = np.tile(np.arange(size), num_stages)
         rows = []
-        passes = ((self.forward_s, _FORWARD, "forward"), (self.backward_s, _BACKWARD, "backward"))
-        for times, kind, name in (*passes, (self.weight_s, _BACKWARD, "weight")):
+        passes = ((self.forward_s, FORWARD, "forward"), (self.backward_s, BACKWARD, "backward"))
+        for times, kind, name in (*passes, (self.weight_s, BACKWARD, "weight")):
             split = times[..., 1] - (times[..., 1] - times[..., 0]) * self.collective_shares(name)
-            for part, span in ((kind, (times[..., 0], split)), (_COLLECTIVE, (split, times[..., 1]))):
-                rows.append(_rows(stage, part, batch, -1, *(x.ravel() for x in span)))
-        rows.append(_rows(stage, _SEND, batch, stage + 1, *self.forward_send_s.reshape(-1, 2).T))
-        rows.append(_rows(stage, _SEND, batch, stage - 1, *self.backward_send_s.reshape(-1, 2).T))
+            for part, span in ((kind, (times[..., 0], split)), (COLLECTIVE, (split, times[..., 1]))):
+                rows.append(rows_of(stage, part, batch, -1, *(x.ravel() for x in span)))
+        rows.append(rows_of(stage, SEND, batch, stage + 1, *self.forward_send_s.reshape(-1, 2).T))
+        rows.append(rows_of(stage, SEND, batch, stage - 1, *self.backward_send_s.reshape(-1, 2).T))
         each = self.update_s.shape[1]
         once = np.repeat(np.arange(num_stages), each)
         which = np.tile(np.arange(each), num_stages) if each > 1 else -1
-        rows.append(_rows(once, _UPDATE, which, -1, *self.update_s.reshape(-1, 2).T))
+        rows.append(rows_of(once, UPDATE, which, -1, *self.update_s.reshape(-1, 2).T))
         for stages, idle in zip(self.schedule.stages_on, self._idle(), strict=True):
-            rows.append(_rows(np.full(len(idle), stages[0]), _BUBBLE, -1, -1, *idle.T))
+            rows.append(rows_of(np.full(len(idle), stages[0]), BUBBLE, -1, -1, *idle.T))
         table = np.concatenate(rows, axis=1)
         table = table[:, table[5] > table[4]]
         table = table[:, np.lexsort((table[5], table[4], table[0]))]
@@ -276,11 +243,3 @@ def _under_way(spans: FloatArray, times: FloatArray) -> IntArray:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
-
-
-def _rows(
-    stage: IntArray, kind: int, batch: IntArray | int, receiver: IntArray | int, start: FloatArray, end: FloatArray
-) -> FloatArray:
-    """Columns of events as an array of shape (6, number); NaN where there is no event."""
-    whole = [np.broadcast_to(np.asarray(x, dtype=np.float64), stage.shape) for x in (stage, kind, batch, receiver)]
-    return np.stack([*whole, start, end])

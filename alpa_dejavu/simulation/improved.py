@@ -21,13 +21,14 @@ import numpy as np
 from alpa_dejavu.problem import checks
 from alpa_dejavu.schedules import KINDS, Schedule, Task, TaskTable, unit_ticks
 from alpa_dejavu.simulation._clock import own_devices
+from alpa_dejavu.simulation._floor import step_floor
 from alpa_dejavu.simulation._greedy import greedy_orders
 from alpa_dejavu.simulation._order_memory import fits
-from alpa_dejavu.simulation._program import program_of
+from alpa_dejavu.simulation._program import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, program_of
 from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
 from alpa_dejavu.simulation.step import SENDS, StageTimes, step_seconds
 
-__all__ = ["ImprovedSchedule", "improved_schedule", "step_floor"]
+__all__ = ["ImprovedSchedule", "improved_schedule"]
 
 _TABU, _PATIENCE = 12, 60
 """A swap isn't undone for so many moves; the search ends after so many without a shorter step."""
@@ -54,7 +55,7 @@ class ImprovedSchedule:
     @property
     def gap(self) -> float:
         """Returns by how much at most the step exceeds the shortest one, as a share of the bound."""
-        return self.step_s / self.floor_s - 1
+        return 0.0 if self.step_s == self.floor_s else self.step_s / self.floor_s - 1
 
 
 def improved_schedule(
@@ -93,28 +94,6 @@ def improved_schedule(
     if found_s >= begun_s * (1 - _TIE):
         return ImprovedSchedule(best, begun_s, begun_s, floor_s)
     return ImprovedSchedule(_schedule(found, first.num_devices), found_s, begun_s, floor_s)
-
-
-def step_floor(stages: Sequence[StageTimes], device_of: Sequence[int], num_micro_batches: int) -> float:
-    """Returns a lower bound, in seconds, on a step under any order of tasks, with backward passes split or not.
-
-    Before a device begins, a micro-batch has gone forward to its first stage; then it does all its passes one after the
-    other, and updates. And a micro-batch goes forward through all stages and back, whatever else is done.
-    """
-
-    def sent(n: int) -> tuple[float, float]:
-        apart = n and device_of[n] != device_of[n - 1]
-        return (stages[n - 1].forward_send_s, stages[n].backward_send_s) if apart else (0.0, 0.0)
-
-    ways = [sent(n) for n in range(len(stages))]
-    arrives = np.cumsum([0.0] + [s.forward_s for s in stages[:-1]]) + np.cumsum([ahead for ahead, _ in ways])
-    once = np.array([stage.per_step_s for stage in stages])
-    work = np.array([num_micro_batches * (stage.forward_s + stage.backward_s) for stage in stages]) + once
-    of_devices = [[n for n, device in enumerate(device_of) if device == d] for d in range(max(device_of) + 1)]
-    busy = max(float(arrives[own].min() + work[own].sum()) for own in of_devices)
-    back = sum(stage.backward_s - stage.backward_weight_s for stage in stages) + sum(back for _, back in ways)
-    through = float(arrives[-1]) + stages[-1].forward_s + back
-    return max(busy, through + stages[0].backward_weight_s + float(once[0]))
 
 
 def _checked(begin: Sequence[Schedule]) -> Schedule:
@@ -216,7 +195,7 @@ class _Search:
         return float(ends.max()), path[::-1]
 
 
-_COMPUTES = np.array([0, 1, 9, 10])
+_COMPUTES = np.array([FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT])
 
 
 def _moves(table: TaskTable, path: list[int]) -> Iterator[tuple[int, int]]:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from alpa_dejavu.problem import checks
 from alpa_dejavu.schedules import Schedule, named_schedule
 from alpa_dejavu.simulation._clock import own_devices, own_devices_step, shared_cores
+from alpa_dejavu.simulation._events import KINDS, Event, Track
 from alpa_dejavu.simulation._program import BACKWARD_INPUT, BACKWARD_WEIGHT, SENDS, UPDATE, Program, program
 from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
 from alpa_dejavu.simulation._stage_times import StageTimes
-from alpa_dejavu.simulation._timeline import KINDS, Event, Timeline, Track
+from alpa_dejavu.simulation._timeline import Timeline
 
 _BLOCKING = ("1f1b", "gpipe", "inference")
 
