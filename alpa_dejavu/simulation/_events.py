@@ -1,4 +1,4 @@
-"""What happens in a simulated step, one by one: what stages do, send and wait."""
+"""Events of a simulated step: each thing that a stage does, sends or waits for, with its start and its end."""
 
 from __future__ import annotations
 
