@@ -166,9 +166,9 @@ def _runner(mesh: Any, cluster: Cluster) -> StageRunner:
     from alpa.global_env import global_config
 
     if global_config.backend == "cpu" and cluster.cores is not None:
-        device = cluster.hosts[0].device
-        share = min(cluster.cores / cluster.num_devices, 1.0)  # of a core, that a device has beside all others
-        return CpuProcess(cluster.num_devices, cluster.cores, device.dispatch_s * share)
+        # A device's seconds are those beside all others.
+        dispatch_s = cluster.hosts[0].device.dispatch_s * cluster.core_share(cluster.num_devices)
+        return CpuProcess(cluster.num_devices, cluster.cores, dispatch_s)
     return AlpaWorkers(mesh)
 
 

@@ -268,9 +268,7 @@ def _stages(candidates: Sequence[Candidate]) -> Iterator[tuple[StageChoice, Cand
 
 def _alone(cluster: Cluster, submesh: Submesh) -> float:
     """Returns the share of its seconds beside others that a stage takes alone: parts of one CPU are faster alone."""
-    if cluster.cores is None:
-        return 1.0
-    return min(cluster.cores / cluster.num_devices, 1.0) / min(cluster.cores / submesh.num_devices, 1.0)
+    return cluster.core_share(cluster.num_devices) / cluster.core_share(submesh.num_devices)
 
 
 def _memory_notes(search: _Search, state: _State, given: MemoryMargin) -> list[str]:

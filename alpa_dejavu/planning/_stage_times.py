@@ -26,7 +26,7 @@ def timeline_of(
     """
     if cluster.cores is not None:
         # The table's seconds are those of a device that has its share of the cores; alone it is faster.
-        alone = min(cluster.cores / cluster.num_devices, 1.0)
+        alone = cluster.core_share(cluster.num_devices)
         times = [_faster(stage, alone) for stage in times]
     return timeline_alone(times, cluster, run, schedule)
 

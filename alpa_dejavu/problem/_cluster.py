@@ -220,6 +220,10 @@ class Cluster:
         """Returns whether all devices of the cluster are parts of one CPU."""
         return self.cores is not None
 
+    def core_share(self, num_devices: int) -> float:
+        """Returns the share of a core that each device has while so many of them compute; 1 where each has its own."""
+        return 1.0 if self.cores is None else min(self.cores / num_devices, 1.0)
+
     @property
     def num_devices(self) -> int:
         """Returns the number of devices of all hosts of the cluster together."""

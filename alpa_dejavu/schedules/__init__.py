@@ -6,13 +6,13 @@ no tasks wait for each other. How long one takes, the simulation says.
 
 from __future__ import annotations
 
-from alpa_dejavu.schedules._schedule import Schedule, TaskTable
-from alpa_dejavu.schedules._task import KINDS, Task
+from alpa_dejavu.schedules._schedule import Schedule
+from alpa_dejavu.schedules._task import KEPT, KINDS, Task, TaskTable
 from alpa_dejavu.schedules._ticks import unit_ticks
 from alpa_dejavu.schedules.named import SCHEDULES, ScheduleKind, named_schedule
 from alpa_dejavu.schedules.schedule_file import read_schedule, write_schedule
 
 __all__ = [
-    "KINDS", "SCHEDULES", "Schedule", "ScheduleKind", "Task", "TaskTable", "named_schedule", "read_schedule",
+    "KEPT", "KINDS", "SCHEDULES", "Schedule", "ScheduleKind", "Task", "TaskTable", "named_schedule", "read_schedule",
     "unit_ticks", "write_schedule",
 ]  # fmt: skip

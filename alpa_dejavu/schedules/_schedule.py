@@ -5,28 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.schedules._checks import check_complete
-from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS, Task
+from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_WEIGHT, FORWARD, KEPT, Task, TaskTable
 from alpa_dejavu.schedules._ticks import stuck, unit_ticks
 
-__all__ = ["Schedule", "TaskTable"]
-
-_CHANGE = {FORWARD: 1, BACKWARD: -1, BACKWARD_INPUT: 0, BACKWARD_WEIGHT: -1}
-"""By how many a task changes the number of activations that are kept."""
-
-
-class TaskTable(NamedTuple):
-    """All N tasks of a schedule as columns of shape (N,), device by device: `kind` as an index into `KINDS`."""
-
-    kind: NDArray[np.int64]
-    stage: NDArray[np.int64]
-    micro_batch: NDArray[np.int64]
-    device: NDArray[np.int64]
+__all__ = ["Schedule"]
 
 
 @final
@@ -62,13 +50,12 @@ class Schedule:
         tasks = tuple(tuple(Task.of(task) for task in row) for row in given)
         object.__setattr__(self, "tasks", tasks)
         check_complete(self.name, tasks)
-        ticks = unit_ticks(self.table, self.num_stages, self.num_micro_batches)
-        if (ticks < 0).any():
+        if (self.ticks < 0).any():
+            said = stuck(self.table, self.ticks)
             raise ValueError(
-                f"schedule {self.name}: it can't go on, since {stuck(self.table, ticks)}; order each device's tasks so "
-                "that what a task needs is done before it"
+                f"schedule {self.name}: it can't go on, since {said}; order each device's tasks so that what a task "
+                "needs is done before it"
             )
-        object.__setattr__(self, "_ticks", ticks)
 
     @property
     def num_devices(self) -> int:
@@ -109,20 +96,14 @@ class Schedule:
     @functools.cached_property
     def table(self) -> TaskTable:
         """Returns all tasks as columns, device by device."""
-        rows = [
-            (KINDS.index(task.kind), task.stage, task.micro_batch, device)
-            for device, row in enumerate(self.tasks)
-            for task in row
-        ]
-        return TaskTable(*np.ascontiguousarray(np.array(rows, dtype=np.int64).T))
+        return TaskTable.of(self.tasks)
 
-    @property
+    @functools.cached_property
     def ticks(self) -> NDArray[np.int64]:
         """Returns the tick at which each task of `table` runs if each takes one tick and none waits needlessly; shape
         (N,).
         """
-        found: NDArray[np.int64] = self._ticks  # type: ignore[attr-defined]
-        return found
+        return unit_ticks(self.table, self.num_stages, self.num_micro_batches)
 
     @functools.cached_property
     def last_gradients(self) -> tuple[int, ...]:
@@ -159,4 +140,4 @@ class Schedule:
         if not self.trains:
             return np.zeros(1, dtype=np.int64)
         row = self.tasks[self.device_of[stages[0]]]
-        return np.cumsum([_CHANGE[task.kind] if task.stage in stages else 0 for task in row])
+        return np.cumsum([KEPT[task.kind] if task.stage in stages else 0 for task in row])

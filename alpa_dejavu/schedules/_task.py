@@ -1,15 +1,21 @@
-"""One task of a pipeline's device: a pass of a stage for a micro-batch."""
+"""The tasks of a pipeline's devices: each a pass of a stage for a micro-batch; one by one, and as columns."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KINDS", "Task"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BACKWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "KEPT", "KINDS", "Task", "TaskTable"]
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = KINDS = ("F", "B", "I", "W")
 """A forward, a whole backward, and its two parts: by the stage's input, which the stage before waits for, and by its
 weights, which can wait. They are the letters of PyTorch's schedules."""
+KEPT = {FORWARD: 1, BACKWARD: -1, BACKWARD_INPUT: 0, BACKWARD_WEIGHT: -1}
+"""By how many a task of each kind changes the number of activations that are kept."""
 _CELL = re.compile(r"(\d{1,6})([A-Z])(\d{1,6})")
 
 
@@ -42,3 +48,26 @@ class Task(NamedTuple):
             kinds = ", ".join(KINDS)
             raise ValueError(f"task is {given!r}, but must be a stage, one of {kinds}, and a micro-batch, such as 2F0")
         return cls(found[2], int(found[1]), int(found[3]))
+
+
+class TaskTable(NamedTuple):
+    """All N tasks of a schedule as columns of shape (N,), device by device: `kind` as an index into `KINDS`."""
+
+    kind: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
+    device: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Iterable[Task]]) -> TaskTable:
+        """Returns the table of each device's tasks, in their order."""
+        found = [
+            (KINDS.index(task.kind), task.stage, task.micro_batch, device)
+            for device, row in enumerate(rows)
+            for task in row
+        ]
+        return cls(*np.ascontiguousarray(np.array(found, dtype=np.int64).T))
+
+    def task(self, n: int) -> Task:
+        """Returns the task in a place of the table."""
+        return Task(KINDS[self.kind[n]], int(self.stage[n]), int(self.micro_batch[n]))

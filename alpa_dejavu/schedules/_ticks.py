@@ -9,16 +9,11 @@ References:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.schedules._task import KINDS, Task
-
-if TYPE_CHECKING:
-    from alpa_dejavu.schedules._schedule import TaskTable
+from alpa_dejavu.schedules._task import KINDS, Task, TaskTable
 
 __all__ = ["stuck", "unit_ticks"]
 
@@ -84,17 +79,13 @@ def _unit_ticks(
 
 def stuck(table: TaskTable, ticks: NDArray[np.int64]) -> str:
     """Returns in words what each device that can't go on waits for."""
-    done = {_task(table, n) for n in np.flatnonzero(ticks >= 0)}
+    done = {table.task(n) for n in np.flatnonzero(ticks >= 0)}
     last, said = 1 + int(table.stage.max()), []
     for device in np.unique(table.device[ticks < 0]):
-        task = _task(table, int(np.flatnonzero((table.device == device) & (ticks < 0))[0]))
+        task = table.task(int(np.flatnonzero((table.device == device) & (ticks < 0))[0]))
         lacking = next(str(one[0]) for one in _needs(task, last) if not done & set(one))
         said.append(f"{task} on device {device} waits for {lacking}")
     return ", and ".join(said[:4])
-
-
-def _task(table: TaskTable, n: int) -> Task:
-    return Task(KINDS[table.kind[n]], int(table.stage[n]), int(table.micro_batch[n]))
 
 
 def _needs(task: Task, num_stages: int) -> list[tuple[Task, ...]]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import final
 
 from alpa_dejavu.schedules._schedule import Schedule
-from alpa_dejavu.schedules._task import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Task
+from alpa_dejavu.schedules._task import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KEPT, Task
 
 __all__ = ["v_half", "v_min", "zb_v"]
 
@@ -123,7 +123,7 @@ class _Squeezed:
                 (weights[device] if task.kind == BACKWARD_WEIGHT else queue).remove(task)
                 if task.kind == BACKWARD_INPUT:
                     weights[device].append(task._replace(kind=BACKWARD_WEIGHT))
-                kept[device] += {FORWARD: 1, BACKWARD_WEIGHT: -1}.get(task.kind, 0)
+                kept[device] += KEPT[task.kind]
                 made[device].append(task)
                 done[task] = tick + 1
                 left -= 1

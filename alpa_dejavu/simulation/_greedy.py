@@ -7,9 +7,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import final
 
-import numpy as np
-
-from alpa_dejavu.schedules import KINDS, Task, TaskTable
+from alpa_dejavu.schedules import Task, TaskTable
 from alpa_dejavu.simulation._order_memory import activation_room
 from alpa_dejavu.simulation._stage_times import StageTimes
 
@@ -76,14 +74,9 @@ class _Greedy:
             for device in self._devices:
                 if device.free_s <= now_s and (chosen := self._chosen(device)) is not None:
                     self._do(device, chosen, now_s)
-        rows = [
-            (KINDS.index(task.kind), task.stage, task.micro_batch, number)
-            for number, device in enumerate(self._devices)
-            for task in device.done
-        ]
-        if len(rows) < len(_PASSES) * self._size * len(self._stages):
-            return None
-        return TaskTable(*np.ascontiguousarray(np.array(rows, dtype=np.int64).T))
+        rows = [device.done for device in self._devices]
+        ended = sum(map(len, rows)) == len(_PASSES) * self._size * len(self._stages)
+        return TaskTable.of(rows) if ended else None
 
     def _chosen(self, device: _Device) -> Task | None:
         """Takes the most urgent task that has room from those that a device may do; None: there is none."""

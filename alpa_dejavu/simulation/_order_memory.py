@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.schedules import KINDS, TaskTable
+from alpa_dejavu.schedules import KEPT, KINDS, TaskTable
 from alpa_dejavu.simulation._stage_times import StageTimes
 
 __all__ = ["activation_room", "fits"]
 
-_CHANGE = np.array([{"F": 1, "W": -1, "B": -1}.get(kind, 0) for kind in KINDS])
+_CHANGE = np.array([KEPT[kind] for kind in KINDS])
 
 
 def activation_room(stages: Sequence[StageTimes], device_of: Sequence[int]) -> FloatArray:
@@ -25,12 +25,16 @@ def activation_room(stages: Sequence[StageTimes], device_of: Sequence[int]) -> F
     return np.array(found)
 
 
-def fits(stages: Sequence[StageTimes], table: TaskTable, device_of: Sequence[int]) -> bool:
-    """Returns whether no device keeps more than it has room for, at any task of an order."""
-    room = activation_room(stages, device_of)
+def fits(table: TaskTable, each: FloatArray, room: FloatArray) -> bool:
+    """Returns whether no device keeps more than it has room for, at any task of an order.
+
+    Args:
+        table: the tasks of each device, in order.
+        each: the bytes that a stage keeps for a micro-batch, shape (S,).
+        room: the bytes that each device has for activations, shape (D,).
+    """
     if np.isinf(room).all():
         return True
-    each = np.array([stage.activation_bytes for stage in stages])
     change = _CHANGE[table.kind] * each[table.stage]
     ends = np.searchsorted(table.device, np.arange(len(room)), side="right")
     whole = np.cumsum(change)

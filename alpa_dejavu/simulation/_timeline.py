@@ -213,15 +213,14 @@ class Timeline:
         They are the sum of what is resident, the activations of the micro-batches in flight, and, while one of its
         stages computes, that one's temporaries. `device` is the submesh's index in the schedule.
         """
-        edges, held = np.array([0.0, self.step_s]), []
+        spans = []
         for i in self.schedule.stages_on[device]:
             passes = np.concatenate([span[i] for span in (self.forward_s, self.backward_s, self.weight_s)])
-            held.append(passes[passes[:, 1] > passes[:, 0]])
-            edges = np.concatenate([edges, held[-1].ravel(), self._kept(i).ravel()])
-        edges = np.unique(edges)
+            spans.append((self.stages[i], passes[passes[:, 1] > passes[:, 0]], self._kept(i)))
+        times = [span.ravel() for _, passes, kept in spans for span in (passes, kept)]
+        edges = np.unique(np.concatenate([[0.0, self.step_s], *times]))
         total = np.zeros(len(edges))
-        for i, passes in zip(self.schedule.stages_on[device], held, strict=True):
-            chosen, kept = self.stages[i], self._kept(i)
+        for chosen, passes, kept in spans:
             computing = _under_way(passes, edges) > 0
             total += chosen.resident_bytes + computing * chosen.temporary_bytes
             total += _under_way(kept, edges) * chosen.activation_bytes

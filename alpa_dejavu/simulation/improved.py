@@ -19,11 +19,11 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.schedules import KINDS, Schedule, Task, TaskTable, unit_ticks
+from alpa_dejavu.schedules import Schedule, Task, TaskTable, unit_ticks
 from alpa_dejavu.simulation._clock import own_devices
 from alpa_dejavu.simulation._floor import step_floor
 from alpa_dejavu.simulation._greedy import greedy_orders
-from alpa_dejavu.simulation._order_memory import fits
+from alpa_dejavu.simulation._order_memory import activation_room, fits
 from alpa_dejavu.simulation._program import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, program_of
 from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
 from alpa_dejavu.simulation.step import SENDS, StageTimes, step_seconds
@@ -78,19 +78,19 @@ def improved_schedule(
     """
     stages, first = tuple(stages), _checked(begin)
     checks.one_of("improved schedule", "sends", sends, SENDS)
-    fitting = [schedule for schedule in begin if fits(stages, _split(schedule).table, first.device_of)]
-    if not fitting:
+    size = first.num_micro_batches
+    search = _Search(stages, first.device_of, size, sends, most_tries)
+    split = {schedule: _split(schedule) for schedule in begin}
+    known = {one: step_seconds(stages, size, one, sends) for one, table in split.items() if search.fits(table)}
+    if not known:
         raise ValueError(
             "no schedule that is given fits into the memory of its devices; give one that keeps less, such as v_min"
         )
-    size = first.num_micro_batches
-    search = _Search(stages, first.device_of, size, sends, most_tries)
-    known = {schedule: step_seconds(stages, size, schedule, sends) for schedule in fitting}
     best = min(known, key=lambda schedule: known[schedule])
     begun_s = known[best]
-    orders = [_split(best).table, *greedy_orders(stages, first.device_of, size)]
+    orders = [split[best], *greedy_orders(stages, first.device_of, size)]
     found_s, found = min((search.best_from(order) for order in orders), key=lambda each: each[0])
-    floor_s = min(step_floor(stages, first.device_of, size), found_s)  # sums round otherwise than ends do
+    floor_s = min(search.floor_s, found_s)  # sums round otherwise than ends do
     if found_s >= begun_s * (1 - _TIE):
         return ImprovedSchedule(best, begun_s, begun_s, floor_s)
     return ImprovedSchedule(_schedule(found, first.num_devices), found_s, begun_s, floor_s)
@@ -114,20 +114,19 @@ def _checked(begin: Sequence[Schedule]) -> Schedule:
     return first
 
 
-def _split(schedule: Schedule) -> Schedule:
-    """Returns a schedule in which each backward pass is split, its two parts one right after the other."""
+def _split(schedule: Schedule) -> TaskTable:
+    """Returns a schedule's tasks with each backward pass split, its two parts one right after the other."""
 
     def parts(task: Task) -> Iterable[Task]:
         return [task._replace(kind="I"), task._replace(kind="W")] if task.kind == "B" else [task]
 
-    rows = (tuple(part for task in row for part in parts(task)) for row in schedule.tasks)
-    return Schedule(schedule.name, tuple(rows))
+    return TaskTable.of([[part for task in row for part in parts(task)] for row in schedule.tasks])
 
 
 def _schedule(table: TaskTable, num_devices: int) -> Schedule:
     rows: list[list[Task]] = [[] for _ in range(num_devices)]
-    for kind, stage, batch, device in zip(*(column.tolist() for column in table), strict=True):
-        rows[device].append(Task(KINDS[kind], stage, batch))
+    for n, device in enumerate(table.device.tolist()):
+        rows[device].append(table.task(n))
     return Schedule("improved", tuple(map(tuple, rows)))
 
 
@@ -144,7 +143,13 @@ class _Search:
         )
         self._begins = np.array([stage.start_s > 0 for stage in stages], dtype=np.bool_)
         self._taken = stage_seconds(stages, trains=True)
-        self._left, self._floor_s = most_tries, step_floor(stages, device_of, size)
+        self._left, self.floor_s = most_tries, step_floor(stages, device_of, size)
+        self._room = activation_room(stages, device_of)
+        self._each = np.array([stage.activation_bytes for stage in stages])
+
+    def fits(self, table: TaskTable) -> bool:
+        """Returns whether an order of tasks fits into the memory of its devices."""
+        return fits(table, self._each, self._room)
 
     def best_from(self, table: TaskTable) -> tuple[float, TaskTable]:
         """Returns the shortest step, and its order, that moves from an order lead to; infinite where it doesn't run."""
@@ -154,14 +159,14 @@ class _Search:
         best_s, best = now[0], table
         forbidden: deque[tuple[int, int]] = deque(maxlen=_TABU)
         stale = 0
-        while stale < _PATIENCE and self._left > 0 and best_s > self._floor_s * (1 + _TIE):
+        while stale < _PATIENCE and self._left > 0 and best_s > self.floor_s * (1 + _TIE):
             tried = []
             for move in _moves(table, now[1]):
                 task, other = move
                 if (_named(table, other), _named(table, task)) in forbidden:
                     continue
                 moved = _moved(table, *move)
-                if fits(self._stages, moved, self._device_of) and (found := self._tried(moved)) is not None:
+                if self.fits(moved) and (found := self._tried(moved)) is not None:
                     tried.append((found[0], move, moved, found))
             if not tried:
                 break

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
 from alpa_dejavu.simulation._slopes import slopes
-from alpa_dejavu.simulation.step import StageTimes, step_program
+from alpa_dejavu.simulation.step import StageTimes, schedule_of, step_program
 
 __all__ = ["step_slopes"]
 
@@ -54,8 +54,9 @@ def step_slopes(
     >>> step_slopes([fast, slow], 4, changed=[[quicker, slow], [fast, quicker]]).tolist()
     [-3.0, -24.0]
     """
-    tasks = step_program(stages, num_micro_batches, schedule, sends)
-    trains = schedule.trains if isinstance(schedule, Schedule) else schedule != "inference"
+    order = schedule_of(stages, num_micro_batches, schedule)
+    tasks = step_program(stages, num_micro_batches, order, sends)
+    trains = order.trains
     now = stage_seconds(stages, trains)
     for others in changed:
         if len(others) != len(stages):

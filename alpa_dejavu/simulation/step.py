@@ -23,7 +23,8 @@ from alpa_dejavu.simulation._timeline import Timeline
 _BLOCKING = ("1f1b", "gpipe", "inference")
 
 __all__ = [
-    "KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "sending", "simulate", "step_program", "step_seconds",
+    "KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "schedule_of", "sending", "simulate", "step_program",
+    "step_seconds",
 ]  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def simulate(
     33.0
     """
     stages = tuple(stages)
-    order = _order(stages, num_micro_batches, schedule)
+    order = schedule_of(stages, num_micro_batches, schedule)
     sends = sending(order.name) if sends is None else sends
     tasks = step_program(stages, num_micro_batches, order, sends)
     starts, ends = _run(tasks, stages, _seconds(tasks, stages, order), cores)
@@ -92,7 +93,7 @@ def step_seconds(
             micro-batches, or numbers below what they can be.
     """
     stages = tuple(stages)
-    order = _order(stages, num_micro_batches, schedule)
+    order = schedule_of(stages, num_micro_batches, schedule)
     tasks = step_program(stages, num_micro_batches, order, sends)
     return own_devices_step(tasks, _seconds(tasks, stages, order))
 
@@ -112,7 +113,7 @@ def step_program(
         ValueError: no stages, an unknown schedule or way of sending, a schedule for other numbers of stages or
             micro-batches, or numbers below what they can be.
     """
-    order = _order(stages, num_micro_batches, schedule)
+    order = schedule_of(stages, num_micro_batches, schedule)
     sends = sending(order.name) if sends is None else sends
     checks.one_of("simulate", "sends", sends, SENDS)
     names = ("forward_send_s", "backward_send_s", "start_s")
@@ -120,8 +121,12 @@ def step_program(
     return program(order, sends, *takes_time)
 
 
-def _order(stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule) -> Schedule:
-    """Returns the schedule that is given or named, checked against the numbers of stages and micro-batches."""
+def schedule_of(stages: Sequence[StageTimes], num_micro_batches: int, schedule: str | Schedule) -> Schedule:
+    """Returns the schedule that is given or named, checked against the numbers of stages and micro-batches.
+
+    Raises:
+        ValueError: there are no stages, no schedule of that name, or it is for other numbers.
+    """
     if not stages:
         raise ValueError("simulate: there are no stages; a plan has at least one")
     if isinstance(schedule, str):

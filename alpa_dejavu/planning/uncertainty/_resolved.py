@@ -33,7 +33,6 @@ from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators
 __all__ = ["Resolved", "Resolver", "Seconds"]
 
 
-
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seconds:
