@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__, json="conditions.json")
     parser.add_argument("--jobs", nargs="+", choices=list(CASES), default=list(CASES), help="default: all")
     parser.add_argument("--conditions", nargs="+", choices=list(CONDITIONS), default=list(CONDITIONS))
-    parser.add_argument("--tries", type=at_least(1), default=3, help="of each job and condition (default: 3)")
+    parser.add_argument("--tries", type=at_least(0), default=3, help="of each cell; 0 shows what is there (default: 3)")
     parser.add_argument("--rounds", type=at_least(2), default=10, help="in turns (default: %(default)s)")
     parser.add_argument("--steps", type=at_least(1), default=5, help="of each in a round (default: %(default)s)")
     given = parser.parse_args(arguments)
     result = Results(given.json, resumed_by={"rounds": given.rounds, "steps": given.steps})
     cells = [(job, condition) for condition in given.conditions for job in given.jobs]
-    for job, condition in tqdm(cells, desc="jobs under conditions"):
+    for job, condition in tqdm(cells if given.tries else [], desc="jobs under conditions"):
         auto = result.known("auto", f"{job}, {condition}", lambda: _auto(job, condition))  # noqa: B023
         for n in range(given.tries):
             name = f"{job}, {condition}, {n + 1}"

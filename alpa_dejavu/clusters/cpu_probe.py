@@ -12,19 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 import os
-import pathlib
-import platform
 import time
-from typing import Any
 
 from alpa_dejavu._util import units
-from alpa_dejavu._util.cache_folder import cache_folder
-from alpa_dejavu._util.json_file import write_whole
-from alpa_dejavu._util.versions import installed_version
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
+from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures, machine_memory_bytes
 from alpa_dejavu.problem import Device
 
 __all__ = ["measured_cpu"]
@@ -32,7 +26,6 @@ __all__ = ["measured_cpu"]
 _log = logging.getLogger(__name__)
 
 _FILE = "this-machine.json"
-_VERSION = 1
 
 
 def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
@@ -46,7 +39,7 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
     cores = os.cpu_count() or 1
     # While all devices compute, each has its share of a core.
     slowdown = max(num_devices / cores, 1.0)
-    whole = _machine_memory_bytes() if memory_bytes is None else memory_bytes
+    whole = machine_memory_bytes() if memory_bytes is None else memory_bytes
     return Device(
         name="cpu",
         memory_bytes=whole / num_devices,
@@ -70,55 +63,11 @@ def _core() -> Device:
     import jax
 
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
-        kept = _kept()
+        kept = kept_figures(_FILE, lambda found: Device.of(found["core"]))
         if kept is not None and matching(kept):
             return kept
         started = time.perf_counter()
-        core = measured_core(_machine_memory_bytes())
+        core = measured_core(machine_memory_bytes())
     _log.info("measured in %s: %s", units.seconds(time.perf_counter() - started), core)
-    _keep(core)
+    keep_figures(_FILE, {"core": dataclasses.asdict(core)})
     return core
-
-
-def _fingerprint() -> dict[str, Any]:
-    """Returns what a machine's figures depend on."""
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        model = platform.processor()
-    versions = {name: installed_version(name) for name in ("jaxlib", "alpa_dejavu")}
-    return {
-        "version": _VERSION, "machine": platform.node(), "cpu": model, "cores": os.cpu_count(),
-        "memory_bytes": _machine_memory_bytes(), **versions,
-    }  # fmt: skip
-
-
-def _kept() -> Device | None:
-    """Returns the figures that are kept of this machine; None where there are none that can be read."""
-    folder = cache_folder()
-    try:
-        found = None if folder is None else json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        return Device.of(found["core"]) if found and found["fingerprint"] == _fingerprint() else None
-    except FileNotFoundError:
-        return None
-    except (OSError, LookupError, TypeError, ValueError) as error:
-        _log.warning("%s can't be read (%s): this machine is measured anew", _FILE, error)
-        return None
-
-
-def _keep(core: Device) -> None:
-    """Writes a core's figures for other processes; where that fails they measure it, too."""
-    folder = cache_folder()
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"fingerprint": _fingerprint(), "core": dataclasses.asdict(core)}, indent=1)
-        write_whole(folder / _FILE, text + "\n")
-    except OSError as error:
-        _log.warning("this machine's figures can't be kept in %s (%s)", folder, error)
-
-
-def _machine_memory_bytes() -> float:
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -36,6 +36,8 @@ from alpa_dejavu.calibration.bench import BETWEEN, Bench, Flows, MeasurementErro
 from alpa_dejavu.calibration.calibrate_links import calibrate_links, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.cli.main import main
+from alpa_dejavu.clusters import local_links
+from alpa_dejavu.clusters.cpu_link import measured_cpu_link
 from alpa_dejavu.costs.communication import Links
 from alpa_dejavu.problem import Link, host_kinds
 from alpa_dejavu.testing import example_cluster
@@ -590,10 +592,12 @@ def test_two_raylets_are_calibrated(tmp_path):
     assert result.exit_code == 0, result.output
     assert not ray.is_initialized()
     found = read_calibration(output)
-    there, back = found.host_links.links[0][1], found.host_links.links[1][0]
-    for link in (there, back):
-        # Alpa's transport between hosts is reckoned with: no machine's loopback is better than that.
-        assert link.latency_s > 4e-3
-        assert 0 < link.bytes_per_s < 3e8
+    # The network comes on top of what processes of this machine take to exchange, and Ray to carry.
+    known = measured_cpu_link(local_links()[1])
+    for link in (found.host_links.links[0][1], found.host_links.links[1][0]):
+        assert link.latency_s > known.latency_s
+        assert 0 < link.bytes_per_s < known.bytes_per_s
+        assert link.sending[0] > known.sending[0]
+        assert 0 < link.sending[1] < known.sending[1]
     assert {fit.part: fit.rows > 4 for fit in found.fits} == {"links from host to host": True}
     assert MeasuredLink not in map(type, found.links)
