@@ -24,7 +24,8 @@ import numpy as np
 import ray
 from tqdm import tqdm
 
-from alpa_dejavu.schedules import SCHEDULES, Schedule, named_schedule
+from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.schedules import Schedule, named_schedule
 from alpa_dejavu.simulation import StageTimes, simulate
 from executor._model import gradients_on_one_device, samples_of, weights_of
 from executor._worker import ENVIRONMENT, started
@@ -102,7 +103,7 @@ class _Running:
     """A schedule that is run step by step, on workers that others are run on, too."""
 
     def __init__(self, name: str, case: Case, workers: list[Any], weights: np.ndarray, samples: Any) -> None:
-        stages = case.devices * (SCHEDULES[name].chunks or 2)
+        stages = case.devices * schedule_form(name).chunks
         self.schedule, self._workers = named_schedule(name, stages, case.micro_batches), workers
         self._gradients_off, each = np.inf, LAYERS // stages
         neighbours = {stage: workers[device] for stage, device in enumerate(self.schedule.device_of)}

@@ -19,6 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu._util import units
+from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.schedules import SCHEDULES, Schedule, named_schedule
 from alpa_dejavu.simulation import StageTimes, improved_schedule, simulate
 from harness import Figure, Results, Table, at_least, options
@@ -49,7 +50,7 @@ def _alike(name: str) -> Row:
     bubbles, kept, shares, room = [], [], [], []
     for devices in DEVICES:
         for size in (devices, 2 * devices, 3 * devices, 4 * devices):
-            schedule = named_schedule(name, devices * (SCHEDULES[name].chunks or 2), size)
+            schedule = named_schedule(name, devices * schedule_form(name).chunks, size)
             bubble, whole = _bubble(schedule), 3.0 * (devices - 1)
             formula = {"interleaved": whole / 2, "zb_h1": devices - 1.0, "zb_v": 0.0}.get(name, whole)
             most = {"gpipe": size, "interleaved": min(devices + (devices - 1) / 2, size)}.get(name, devices)
@@ -114,7 +115,7 @@ def _seconds(name: str) -> float:
     """The seconds in which a step of 16 devices and 128 micro-batches is simulated; the second time, as compiling and
     what is kept of the schedule's graph come first.
     """
-    stages = [StageTimes(1.0, 2.0, backward_weight_s=1.0)] * (16 * (SCHEDULES[name].chunks or 2))
+    stages = [StageTimes(1.0, 2.0, backward_weight_s=1.0)] * (16 * schedule_form(name).chunks)
     schedule = named_schedule(name, len(stages), 128)
     simulate(stages, 128, schedule)
     started = time.perf_counter()

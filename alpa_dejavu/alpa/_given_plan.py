@@ -9,6 +9,7 @@ from typing import Any
 from alpa_dejavu.alpa._places import cluster_differences, running_differences
 from alpa_dejavu.exports.alpa_code import remat_layers
 from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
 _REMAT = ("checkpoint", "remat", "remat2")
 
@@ -35,13 +36,16 @@ def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], clust
 
 
 def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
-    if not plan.runs_on_alpa:
-        yield f"it is estimated only, since Alpa's runtime can't run what {plan.strategy or 'it asks for'} does"
+    if plan.schedule not in ALPA_SCHEDULES:
+        yield f"its schedule is {plan.schedule!r}, but Alpa has only {', '.join(ALPA_SCHEDULES)}"
+    elif not plan.runs_on_alpa:
+        cannot = f"can't run what {plan.strategy} does" if plan.strategy else "has no reduction servers"
+        yield f"it is estimated only, since Alpa's runtime {cannot}"
     schedule, counted = given["pipeline_schedule"], given["layers"]
     num_layers = len(counted) if schedule == "inference" else len(counted) // 2
     if plan.num_layers != num_layers:
         yield f"it has {plan.num_layers} layers, but the step is cut into {num_layers}"
-    if plan.schedule != schedule:
+    if plan.schedule in ALPA_SCHEDULES and plan.schedule != schedule:
         yield f"its pipeline_schedule is {plan.schedule!r}, but here it is {schedule!r}"
     if plan.num_micro_batches != given["num_micro_batches"]:
         yield f"it has {plan.num_micro_batches} micro-batches, but here are {given['num_micro_batches']}"

@@ -29,6 +29,7 @@ from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
+from alpa_dejavu.planning.better_schedule import BetterSchedule
 from alpa_dejavu.planning.deviation import learned_correction
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.result import OURS
@@ -93,7 +94,7 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
     task, runner, described_s = _task(option, given)
     option.task = task
     with contextlib.closing(runner):
-        made = plan(task)
+        made = plan(task, more=(BetterSchedule(),))
     if option.strategy != OURS:
         checked(made.plan, given, option.cluster)
     plans = (*made.contenders, made.plan.after(described_s))

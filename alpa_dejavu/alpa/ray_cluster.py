@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.clusters import local_links, machine_for, named_cluster
+from alpa_dejavu.clusters.cpu_link import measured_cpu_link
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.problem import Cluster, Host
 
@@ -80,8 +81,8 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
 
     Args:
         virtual_mesh: Alpa's virtual mesh.
-        choice: a `Cluster` that is returned as it is, or a machine's name or file for the figures; None: they are
-            measured or looked up.
+        choice: a `Cluster` that is returned as it is, but for reduction servers, which Alpa can't use; or a machine's
+            name or file for the figures; None: they are measured or looked up.
 
     Raises:
         ValueError: the given cluster hasn't as many hosts or devices as Alpa's, or no data sheet is known of the
@@ -95,14 +96,18 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
                 f"the given cluster {choice.name} has hosts of {shape} devices, but Alpa is connected to {num_hosts} "
                 f"hosts of {devices}; give a cluster that fits, or None"
             )
-        return choice
+        return _without_servers(choice)
     if choice is not None:
-        return named_cluster(choice, num_hosts, devices)
+        return _without_servers(named_cluster(choice, num_hosts, devices))
     from alpa.global_env import global_config
 
     if global_config.backend == "cpu":
         return _cpu_cluster(virtual_mesh, devices)
     return named_cluster(_machine(virtual_mesh.host_info), num_hosts, devices)
+
+
+def _without_servers(cluster: Cluster) -> Cluster:
+    return dataclasses.replace(cluster, reduction_servers=()) if cluster.reduction_servers else cluster
 
 
 def connected_cluster() -> Cluster:
@@ -150,6 +155,8 @@ def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
         for n, machine in zip(equal_hosts(virtual_mesh), machines, strict=True)
     ]
     within, between = local_links()
+    if len(hosts) > 1 and len(set(machines)) == 1:
+        between = measured_cpu_link(between)
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
     cores = os.cpu_count() if len(set(machines)) == 1 else None
     machine = "" if cores is None else "local-cpu"

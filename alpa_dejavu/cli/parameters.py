@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu.cli.files import OUTPUT
 from alpa_dejavu.costs.runtime import runtime_names
+from alpa_dejavu.problem.run import SCHEDULES, schedule_form
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,6 +35,22 @@ class Count(click.ParamType):
         if number < 1:
             self.fail(f"{value!r} is neither 'auto' nor a whole number of at least 1", param, ctx)
         return number
+
+
+class ScheduleName(click.ParamType):
+    """A type of command-line parameter: the name of a pipeline schedule, or "auto"."""
+
+    name = "NAME|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Returns the name of a pipeline schedule, or "auto", as it is; fails for any other value."""
+        if value != "auto":
+            try:
+                schedule_form(value)
+            except ValueError:
+                known = ("auto", *SCHEDULES, "interleaved_3")
+                self.fail(f"{value!r} is no schedule{near(value, known)}; there are {', '.join(known)} ...", param, ctx)
+        return str(value)
 
 
 def number_or_none(value: int | str) -> int | None:

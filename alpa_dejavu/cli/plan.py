@@ -9,12 +9,21 @@ import click
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.calibration.history.history_file import VARIABLE
 from alpa_dejavu.cli.effort import announce, planning_s
-from alpa_dejavu.cli.files import check_outputs, kept_beside, takes_stdout, write_outputs, write_pair
+from alpa_dejavu.cli.files import (
+    OUTPUT,
+    check_outputs,
+    kept_beside,
+    takes_stdout,
+    write_output,
+    write_outputs,
+    write_pair,
+)
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import (
     HISTORY,
     Count,
+    ScheduleName,
     cache_option,
     calibration_option,
     communication_option,
@@ -24,14 +33,13 @@ from alpa_dejavu.cli.parameters import (
     runtime_option,
     slicer_option,
 )
-from alpa_dejavu.cli.tables import print_other_schedules, print_planned
+from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
-from alpa_dejavu.costs.runtime import ALPA
-from alpa_dejavu.planning.result import OURS, STRATEGIES
+from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.task import OBJECTIVES
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
-from alpa_dejavu.problem.run import SCHEDULES
+from alpa_dejavu.schedules.schedule_file import schedule_text
 
 
 @click.command()
@@ -41,7 +49,14 @@ from alpa_dejavu.problem.run import SCHEDULES
 @click.option("--batch", required=True, type=click.IntRange(min=1), help="Samples of a training step.")
 @click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
 @click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
-@click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
+@click.option(
+    "--schedule",
+    type=ScheduleName(),
+    default="1f1b",
+    show_default=True,
+    help="Of the pipeline. `auto` searches all, or those that the given runtime has; Alpa has 1f1b, "
+    "1f1b_overlap_friendly, gpipe and inference.",
+)
 @slicer_option
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @memory_margin_option
@@ -49,6 +64,7 @@ from alpa_dejavu.problem.run import SCHEDULES
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
+@click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
 @communication_option
 @calibration_option
 @runtime_option
@@ -70,6 +86,7 @@ def plan(
     objective: str,
     strategy: str,
     other_schedules: bool,
+    order_path: pathlib.Path | None,
     communication: str,
     calibration: str | None,
     runtime: str | None,
@@ -82,51 +99,62 @@ def plan(
     """Finds the best plan for a model on a cluster, without devices.
 
     A model function takes a batch size and returns a train step and its abstract arguments. With `--objective pareto`
-    the fastest plan is written, and the cheaper ones are listed.
+    the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
+    aren't alike are listed, but no files are written of them.
     """
-    paths = (json_path, python_path, html_path, trace_path)
+    paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
     asked = f"planning {model} on {hosts} x {cluster}"
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)
-    announce(asked, planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer))
-    with progress().status(asked):
-        from alpa_dejavu.planning import plan_model
-        from alpa_dejavu.planning.kept import Kept
-
-        planned = plan_model(
-            model,
-            _connected() if cluster == "ray" else cluster,
-            hosts,
-            batch,
-            count,
-            cut,
-            schedule,
-            slicing=slicer,
-            risk=risk,
-            memory_margin=memory_margin,
-            calibration=calibration,
-            runtime=runtime or ALPA,
-            history=history,
-            objective=objective,
-            strategy=strategy,
-            communication=communication,
-            cache=False if no_cache else None,
-        )
+    usual_s = planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer)
+    announce(asked, usual_s * (2 if schedule == "auto" else 1))
     to = console(takes_stdout(*paths))
+    try:
+        with progress().status(asked):
+            from alpa_dejavu.planning import plan_model
+            from alpa_dejavu.planning.kept import Kept
+
+            planned = plan_model(
+                model,
+                _connected() if cluster == "ray" else cluster,
+                hosts,
+                batch,
+                count,
+                cut,
+                schedule,
+                slicing=slicer,
+                risk=risk,
+                memory_margin=memory_margin,
+                calibration=calibration,
+                runtime=runtime,
+                history=history,
+                objective=objective,
+                strategy=strategy,
+                communication=communication,
+                cache=False if no_cache else None,
+            )
+    except UnlikePipelinesError as unlike:
+        print_pipelines(unlike.made, unlike.cluster, to)
+        if any(path is not None for path in paths):
+            raise
+        return
     lacking = ""
     try:
         print_planned(planned, to)
         if other_schedules:
             print_other_schedules(planned, to)
+        order = None if order_path is None else print_improved_order(planned, to)
         if history is not None and planned.plan.correction is None:
             to.print(f"not corrected           {history} has no runs on such devices yet")
     finally:
         # Where nothing can be printed, what was planned isn't lost.
-        written = write_outputs(planned, None, *paths[1:])
+        written = write_outputs(planned, None, *paths[1:4])
         if json_path is not None:
             pair, lacking = write_pair(planned.plan, Kept.of(planned), json_path)
             written = [*pair, *written]
+    if order_path is not None and order is not None:
+        written += write_output(order_path, schedule_text(order))
     for path in written:
         to.print(f"wrote {path}")
     if lacking:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -13,9 +14,15 @@ from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.footing import Footing, footings
 from alpa_dejavu.planning.price import PricedPlan
+from alpa_dejavu.planning.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, stage_rows
 from alpa_dejavu.plans.table import planning_text
-from alpa_dejavu.problem import Plan, StepCorrection
+from alpa_dejavu.problem import Cluster, Plan, StepCorrection
+from alpa_dejavu.schedules import Schedule
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.strategies import StrategyPlan
+    from alpa_dejavu.planning.strategies.stages import Pipeline
 
 
 def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
@@ -30,10 +37,10 @@ def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
 
 def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
     """Returns a table with a row for each plan that was nearly chosen: its time, and why it loses."""
-    table = new_table(("next best", "stages", "micro-batches", "layers"), ("iteration",), ("why it loses",))
+    table = new_table(("next best", "schedule", "stages", "micro-batches", "layers"), ("iteration",), ("why it loses",))
     for n, other in enumerate(runners_up, 2):
         plan = other.plan
-        counts = str(len(plan.stages)), str(plan.num_micro_batches), str(plan.num_layers)
+        counts = plan.schedule, str(len(plan.stages)), str(plan.num_micro_batches), str(plan.num_layers)
         table.add_row(str(n), *counts, units.seconds(plan.step_s), other.why)
     return table
 
@@ -55,24 +62,41 @@ def print_other_schedules(planned: PlanningResult, to: Console) -> None:
         return
     from alpa_dejavu.planning.other_schedules import other_schedules
 
+    factor = planned.plan.step_s / planned.plan.uncorrected_s
     table = new_table(("other schedules", "chunks"), ("iteration", "saves", "memory"), ("runs on", "but"))
     for one in other_schedules(planned):
         if one.step_s is None or one.memory_bytes is None:
             table.add_row(one.name, str(one.chunks), "", "", "", "", one.why)
             continue
         saved = f"{100 * (1 - one.step_s / planned.plan.uncorrected_s):.1f} %"
-        figures = units.seconds(one.step_s), saved, units.size(one.memory_bytes)
+        figures = units.seconds(one.step_s * factor), saved, units.size(one.memory_bytes)
         table.add_row(one.name, str(one.chunks), *figures, " ".join(one.runtimes), one.why)
     to.print(table)
+
+
+def print_improved_order(planned: PlanningResult, to: Console) -> Schedule:
+    """Prints what improving the order of a plan's passes saves, and returns the order."""
+    from alpa_dejavu.planning.improved_order import improved_order
+
+    found = improved_order(planned)
+    factor = planned.plan.step_s / planned.plan.uncorrected_s
+    saved, own = 100 * (1 - found.step_s / planned.plan.uncorrected_s), planned.plan.schedule
+    to.print(
+        f"order of passes         {units.seconds(found.step_s * factor)} a step, {saved:.1f} % less than {own}; "
+        f"no order is over {100 * found.gap:.1f} % shorter"
+    )
+    return found.schedule
 
 
 def print_plan(plan: Plan, to: Console) -> None:
     """Prints a plan's model, cluster and schedule, and a table of its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
+    each = len(plan.stages) // len(plan.on_submeshes)
     to.print(
         f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: "
         f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
         f"{counted(plan.num_layers, 'layer')} in {counted(len(plan.stages), 'stage')}"
+        + (f", {each} on each submesh" if each > 1 else "")
     )
     to.print(stage_table(PLANNED, stage_rows(plan)))
 
@@ -103,6 +127,7 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
     if planned.price_per_step is not None:
         to.print(f"price of a step         {planned.price_per_step:.4g}")
     to.print(footing_table(footings(planned.table, planned.space, planned.choices, planned.run)))
+    to.print(f"runs on                 {runtimes_text(plan)}", soft_wrap=True)
     print_said(plan, to)
     if plan.planning_s:
         to.print(f"{f'{verb} in':<24}{planning_text(plan)}")
@@ -110,6 +135,36 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
         to.print(runners_up_table(planned.runners_up))
     if planned.front:
         to.print(front_table(planned.front))
+
+
+def print_pipelines(made: StrategyPlan, cluster: Cluster, to: Console) -> None:
+    """Prints a strategy's plan that has several unlike pipelines: a table with a row for each, and the figures of the
+    whole step.
+    """
+    layers = made.pipelines[0].stages[-1].last + 1
+    to.print(
+        f"{counted(len(made.pipelines), 'pipeline')} of {counted(layers, 'layer')} on {cluster.name} "
+        f"({cluster.num_devices} devices), batch {made.batch}: chosen by {made.strategy}"
+    )
+    table = new_table(("pipeline",), ("micro-batches", "computes"), ("hosts", "layers (data, tensor parallel)"))
+    for n, (one, computing_s) in enumerate(zip(made.pipelines, made.computing_s, strict=True)):
+        hosts = dict.fromkeys(cluster.hosts[host].name for stage in one.stages for host in stage.hosts)
+        shares = f"{one.num_micro_batches} of {one.micro_batch}"
+        table.add_row(str(n), shares, units.seconds(computing_s), " ".join(hosts), _cut_text(one))
+    to.print(table)
+    to.print(f"iteration time          {units.seconds(made.step_s)}")
+    to.print(f"throughput              {units.sample_rate(made.samples_per_s)}")
+    for note in made.notes:
+        to.print(note, soft_wrap=True)
+
+
+def _cut_text(pipeline: Pipeline) -> str:
+    """Each stage's layers, its data- and tensor-parallel devices, and its remat."""
+    return ", ".join(
+        f"{stage.first}-{stage.last} ({stage.config.data_parallel}, {stage.config.tensor_parallel})"
+        + (" remat" if stage.config.remat == "layer" else "")
+        for stage in pipeline.stages
+    )
 
 
 def footing_table(found: Sequence[Footing]) -> Table:

@@ -37,6 +37,13 @@ def cluster_text(cluster: Cluster) -> str:
     }
     if cluster.media:
         parts["media"] = json.dumps({name: _figure("bytes_per_s", rate) for name, rate in cluster.media.items()})
+    if cluster.reduction_servers:
+        parts["reduction_servers"] = _listed(
+            [
+                {"name": server.name, "bytes_per_s": _figure("bytes_per_s", server.bytes_per_s)}
+                for server in cluster.reduction_servers
+            ]
+        )
     return "{\n" + ",\n".join(f" {json.dumps(key)}: {text}" for key, text in parts.items()) + "\n}\n"
 
 

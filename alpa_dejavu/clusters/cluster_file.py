@@ -11,7 +11,8 @@ A file of a whole cluster lists `hosts`, each with a name and a machine type (or
 
 Its links go from hosts to hosts, each named by itself, by its machine type, or by "*", and the last one that speaks of
 a pair counts; every pair has to have one in each direction. What goes over links that share a name at a time divides
-what `media` gives that name, or else what one of the links has. `schemas/cluster-1.json` has every key and unit.
+what `media` gives that name, or else what one of the links has. Hosts without accelerators that may add up gradients
+are `reduction_servers`, each with a name and `bytes_per_s`. `schemas/cluster-1.json` has every key and unit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from alpa_dejavu._util.json_file import peek, read_checked
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
-from alpa_dejavu.problem import Cluster, Device, Host, Link
+from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer
 
 if TYPE_CHECKING:
     from alpa_dejavu.clusters.machine_format import MachineData
@@ -85,11 +86,26 @@ class _File:
         local = all(machine is not None and machine["device"] is None for machine in machines)
         cores = self.data.get("cores", os.cpu_count() if local else None)
         try:
-            cluster = Cluster(self.data["name"], hosts, links, cores, media)
+            cluster = Cluster(self.data["name"], hosts, links, cores, media, self._servers())
             cluster.check_rates()
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}; {REMEDY}") from None
         return cluster
+
+    def _servers(self) -> tuple[ReductionServer, ...]:
+        """Returns the hosts without accelerators, whose names have to be their own."""
+        listed = self.data.get("reduction_servers", [])
+        taken, servers = list(self._names), list[ReductionServer]()
+        for n, server in enumerate(listed):
+            if server["name"] in taken:
+                said = f"the host {server['name']!r} is there twice; give each its own name"
+                raise self.wrong(("reduction_servers", n, "name"), said)
+            taken.append(server["name"])
+            try:
+                servers.append(ReductionServer(server["name"], machine_file.si(server["bytes_per_s"])))
+            except ValueError as error:
+                raise self.wrong(("reduction_servers", n, "bytes_per_s"), str(error)) from None
+        return tuple(servers)
 
     def _machine(self, n: int) -> MachineData | None:
         """Returns what a host's machine type says, None where it has none; the type's file may lie beside this one."""

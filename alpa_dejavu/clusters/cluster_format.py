@@ -133,6 +133,13 @@ LinkEntryData = TypedDict(
 """A link in one direction, or in both, between each of some hosts and each of others."""
 
 
+class ReductionServerData(TypedDict):
+    """A host without accelerators that adds up gradients, in a cluster file."""
+
+    name: Text
+    bytes_per_s: _BytesPerS
+
+
 @file_format
 class ClusterData(TypedDict):
     """A cluster file: hosts, and a link for each pair of them in both directions."""
@@ -151,6 +158,12 @@ class ClusterData(TypedDict):
     ]
     media: NotRequired[
         Annotated[dict[str, _BytesPerS], said("an object of rates by the names that links share"), at_most(10_000)]
+    ]
+    reduction_servers: NotRequired[
+        Annotated[
+            list[Annotated[ReductionServerData, said("an object with the name and the bytes_per_s of a host")]],
+            listed(f"a list of hosts without accelerators, at most {MOST_HOSTS}", max_length=MOST_HOSTS),
+        ]
     ]
     links: Annotated[
         list[Annotated[LinkEntryData, said("an object with the ends and the figures of a link")]],

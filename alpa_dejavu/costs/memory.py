@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import final
 
@@ -120,18 +121,17 @@ def successors_that_fit(stage: StageMemory, limit_bytes: float, run: Run) -> NDA
     """Returns for each stage of layers i..j how many stages may follow it so that it fits in a memory limit: Alpa's
     `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage.
 
-    Shape (L, L). A stage that is followed by n others keeps the activations of min(n+1, B) of B micro-batches in 1F1B,
-    min(2n+1, B) in the overlap-friendly schedule, B in GPipe and none in inference.
+    Shape (L, L). A stage that is followed by n others keeps the activations of as many micro-batches as
+    `Run.in_flight` says: of min(n+1, B) of B in 1F1B, of B in GPipe, of none in inference.
     """
     free = limit_bytes - stage.resident - stage.temporary
     with np.errstate(divide="ignore", invalid="ignore"):
         fitting = np.where(stage.per_micro_batch > 0, np.floor(free / stage.per_micro_batch), np.inf)
     fitting = np.where(free < 0, -1.0, fitting)
-    if run.schedule == "inference":
-        followed = np.where(fitting >= 0, NO_LIMIT, -1)
-    elif run.schedule == "gpipe":
-        followed = np.where(fitting >= run.num_micro_batches, NO_LIMIT, -1)
+    first, each = run.form.first, run.form.each
+    if each > 0 and math.isfinite(first):
+        followed = np.ceil((fitting + 1 - first) / each - 1e-9) - 1
     else:
-        step = 1 if run.schedule == "1f1b" else 2
-        followed = np.where(fitting >= run.num_micro_batches, NO_LIMIT, np.floor((fitting - 1) / step))
+        followed = np.full(fitting.shape, -1.0)
+    followed = np.where(fitting >= (run.num_micro_batches if each > 0 else 0), NO_LIMIT, followed)
     return np.clip(followed, -1, NO_LIMIT).astype(np.int64)

@@ -244,15 +244,13 @@ UNMEASURED = MemoryMargin()
 """The margin that plans are chosen by where nothing was measured and nothing else is asked for."""
 
 
-def counted_bytes(stage: StagePlan) -> dict[str, float]:
-    """Returns the bytes counted on each device of a plan's stage by kind of memory: "resident", "per_micro_batch" (of
-    all micro-batches in flight together) and "temporary".
+def counted_bytes(stages: Sequence[StagePlan]) -> dict[str, float]:
+    """Returns the bytes counted on each device of a submesh by kind of memory: "resident", "per_micro_batch" (of all
+    micro-batches in flight together) and "temporary"; `stages` are the stages of a plan on that submesh.
     """
-    return {
-        "resident": stage.resident_bytes,
-        "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
-        "temporary": stage.temporary_bytes,
-    }
+    resident, temporary = sum(s.resident_bytes for s in stages), max(s.temporary_bytes for s in stages)
+    kept = max(stages[0].memory_bytes - resident - temporary, 0.0)
+    return {"resident": resident, "per_micro_batch": kept, "temporary": temporary}
 
 
 def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measured: Collection[int] = ()) -> Plan:
@@ -265,8 +263,8 @@ def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measure
         measured: the numbers of the stages whose own peaks were measured; the note's probability leaves them out.
     """
     risks = [
-        margin.probability(counted_bytes(stage), stage.memory_limit_bytes)
-        for n, stage in enumerate(plan.stages)
+        margin.probability(counted_bytes([plan.stages[m] for m in on]), plan.stages[n].memory_limit_bytes)
+        for n, on in enumerate(plan.stages_on)
         if n not in measured
     ]
     known = [risk for risk in risks if risk is not None]

@@ -13,6 +13,8 @@ from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
 from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.communication.reduction_servers import served_s
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
@@ -61,6 +63,7 @@ class StageCostModel:
         self._predicted: dict[Device, _Predicted] = {}
         self._computed: dict[tuple[Device, _Mesh, str], FloatArray] = {}
         self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[AxisCollectives, FloatArray]]] = {}
+        self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
         self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
 
@@ -154,9 +157,9 @@ class StageCostModel:
         alone = np.array([self._priced(known, one, device)[2] for one in self.division(config).operators(phase)])
         return alone * self.crowding(device, config)
 
-    def by_weight_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
-        """Returns the seconds of each stage's backward pass, for one micro-batch, that only gradients of weights need,
-        shape (L, L): what a schedule that splits backward passes may put off. The slowest device counts.
+    def by_weight_shares(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
+        """Returns the share of what each stage computes in a backward pass that only gradients of weights need, shape
+        (L, L): what a schedule that splits backward passes may put off. The slowest device counts.
         """
 
         def on(device: Device) -> FloatArray:
@@ -164,7 +167,12 @@ class StageCostModel:
             found = [float(self.latency_of(one, device).mean_s[one.by_weight].sum()) for one in operators]
             return self._summed(config, np.array(found) * self.crowding(device, config))
 
-        return np.asarray(np.max([on(device) for device in devices.kinds], axis=0))
+        key = devices, _mesh(config)
+        if key not in self._by_weight:
+            by_weight = np.max([on(device) for device in devices.kinds], axis=0)
+            whole = self.computed_s(devices, config)[1]
+            self._by_weight[key] = np.clip(by_weight / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
+        return self._by_weight[key]
 
     def crowding(self, device: Device, config: MeshConfig) -> float:
         """Returns the factor by which operators take longer on a device of a stage with several devices than on one
@@ -258,13 +266,21 @@ class StageCostModel:
         """Returns the seconds of a collective in a phase ("forward", "backward" or "step"), for each of its sizes in
         bytes, in the slowest group of a stage's devices along the collective's mesh axis.
 
-        All groups along that axis communicate at the same time.
+        All groups along that axis communicate at the same time. Gradients are added up with the cluster's reduction
+        servers where that takes less.
         """
         groups = self.places.groups(devices, config, exchange.axis)
         slowest = functools.reduce(
-            np.maximum, (self._sent_s.seconds(exchange.kind, exchange.num_bytes, group) for group in groups)
+            np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups)
         )
         return self.models.runtime.sent_s(slowest, phase)
+
+    def _in_group_s(self, exchange: AxisCollectives, group: Group, gradients: bool) -> FloatArray:
+        alone = self._sent_s.seconds(exchange.kind, exchange.num_bytes, group)
+        served = None
+        if gradients and exchange.kind == "all_reduce":
+            served = served_s(self.models.communication, exchange.num_bytes, group)
+        return alone if served is None else np.minimum(alone, served)
 
 
 def _mesh(config: MeshConfig) -> _Mesh:

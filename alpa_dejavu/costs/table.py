@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
@@ -25,6 +25,7 @@ from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, SlicingProblem, StageChoice
+from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 __all__ = ["CostTable", "cost_table"]
 
@@ -129,15 +130,36 @@ class CostTable:
         """Returns how many stages may follow each stage before its memory is full (`max_n_succ_stages`), with another
         memory margin and other usable bytes of a device of each submesh, shape (S,).
         """
+        return self._room(lambda stage, s: successors_that_fit(margin.needed(stage), float(usable_bytes[s]), run))
+
+    def holding(self, micro_batches: int) -> NDArray[np.int64]:
+        """Returns how many stages may follow each stage (`max_n_succ_stages`) if each keeps so many micro-batches,
+        wherever it is: any number, or -1 where it doesn't fit.
+        """
+
+        def room(stage: StageMemory, submesh: int) -> NDArray[np.int64]:
+            fits = self.margin.needed(stage).peak(micro_batches) <= self.usable_bytes[submesh]
+            return np.where(fits, NO_LIMIT, -1)
+
+        return self._room(room)
+
+    def _room(self, room_of: Callable[[StageMemory, int], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Returns how many stages may follow each stage, as a function tells it of the memory of all stages on a
+        submesh with a config; stages that have none stay as they are.
+        """
         room = self.max_n_succ_stages.copy()
         for s, row in enumerate(self.memory):
             for c, stage in enumerate(row):
                 if stage is not None:
-                    room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(usable_bytes[s]), run)
+                    room[:, :, s, c] = room_of(stage, s)
         return room
 
     def interstage_s(
-        self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
+        self,
+        stages: Sequence[StageChoice],
+        space: SearchSpace,
+        hosts: Sequence[Sequence[int]] | None = None,
+        submesh_of: Sequence[int] | None = None,
     ) -> list[tuple[float, float]]:
         """Returns for each stage of a slicing the seconds of receiving one micro-batch: activations forward from the
         stage before it, and gradients backward from the stage behind it.
@@ -147,6 +169,8 @@ class CostTable:
             space: the search space that the table was made for.
             hosts: the indices of the hosts of each stage; None: any hosts of the kinds that their submeshes take, and
                 where there are enough hosts, others than their neighbours'.
+            submesh_of: the number of each stage's submesh among the pipeline's, where some have several: what stays on
+                one takes no time. None: each stage has its own.
         """
         crossed = [(0.0, 0.0)]
         if self.interstage is None:
@@ -159,6 +183,8 @@ class CostTable:
             places = [[host for host in on for _ in range(n)] for on, n in zip(hosts, each, strict=True)]
             for stage, (before, after) in zip(stages[1:], itertools.pairwise(places), strict=True):
                 crossed.append(self.transfer.between(stage.first, before, after))
+        for n, (left, right) in enumerate(itertools.pairwise(submesh_of or ()), 1):
+            crossed[n] = (0.0, 0.0) if left == right else crossed[n]
         return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
 
     def part(self, submeshes: Sequence[int]) -> CostTable:
@@ -188,6 +214,9 @@ class CostTable:
 
         On unlike hosts a plan may leave some unused. A transfer between two stages counts once, for the second stage.
 
+        Under a schedule with a smaller bubble than 1F1B's the objective is divided by its share of that: a sum of costs
+        that counts less is the same as more micro-batches.
+
         Where all devices share one CPU, a stage's cost counts by the share of the devices that its submesh has: a
         device's seconds are those of all of them computing at a time, so all of them are used. A transfer that a
         micro-batch waits for is hidden by the work on others, except while the pipeline fills and drains: once a step
@@ -206,14 +235,16 @@ class CostTable:
         available = devices_of_kinds(cluster, hosts)
         available = available if known else available.sum(keepdims=True)
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
+        # With a smaller bubble the sum of the stages' costs counts for less; more micro-batches have the same effect.
+        bubble = 1.0 if cluster.shared else run.form.bubble
         costs = self.costs_s + (self._interstage_alike_s()[None, 1:, :, None] if senders_wait else 0.0)
         return SlicingProblem(
             costs_s=costs * share,
             submesh_sizes=sizes,
             num_devices=int(available.sum()),
-            num_micro_batches=run.num_micro_batches,
+            num_micro_batches=round(run.num_micro_batches / bubble),
             max_n_succ_stages=self.max_n_succ_stages,
-            per_step_s=self.per_step_s * share,
+            per_step_s=self.per_step_s * share / bubble,
             devices="at most" if known and not cluster.shared else "exactly",
             objective="work" if cluster.shared else "inference" if run.schedule == "inference" else "training",
             sites=self.interstage and self.interstage.sites(cluster, space, run.num_micro_batches, available),

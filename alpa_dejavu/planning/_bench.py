@@ -11,7 +11,7 @@ import numpy as np
 
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.costs.table import CostTable, cost_table
-from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simulated
+from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, fitting
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._diagnosis import no_plan
 from alpa_dejavu.planning._polish import polished
@@ -28,6 +28,7 @@ from alpa_dejavu.problem import (
     StageChoice,
     Submesh,
 )
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.slicing import Dynamic
 
 __all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
@@ -51,7 +52,7 @@ class Bench:
     """A store of stage costs and best plans on one cluster, by numbers of layers, micro-batches and stages."""
 
     def __init__(self, task: PlanningTask, clock: Clock, known: Iterable[Costs] = ()) -> None:
-        """Begins with the costs on a larger cluster that are known and hold on the task's, too."""
+        """Begins with the costs that are known for other schedules, or on a larger cluster, and hold here, too."""
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._found: dict[Shape, Candidate | None] = {}
@@ -59,8 +60,9 @@ class Bench:
         self._looked_at: set[Shape] = set()
         for one in known:
             key = one.model.num_layers, one.run.num_micro_batches
-            if key not in self._costs and (part := one.on(task.cluster)) is not None:
-                self._costs[key] = part
+            part = one if one.cluster is task.cluster and not one.partial else one.on(task.cluster)
+            if key not in self._costs and part is not None:
+                self._costs[key] = part.under(task.schedule)
 
     @property
     def known(self) -> list[Costs]:
@@ -75,7 +77,7 @@ class Bench:
         """
         while (shape := search.ask()) is not None:
             found = self.candidate(shape)
-            search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
+            search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.slicing.stages)))
         while exactly and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
         each = best_first(one for one in self._found.values() if one is not None)
@@ -83,8 +85,9 @@ class Bench:
             return each
         if self.task.unlike:  # of alike hosts those are among what was found
             filled = [one.costs.filled(self.task.slicer) for one in each[:_POLISHED]]
-            each = best_first([*each, *(simulated(one) for one in filled if one is not None)])
-        configs = is_small(self.task)
+            timed = [fitting(one) for one in filled if one is not None]
+            each = best_first([*each, *(one for one in timed if one is not None)])
+        configs = is_small(self.task) and self.task.schedule in ALPA_SCHEDULES
         return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
 
     def candidate(self, shape: Shape) -> Candidate | None:
@@ -204,11 +207,11 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
     known = {choice: entry for entry, choice in _choices(scaled.space).items()}
     choices = _choices(exact.space)
-    for n, stage in enumerate(exact.stages):
+    for n, stage in enumerate(exact.slicing.stages):
         entry = known.get(choices[stage.submesh, stage.config])
         if entry is not None:  # partial costs lack submeshes that take long to solve
             there = dataclasses.replace(stage, submesh=entry[0], config=entry[1])
-            in_flight = exact.run.in_flight(len(exact.stages) - 1 - n)
+            in_flight = exact.run.in_flight(len(exact.slicing.stages) - 1 - n)
             by_scaling.append(_seconds_and_bytes(scaled.table, there, in_flight))
             exactly.append(_seconds_and_bytes(exact.table, stage, in_flight))
     most = np.max(exactly, axis=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import final
 
@@ -16,10 +16,11 @@ import numpy as np
 
 from alpa_dejavu._util.ties import least, ordered
 from alpa_dejavu.clusters.device_order import device_order
-from alpa_dejavu.clusters.placement import packings, place_stages
-from alpa_dejavu.clusters.slow_inside import takes_part_of_several
+from alpa_dejavu.clusters.placement import place_stages
 from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning._chunks import chunks_of, impossible, needed_bytes
 from alpa_dejavu.planning._host_by_host import host_by_host
+from alpa_dejavu.planning._packed import packed
 from alpa_dejavu.planning._stage_times import stage_times, timeline_of
 from alpa_dejavu.problem import (
     Cluster,
@@ -33,10 +34,13 @@ from alpa_dejavu.problem import (
     StageChoice,
     StagePlan,
 )
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
-__all__ = ["Candidate", "Costs", "best_first", "config_of_stage", "host_names", "simulated", "sliced"]
+__all__ = [
+    "Candidate", "Costs", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
+]  # fmt: skip
 
 
 @final
@@ -73,6 +77,7 @@ class Costs:
         The result is marked as partial if a submesh of all hosts of that part is missing.
         """
         unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
+        unlike = unlike or bool(self.cluster.reduction_servers)  # of which a stage on fewer hosts has more
         there = {host.name for host in self.cluster.hosts}
         if unlike or self.partial or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
             return None
@@ -81,6 +86,14 @@ class Costs:
         whole = any(submesh.num_devices == part.num_devices for submesh in space.submeshes)
         table = self.table.part(chosen)
         return dataclasses.replace(self, cluster=part, space=space, table=table, partial=not whole)
+
+    def under(self, schedule: str) -> Costs:
+        """Returns the same stage costs for another schedule, under which stages keep more or fewer micro-batches."""
+        if schedule == self.run.schedule:
+            return self
+        run, table = Run(self.run.num_micro_batches, schedule), self.table
+        room = table.successors(run, table.margin, table.usable_bytes)
+        return dataclasses.replace(self, run=run, table=dataclasses.replace(table, max_n_succ_stages=room))
 
     def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
         """Returns the best plan that a slicer finds by these costs, simulated; None if it finds none.
@@ -91,16 +104,50 @@ class Costs:
             devices: "exactly": the plan must use all devices; "at most": it may leave some out; None: as the search
                 space has it.
         """
-        if num_stages is not None and num_stages > min(self.problem.num_layers, self.problem.num_devices):
+        if num_stages is not None and num_stages not in self.possible:
             return None
         found: dict[tuple[object, ...], Candidate] = {}
         for problem in self._problems:
-            slicing = sliced(_asked(problem, num_stages, devices), self.space, self.cluster, slicer)
-            if slicing.found:
-                found.setdefault((slicing.stages, None), Candidate(self, slicing))
+            first = packed(_asked(problem, num_stages, devices), self.space, self.cluster, slicer)
+            near = () if len(first.stages) in self.possible else self._near(len(first.stages))
+            others = [packed(_asked(problem, n, devices), self.space, self.cluster, slicer) for n in near]
+            for slicing in (first, *others):
+                if slicing.found:
+                    found.setdefault((slicing.stages, None), Candidate(self, slicing))
         if self.space.hosts is None and (filled := self.filled(slicer, num_stages, devices)) is not None:
             found.setdefault((filled.stages, filled.hosts), filled)
-        return least(map(simulated, found.values()), key=lambda one: one.step_s) if found else None
+        there = [one for candidate in found.values() if (one := fitting(candidate)) is not None]
+        if not there and found and self.run.schedule not in ALPA_SCHEDULES:
+            there = list(self._sliced_by_memory(slicer, {len(one.slicing.stages) for one in found.values()}, devices))
+        return least(there, key=lambda one: one.step_s) if there else None
+
+    def _sliced_by_memory(self, slicer: Slicer, numbers: Collection[int], devices: str | None) -> Iterator[Candidate]:
+        """Yields the best plans with so many submeshes, or half or twice as many, by what each keeps in memory then.
+
+        In the schedules that Alpa hasn't, all submeshes keep about as many micro-batches as the first one; so it isn't
+        only those behind a stage that count.
+        """
+        table = self.table
+        for number in sorted({n * times // 2 for n in numbers for times in (1, 2, 4)} & set(self.possible)):
+            kept = self.run.in_flight(number - 1)
+            room = table.holding(kept)
+            costs = dataclasses.replace(self, table=dataclasses.replace(table, max_n_succ_stages=room))
+            slicing = packed(_asked(costs.problem, number, devices), self.space, self.cluster, slicer)
+            if slicing.found and (made := fitting(Candidate(self, slicing))) is not None:
+                yield made
+
+    @cached_property
+    def possible(self) -> range | tuple[int, ...]:
+        """Returns the numbers of submeshes on which the run's schedule is possible with so many layers."""
+        numbers = range(1, min(self.problem.num_layers, self.problem.num_devices) + 1)
+        if self.run.schedule in ALPA_SCHEDULES:
+            return numbers
+        return tuple(n for n in numbers if not impossible(self.run, n, self.problem.num_layers))
+
+    def _near(self, number: int) -> tuple[int, ...]:
+        """The possible numbers of submeshes next to one that isn't, below it and above it; none without a slicing."""
+        below, above = [n for n in self.possible if n < number], [n for n in self.possible if n > number]
+        return (*below[-1:], *above[:1]) if number else ()
 
     def filled(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
         """Returns the best plan whose stages fill one host after the other, not simulated; None if there is none.
@@ -148,20 +195,28 @@ class Candidate:
 
     Attributes:
         costs: the model, the cluster, and the costs of all possible stages.
-        slicing: the stages that were chosen.
-        hosts: the hosts of each stage, by their index in the cluster; None: the default placement, which is Alpa's.
+        slicing: the stages that were chosen, one for each submesh.
+        hosts: the hosts of each submesh, by their index in the cluster; None: the default placement, which is Alpa's.
         timeline: the simulated step; None: it wasn't simulated.
+        chunks: where the schedule has several stages on each submesh, these stages in the order of the layers; else
+            empty.
     """
 
     costs: Costs
     slicing: Slicing
     hosts: tuple[tuple[int, ...], ...] | None = None
     timeline: Timeline | None = None
+    chunks: tuple[StageChoice, ...] = ()
 
     @property
     def stages(self) -> tuple[StageChoice, ...]:
         """Returns the stages of the candidate plan, in the order of the layers."""
-        return self.slicing.stages
+        return self.chunks or self.slicing.stages
+
+    @property
+    def submesh_of(self) -> tuple[int, ...]:
+        """Returns the index of each stage's submesh among the candidate plan's: several stages may share one."""
+        return self.run.form.submesh_of(len(self.chunks)) if self.chunks else tuple(range(len(self.slicing.stages)))
 
     @property
     def cluster(self) -> Cluster:
@@ -191,19 +246,18 @@ class Candidate:
     @cached_property
     def placed(self) -> tuple[tuple[int, ...], ...]:
         """Returns for each stage of the candidate plan its hosts, by their index in the cluster."""
-        if self.hosts is not None:
-            return self.hosts
-        return tuple(place_stages(self.stages, self.space, self.cluster))
+        hosts = self.hosts or place_stages(self.slicing.stages, self.space, self.cluster)
+        return tuple(hosts[submesh] for submesh in self.submesh_of)
 
     @property
     def num_devices(self) -> int:
         """Returns the number of devices that all stages of the candidate plan take together."""
-        return sum(self.space.submeshes[stage.submesh].num_devices for stage in self.stages)
+        return sum(self.space.submeshes[stage.submesh].num_devices for stage in self.slicing.stages)
 
     @property
     def step_s(self) -> float:
         """Returns the seconds of a step of the candidate plan: simulated, or else by the slicer's closed form."""
-        return self.slicing.cost_s if self.timeline is None else self.timeline.step_s
+        return self.slicing.cost_s * self.run.form.bubble if self.timeline is None else self.timeline.step_s
 
 
 def best_first(found: Iterable[Candidate]) -> list[Candidate]:
@@ -220,7 +274,7 @@ def config_of_stage(stage: StagePlan) -> MeshConfig:
 def host_names(found: Candidate) -> list[tuple[str, ...]]:
     """Returns for each stage of a candidate plan the names of its hosts, in the order that its mesh has them."""
     if found.hosts is not None:
-        return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.hosts]
+        return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.placed]
     names = []
     for stage, hosts in zip(found.stages, found.placed, strict=True):
         config = found.space.configs[stage.submesh][stage.config]
@@ -228,30 +282,6 @@ def host_names(found: Candidate) -> list[tuple[str, ...]]:
         order = device_order(found.cluster, hosts, config.shape)
         names.append(tuple(found.cluster.hosts[host].name for host in order))
     return names
-
-
-def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer) -> Slicing:
-    """Returns the stages into which a slicer cuts a model's layers; if these stages' submeshes don't pack into the
-    hosts, the best stages whose submeshes surely do.
-
-    Args:
-        problem: the costs of all stages.
-        space: the submeshes that stages may have.
-        cluster: the hosts.
-        slicer: the search that cuts layers into stages.
-    """
-    found = slicer.slice(problem)
-    mixed = space.hosts is not None or any(takes_part_of_several(submesh, cluster) for submesh in space.submeshes)
-    if not mixed or not found.found:
-        return found
-    try:
-        place_stages(found.stages, space, cluster)
-    except NoPlanError:
-        kept = [np.where(which[:, None], problem.costs_s, np.inf) for which in packings(space, cluster)]
-        packed = [slicer.slice(dataclasses.replace(problem, costs_s=costs)) for costs in kept]
-        best = least(packed, key=lambda one: one.cost_s)
-        return dataclasses.replace(best, lower_bound_s=min(found.lower_bound_s, best.cost_s))
-    return found
 
 
 def _asked(problem: SlicingProblem, num_stages: int | None, devices: str | None) -> SlicingProblem:
@@ -267,8 +297,34 @@ def _by_rule(candidate: Candidate) -> Candidate:
     return candidate
 
 
+def fitting(candidate: Candidate) -> Candidate | None:
+    """Returns a candidate plan with the timeline of its step; None if its run's schedule isn't possible on its
+    submeshes, or takes more memory than they have.
+
+    Slicers count the memory of Alpa's schedules as it is, and of others too little.
+    """
+    if candidate.run.schedule in ALPA_SCHEDULES:
+        return simulated(candidate)
+    if len(candidate.slicing.stages) not in candidate.costs.possible:
+        return None
+    made = simulated(candidate)
+    return made if fits(made) else None
+
+
+def fits(candidate: Candidate) -> bool:
+    """Returns whether a simulated candidate plan leaves free what its costs' memory margin asks for."""
+    assert candidate.timeline is not None, "it was simulated"
+    table = candidate.table
+    needed = needed_bytes(table, candidate.stages, candidate.timeline)
+    return all(n <= table.usable_bytes[on.submesh] for n, on in zip(needed, candidate.slicing.stages, strict=True))
+
+
 def simulated(candidate: Candidate) -> Candidate:
-    """Returns a candidate plan with the timeline of its training step, which is simulated here."""
-    hosts = candidate.placed
-    times = stage_times(candidate.table, candidate.stages, candidate.space, hosts)
+    """Returns a candidate plan with the timeline of its step, which is simulated here; its layers are cut into chunks
+    where the schedule has several on each submesh, and they weren't cut yet.
+    """
+    if candidate.run.form.chunks > 1 and not candidate.chunks:
+        chunks = chunks_of(candidate.table, candidate.slicing.stages, candidate.run)
+        candidate = dataclasses.replace(candidate, chunks=chunks)
+    times = stage_times(candidate.table, candidate.stages, candidate.space, candidate.placed, candidate.run.form)
     return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))

@@ -15,6 +15,7 @@ from alpa_dejavu.planning._finish import finished_plan
 from alpa_dejavu.planning.state_migration import Settler, layer_state, moves
 from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 
 __all__ = ["with_contingencies"]
 
@@ -68,15 +69,17 @@ def _with_planned(plan: Plan, planned: Sequence[_Fallback], cluster: Cluster, mo
             stages = settler.settled(stages, (lost,))
         used = {lost, *(host for stage in stages for host in stage.hosts)}
         unused = tuple(name for name in names if name not in used)
-        found[lost] = Contingency(stages, step_s, count, moves(plan.stages, stages, cluster, state, (lost,)), unused)
+        moved = moves(plan.stages, stages, cluster, state, (lost,), schedule_form(plan.schedule))
+        found[lost] = Contingency(stages, step_s, count, moved, unused)
     missing = [name for name in names if name not in found]
-    notes = (*plan.notes, *([_note(missing, len(names))] if missing else []))
+    notes = (*plan.notes, *([_note(missing, len(names), plan.schedule)] if missing else []))
     return dataclasses.replace(plan, contingencies=found, notes=notes)
 
 
-def _note(missing: list[str], count: int) -> str:
+def _note(missing: list[str], count: int, schedule: str) -> str:
     which = "any one of its hosts" if len(missing) == count else " or ".join(missing)
-    return f"nothing fits without {which}: there is no contingency for that loss"
+    under = "" if schedule in ALPA_SCHEDULES else f" under {schedule} (others weren't looked at)"
+    return f"nothing fits without {which}{under}: there is no contingency for that loss"
 
 
 def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
@@ -96,7 +99,9 @@ def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
 def _without(kind: int, plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> _Fallback:
     """The best plan without the first host of a kind, or one that was found on hosts that are left; () if none fits."""
     best, lost = found[0], task.cluster.hosts[members_of_kinds(task.cluster)[kind][0]].name
-    known = [one for one in found if one.model.num_layers == best.model.num_layers and _leaves(one, task.cluster, kind)]
+    shape = best.model.num_layers, best.run.schedule
+    alike = [one for one in found if (one.model.num_layers, one.run.schedule) == shape]
+    known = [one for one in alike if _leaves(one, task.cluster, kind)]
     for left in _hosts_left(task.cluster, lost):
         try:
             again = task.chooser.again(task.on(left), found, clock)
@@ -119,6 +124,7 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
     """A sentence on the loss that costs most, where a plan of another number of layers would take clearly less."""
     if not plan.contingencies:
         return []
+    found = [one for one in found if one.run.schedule == found[0].run.schedule]
     lost, worst = max(plan.contingencies.items(), key=lambda item: item[1].step_s)
     others = {one.model.num_layers: one for one in reversed(found)}
     others.pop(found[0].model.num_layers)

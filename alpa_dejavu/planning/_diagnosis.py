@@ -9,7 +9,9 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning._chunks import impossible
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.slicing import Dynamic, Slicer
 
 
@@ -27,6 +29,8 @@ def no_plan(
         table: the costs and memory of all stages.
         slicing: the slicer that found no plan.
     """
+    if run.schedule not in ALPA_SCHEDULES:
+        return NoPlanError(_under_schedule(model, cluster, run))
     if slicing != Dynamic() and Dynamic().slice(table.slicing_problem(cluster, space, run)).found:
         return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
     boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
@@ -38,6 +42,25 @@ def no_plan(
         f"{'exactly' if space.hosts is None else 'at most'} {cluster.num_devices} devices "
         f"(stage_imbalance_tolerance={space.allowed_imbalance}); allow other submeshes or more imbalance, ask for "
         "fewer devices, or cut the model into more layers"
+    )
+
+
+def _under_schedule(model: Model, cluster: Cluster, run: Run) -> str:
+    """Why nothing fits under a schedule that Alpa hasn't, which not every number of submeshes may have."""
+    hindrances = {n: impossible(run, n, model.num_layers) for n in range(1, cluster.num_devices + 1)}
+    possible = [n for n, why in hindrances.items() if not why]
+    if not possible:
+        number = min(2, cluster.num_devices)
+        return (
+            f"the schedule {run.schedule} isn't possible on {cluster.name}: on {number} of its devices "
+            f"{hindrances[number]}; give another number of layers or micro-batches, more devices, or another schedule"
+        )
+    numbers = ", ".join(map(str, possible[:12])) + (" ..." if len(possible) > 12 else "")
+    return (
+        f"no plan under the schedule {run.schedule} fits {cluster.name}: with {model.num_layers} layers and "
+        f"{run.num_micro_batches} micro-batches it may have {numbers} submeshes, and with so many none fills the hosts "
+        "and has enough memory; give other numbers of layers or micro-batches, or a schedule that keeps less (v_half, "
+        "v_min) or may have any number (zb_h1)"
     )
 
 

@@ -8,6 +8,7 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning._candidate import Candidate, host_names
 from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import Plan, StageChoice, StagePlan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
 __all__ = ["finished_plan"]
 
@@ -23,19 +24,24 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
     names = host_names(found)
-    numbers = {host.name: n for n, host in enumerate(found.cluster.hosts)}
-    taken = found.table.interstage_s(found.stages, found.space, [[numbers[name] for name in each] for each in names])
-    last = len(found.stages) - 1
+    numbers = found.cluster.host_numbers
+    hosts = [[numbers[name] for name in each] for each in names]
+    taken = found.table.interstage_s(found.stages, found.space, hosts, found.submesh_of)
+    peaks = _peaks(found)
+    by_weight = [0.0] * len(found.stages)
+    if found.timeline is not None and found.run.form.splits:
+        by_weight = [stage.backward_weight_s for stage in found.timeline.stages]
     free_share = max(map(task.margin.free_share_of, task.cluster.hosts))
     return Plan(
         stages=tuple(
-            _stage(found, stage, names[n], taken[n], found.run.in_flight(last - n))
+            _stage(found, stage, names[n], taken[n], peaks[n], by_weight[n])
             for n, stage in enumerate(found.stages)
         ),
         step_s=found.step_s,
-        lower_bound_s=found.slicing.lower_bound_s,
+        lower_bound_s=found.slicing.lower_bound_s if found.run.schedule in ALPA_SCHEDULES else 0.0,
         num_micro_batches=found.run.num_micro_batches,
         schedule=found.run.schedule,
+        runs_on_alpa=found.run.schedule in ALPA_SCHEDULES,
         cluster=task.cluster.name,
         planning_s={},
         model=task.source.name,
@@ -45,8 +51,30 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
     )
 
 
+def _peaks(found: Candidate) -> list[float]:
+    """Returns for each stage the peak of memory of each of its devices: by the numbers of micro-batches in flight in
+    Alpa's schedules, and else by the simulated step.
+    """
+    if found.run.schedule not in ALPA_SCHEDULES:
+        step = found.timeline
+        assert step is not None, "it was simulated"
+        most = step.peak_bytes
+        return [most[submesh] for submesh in found.submesh_of]
+    peaks, last = [], len(found.stages) - 1
+    for n, stage in enumerate(found.stages):
+        memory = found.table.memory[stage.submesh][stage.config]
+        assert memory is not None, "every config has its memory"
+        peaks.append(float(memory.peak(found.run.in_flight(last - n))[stage.first, stage.last]))
+    return peaks
+
+
 def _stage(
-    found: Candidate, choice: StageChoice, hosts: tuple[str, ...], interstage_s: tuple[float, float], in_flight: int
+    found: Candidate,
+    choice: StageChoice,
+    hosts: tuple[str, ...],
+    interstage_s: tuple[float, float],
+    peak_bytes: float,
+    by_weight_s: float,
 ) -> StagePlan:
     table, space, entry, where = found.table, found.space, choice.entry, (choice.first, choice.last)
     config = space.configs[choice.submesh][choice.config]
@@ -62,7 +90,7 @@ def _stage(
         collective_s=float(table.collective_s[entry]),
         boundary_s=sum(interstage_s),
         per_step_s=float(table.per_step_s[entry]),
-        memory_bytes=float(memory.peak(in_flight)[where]),
+        memory_bytes=peak_bytes,
         memory_limit_bytes=float(table.memory_limit_bytes[choice.submesh]),
         options=dict(config.options),
         remat=config.remat,
@@ -72,6 +100,7 @@ def _stage(
         forward_collective_s=float(table.collective_forward_s[entry]),
         forward_boundary_s=interstage_s[0],
         synchronisation_s=float(table.synchronisation_s[entry]),
+        backward_weight_s=by_weight_s,
         activation_bytes=float(memory.per_micro_batch[where]),
         resident_bytes=float(memory.resident[where]),
         temporary_bytes=float(memory.temporary[where]),

@@ -84,7 +84,7 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
     if covered != list(range(model.num_layers)):
         ranges = [(stage.first, stage.last) for stage in stages]
         raise ValueError(f"the stages have layers {ranges}, but must cover 0..{model.num_layers - 1} in order")
-    stages = meant_stages(task.cluster, stages)
+    stages = meant_stages(task.cluster, stages, run.form.chunks)
     cluster, hosts = used_part(task.cluster, stages)
     unlike = any(kinds_of(cluster)) and hosts is not None
     places = [(stage.submesh, hosts[n] if unlike and hosts else ()) for n, stage in enumerate(stages)]
@@ -103,14 +103,16 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
         for n in [sites.index(place)]
     )
     costs = task.adjusted(Costs(model, cluster, space, run, table, partial=True))
-    return simulated(Candidate(costs, Slicing(choices, 0.0, 0.0, 0, 0.0), hosts=hosts))
+    on_submeshes, chunks = run.on_submeshes(choices), choices if run.form.chunks > 1 else ()
+    hosts = hosts and run.on_submeshes(hosts)
+    return simulated(Candidate(costs, Slicing(on_submeshes, 0.0, 0.0, 0, 0.0), hosts=hosts, chunks=chunks))
 
 
-def meant_stages(cluster: Cluster, stages: Sequence[GivenStage]) -> list[GivenStage]:
+def meant_stages(cluster: Cluster, stages: Sequence[GivenStage], chunks: int = 1) -> list[GivenStage]:
     """Returns given stages with their hosts' names replaced by those of a cluster that has other names for alike hosts.
 
     That is done where all hosts are alike, and the cluster has none of the named hosts, but as many: which is which
-    makes no difference. Other stages are returned as they are.
+    makes no difference. Other stages are returned as they are. Each submesh has `chunks` of the stages.
 
     Raises:
         ValueError: a stage names a host that the cluster hasn't, more devices of it than it has, or another number of
@@ -125,7 +127,7 @@ def meant_stages(cluster: Cluster, stages: Sequence[GivenStage]) -> list[GivenSt
             dataclasses.replace(stage, hosts=stage.hosts and tuple(meant[name] for name in stage.hosts))
             for stage in stages
         ]
-    differences = [*stage_differences(stages, devices, cluster.name, [*devices.values()])]
+    differences = [*stage_differences(stages, devices, cluster.name, [*devices.values()], chunks)]
     if differences:
         said = "; ".join(differences)
         raise ValueError(f"the plan doesn't fit {cluster.name}: {said}; plan again for this cluster, or give its own")
@@ -140,7 +142,7 @@ def used_part(cluster: Cluster, stages: Sequence[GivenStage]) -> tuple[Cluster, 
         return cluster, None
     used = {name for stage in stages for name in stage.hosts or ()}
     part = part_of(cluster, [n for n, host in enumerate(cluster.hosts) if host.name in used])
-    numbers = {host.name: n for n, host in enumerate(part.hosts)}
+    numbers = part.host_numbers
     return part, tuple(tuple(numbers[name] for name in stage.hosts or ()) for stage in stages)
 
 
@@ -157,7 +159,7 @@ def on_used_hosts(task: PlanningTask, found: Candidate, names: Sequence[Sequence
         if (config := found.space.configs[stage.submesh][stage.config]) is not None
     ]
     again = given_candidate(task, found.model, found.run, stages)
-    slicing = dataclasses.replace(found.slicing, stages=again.stages)
+    slicing = dataclasses.replace(found.slicing, stages=again.slicing.stages)
     return dataclasses.replace(again, slicing=slicing, costs=dataclasses.replace(again.costs, exact=found.costs.exact))
 
 

@@ -90,7 +90,7 @@ def _resolved(costs: Costs, stage: StagePlan, resolver: Resolver) -> Resolved | 
     """Returns the predicted seconds of a plan's stage in parts; None where this cluster or model has no such stage."""
     prices = costs.table.stage_costs
     assert prices is not None, "a table that was priced keeps its prices"
-    numbers = {host.name: n for n, host in enumerate(costs.cluster.hosts)}
+    numbers = costs.cluster.host_numbers
     config, on = config_of_stage(stage), None
     if any(kinds_of(costs.cluster)):
         if not numbers.keys() >= set(stage.hosts):

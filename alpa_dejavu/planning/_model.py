@@ -12,6 +12,7 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning.model_cache import chosen_cache
@@ -19,11 +20,14 @@ from alpa_dejavu.planning.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.price import check_prices
 from alpa_dejavu.planning.result import OURS, PlanningResult
+from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
 from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, PricedBy
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
+from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.schedules import schedule_kind
 from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_model"]
 
+AUTO = "auto"
 LAYERS = (16, 24, 32, 48)
 """Numbers of layers that are tried where the number is left open."""
 
@@ -56,7 +61,7 @@ def plan_model(
     memory_margin: float | None = None,
     history: str | os.PathLike[str] | None = None,
     calibration: str | os.PathLike[str] | Calibration | None = None,
-    runtime: str | RuntimeProfile = ALPA,
+    runtime: str | RuntimeProfile | None = None,
     objective: str = "time",
     strategy: str | Strategy = OURS,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
@@ -72,7 +77,8 @@ def plan_model(
         batch: samples of a step.
         micro_batches: how many micro-batches the batch is cut into; None chooses.
         layers: how many layers the model is cut into; None chooses.
-        schedule: one of Alpa's pipeline schedules; a step without gradients always has "inference".
+        schedule: the name of a pipeline schedule in `alpa_dejavu.schedules.SCHEDULES`; "auto" chooses one with the
+            plan, among those that update the weights once a step. A step without gradients always has "inference".
         remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
@@ -89,8 +95,8 @@ def plan_model(
         calibration: a bundled calibration's name, a file's path, or a `Calibration`: measured figures and fitted models
             of devices and links, in place of data sheets and of the "auto" models; "none": data sheets; None: the
             bundled one that knows the cluster's devices, if there is one and no other models are given.
-        runtime: the training framework that plans are priced for: a runtime profile or its name, "alpa", "megatron" or
-            "deepspeed".
+        runtime: the training framework that plans are for: a runtime profile or its name, "alpa", "megatron" or
+            "deepspeed"; only its schedules may be chosen. None: plans are priced as for Alpa, with any schedule.
         objective: what is made least: "time" of a step, or its "price" by the hosts' prices, for which each choice of
             hosts is searched. "pareto": the fastest plan is given, with those that are cheaper the slower they are.
         strategy: whose search is used: "dejavu" is alpa-dejavu's own; to compare with it, another planner, as
@@ -120,13 +126,13 @@ def plan_model(
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     if objective != "time":
         check_prices(given)
-    priced = prices(given, known, latency, communication, runtime)
+    priced = prices(given, known, latency, communication, runtime or ALPA)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero))
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
     source = _source(model, batch, counts, cache, clock)
-    schedule = _schedule(source, schedule)
+    schedule, *others = _schedules(source, schedule, runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
         micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
@@ -141,6 +147,7 @@ def plan_model(
         chooser=chooser,
         space=space,
         schedule=schedule,
+        other_schedules=tuple(others),
         slicer=search,
         margin=MemoryMargin(risk, priced.residuals(memory), memory_margin),
         objective=objective,
@@ -174,14 +181,29 @@ def _source(
     return GivenModel(model, batch // counts[0], name="")
 
 
-def _schedule(source: ModelSource, asked: str) -> str:
-    """Returns the schedule: a step without gradients always has "inference", and no other step has."""
+def _schedules(source: ModelSource, asked: str, runtime: str | RuntimeProfile | None) -> tuple[str, ...]:
+    """Returns the schedules that may be chosen: a step without gradients always has "inference", and no other step
+    has.
+    """
     if source.training and asked == "inference":
         raise ValueError(
             f"schedule is 'inference', but the step of {source.name} takes gradients; "
             "give a step without them, or the schedule '1f1b'"
         )
-    return asked if source.training else "inference"
+    name = runtime.name if isinstance(runtime, RuntimeProfile) else runtime
+    if not source.training:
+        return ("inference",)
+    if asked != AUTO:
+        schedule_form(asked)
+        if asked == "pipedream":
+            raise ValueError(
+                "schedule is 'pipedream', but must be one that updates the weights once a step, since several versions "
+                "of the weights aren't priced; give 'auto', or another one"
+            )
+        if name is not None:
+            check_schedule_of(name, asked)
+        return (asked,)
+    return tuple(each for each in ANY_SCHEDULE if name not in RUNTIMES or name in schedule_kind(each).runtimes)
 
 
 def _chooser(

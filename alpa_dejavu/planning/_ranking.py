@@ -10,6 +10,7 @@ from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._finish import finished_plan
 from alpa_dejavu.planning._given import on_used_hosts
+from alpa_dejavu.planning._reduction_servers import with_reduction_servers
 from alpa_dejavu.planning.price import as_cheap, ordered
 from alpa_dejavu.planning.state_migration import Settler, layer_state
 from alpa_dejavu.planning.task import Found, PlanningTask
@@ -53,9 +54,9 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
     each = [settled(task, best), *others]
     plans = [
         dataclasses.replace(
-            plan_of(task, one), notes=found.notes, strategy=found.strategy, runs_on_alpa=found.runs_on_alpa
+            made, notes=found.notes, strategy=found.strategy, runs_on_alpa=found.runs_on_alpa and made.runs_on_alpa
         )
-        for one in each
+        for made in (plan_of(task, one) for one in each)
     ]
     if task.correction is not None:
         from alpa_dejavu.calibration.history import Origin, corrected
@@ -65,6 +66,7 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
             each[0].model, task.cluster, models.latency, models.communication, calibration, models.runtime
         )
         plans = [corrected(plan, task.correction.of(origin, plan)) for plan in plans]
+    plans = [with_reduction_servers(plan, one) for plan, one in zip(plans, each, strict=True)]
     chooses_itself = found.strategy or (task.objective == "time" and task.correction is None)
     order = list(range(len(plans))) if chooses_itself else ordered(plans, task.cluster, task.objective)
     rivals = order if task.objective != "price" else [order[0], *as_cheap(plans, order[1:], order[0], task.cluster)]
@@ -89,7 +91,7 @@ def _different(found: Sequence[Candidate]) -> list[Candidate]:
     """Each candidate once, where it comes first: the same stages may come of several shapes of the search."""
     known: dict[tuple[object, ...], Candidate] = {}
     for one in found:
-        known.setdefault((id(one.costs), one.stages, one.hosts), one)
+        known.setdefault((id(one.model), one.cluster, id(one.space), one.run, one.stages, one.hosts), one)
     return list(known.values())
 
 

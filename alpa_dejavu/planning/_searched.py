@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import final
 
+from alpa_dejavu._util.ties import least
 from alpa_dejavu.planning._bench import AS_GOOD, Bench, is_small
-from alpa_dejavu.planning._candidate import Candidate, best_first, host_names
+from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, host_names
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._learned import errors_of
 from alpa_dejavu.planning._parts import fewer_hosts
+from alpa_dejavu.planning._schedules import under_others
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem.checks import one_of
+from alpa_dejavu.problem.run import schedule_form
 
 __all__ = ["Searched"]
 
@@ -23,6 +27,12 @@ _CLOSE = 0.05
 step."""
 _WIDELY = 8
 """Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
+_GUIDES = ("zb_h1", "zb_v")
+"""The schedules that a search over all schedules looks for shapes under, beside the first one."""
+_RIVAL = 1.1
+"""Fewer hosts aren't looked at under a schedule whose step takes over so many times the best one's."""
+_LEAN = ("v_half", "v_min")
+"""Those that keep less memory, under which it looks for shapes if there are none that fit under the others."""
 _PLACED = 6
 """So many of the best candidates are costed on the very hosts that they are on."""
 
@@ -47,9 +57,7 @@ class Searched(Chooser):
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Returns the candidate plans that are worth comparing, the one with the shortest step first."""
-        bench = Bench(task, clock)
-        found = bench.searched(self._search(task))
-        found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
+        found = self._under_all_schedules(task, clock)
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
         finest = _finest_first(best_first([*placed, *found[_PLACED:]]))
@@ -64,10 +72,36 @@ class Searched(Chooser):
 
         The search begins at that plan's number of micro-batches, and goes on as long as steps get shorter.
         """
+        task = task.under(found[0].run.schedule)
         bench = Bench(task, clock, [one.costs for one in found])
         search = ShapeSearch(task.layers, task.micro_batches, _shape(found[0]))
         there = best_first(bench.searched(search, exactly=False))
         return _placed(task, there[0]) if there else None
+
+    def _under_all_schedules(self, task: PlanningTask, clock: Clock) -> list[Candidate]:
+        """The best plans under the schedules that the task allows: searched under those that weigh bubbles and memory
+        unlike each other, and of the best shapes simulated under the others.
+        """
+        found: list[Candidate] = []
+        known: list[Costs] = []
+        for schedule in (task.schedule, *(name for name in (*_GUIDES, *_LEAN) if name in task.other_schedules)):
+            if found and schedule in _LEAN:
+                break
+            bench = Bench(task.under(schedule), clock, known)
+            there = bench.searched(self._search(task) if is_small(task) else self._near(task, schedule, found))
+            rival_s = min((one.step_s for one in found), default=math.inf)
+            found = best_first([*found, *there, *_on_all_devices(bench, there)])
+            if not there or there[0].step_s <= _RIVAL * rival_s:
+                found += self._on_fewer_hosts(bench, found)
+            known = bench.known
+        if task.other_schedules:
+            found = best_first([*found, *under_others(best_first(found), (task.schedule, *task.other_schedules))])
+            clock.lap("schedules")
+            schedule = found[0].run.schedule if found else task.schedule
+            if schedule not in (task.schedule, *_GUIDES):
+                bench = Bench(task.under(schedule), clock, known)
+                found += bench.searched(_near_the_best(bench, found[0]))
+        return best_first(found)
 
     def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
         """Plans that leave hosts out, where a bound doesn't tell that none of them is as good."""
@@ -88,6 +122,18 @@ class Searched(Chooser):
                 there = best_first(smaller.searched(self._search(smaller.task)))
             yield from there
             best = next(iter(best_first([*([] if best is None else [best]), *there])), None)
+
+    def _near(self, task: PlanningTask, schedule: str, found: Sequence[Candidate]) -> ShapeSearch:
+        """Returns a search about the best of some plans, with as many layers as its submeshes have chunks at least, and
+        as many micro-batches or the next fewer ones, as bubbles count for less; the usual search if there are none.
+        """
+        if not found:
+            return self._search(task)
+        best = best_first(found)[0]
+        chunks = len(best.slicing.stages) * schedule_form(schedule).chunks
+        layers = next((n for n in task.layers if n >= max(chunks, best.model.num_layers)), task.layers[-1])
+        place = task.micro_batches.index(best.run.num_micro_batches)
+        return ShapeSearch([layers], task.micro_batches[max(place - 1, 0) : place + 1], rival_s=best.step_s)
 
     def _search(self, task: PlanningTask) -> ShapeSearch:
         return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=is_small(task))
@@ -128,8 +174,13 @@ def _finest_first(found: list[Candidate]) -> list[Candidate]:
 
 
 def _placed(task: PlanningTask, found: Candidate) -> Candidate:
-    """The candidate on the very hosts that it is on, where it matters which those are."""
+    """The candidate on the very hosts that it is on, where it matters which those are: each stage's in the order of
+    its mesh, or in the cluster's, by which an all-to-all may take less.
+    """
     used = {host for hosts in found.placed for host in hosts}
     if len(used) == len(found.cluster.hosts) and found.space.hosts is None:
         return found
-    return on_used_hosts(task, found, host_names(found))
+    names = host_names(found)
+    listed = [tuple(found.cluster.hosts[host].name for host in sorted(hosts)) for hosts in found.placed]
+    orders = dict.fromkeys((tuple(names), tuple(listed)))
+    return least((on_used_hosts(task, found, order) for order in orders), key=lambda one: one.step_s)

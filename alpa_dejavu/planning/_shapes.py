@@ -19,7 +19,8 @@ _COUNTS, _REFINED = 3, 2
 """So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
 numbers of stages."""
 _CLOSE = 1.1
-"""Numbers of micro-batches that take more than so many times the best one's step aren't tried with more layers."""
+"""Numbers of micro-batches that take more than so many times the best one's step aren't tried with more layers, nor
+shapes that take so many times a rival's with other numbers of stages."""
 _HOPELESS, _PATIENCE = 1.25, 2
 """Fewer micro-batches aren't tried any more after so many numbers of them in a row that take so many times the best."""
 
@@ -62,6 +63,8 @@ class ShapeSearch:
         begin: a shape that is known to be good; None: none is known.
         thorough: whether all numbers of micro-batches and of layers are tried, and all numbers of stages with the best
             shapes.
+        rival_s: the seconds of a step that is known elsewhere: other numbers of stages are tried with shapes that
+            aren't far from it only.
 
     >>> search = ShapeSearch([4], [1, 2])
     >>> while (shape := search.ask()) is not None:
@@ -76,11 +79,12 @@ class ShapeSearch:
         micro_batches: Sequence[int],
         begin: Shape | None = None,
         thorough: bool = False,
+        rival_s: float = math.inf,
     ) -> None:
         self.told: dict[Shape, float] = {}
         self._layers, self._counts = tuple(layers), tuple(micro_batches)
         self._stages: dict[Shape, int] = {}
-        self._thorough = thorough
+        self._thorough, self._rival_s = thorough, rival_s
         self._asked = self._shapes(begin)
 
     def ask(self) -> Shape | None:
@@ -96,7 +100,8 @@ class ShapeSearch:
     def _shapes(self, begin: Shape | None) -> Iterator[Shape]:
         yield from self._widely() if begin is None else self._uphill(begin)
         for shape in self._best(_REFINED if begin is None or self._thorough else 1):
-            yield from self._numbers_of_stages(shape)
+            if self.told[shape] <= _CLOSE * self._rival_s:
+                yield from self._numbers_of_stages(shape)
 
     def _widely(self) -> Iterator[Shape]:
         few, *more = self._layers

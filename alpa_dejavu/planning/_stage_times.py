@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
+from alpa_dejavu.problem.run import ScheduleForm
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
 __all__ = ["stage_times", "timeline_alone", "timeline_of"]
+
+_ONE_EACH = ScheduleForm()
 
 
 def timeline_of(
@@ -53,7 +56,11 @@ def _faster(stage: StageTimes, factor: float) -> StageTimes:
 
 
 def stage_times(
-    table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
+    table: CostTable,
+    stages: Sequence[StageChoice],
+    space: SearchSpace,
+    hosts: Sequence[Sequence[int]] | None = None,
+    form: ScheduleForm = _ONE_EACH,
 ) -> tuple[StageTimes, ...]:
     """Returns the seconds and bytes of each of a plan's stages, as the simulation of a step takes them.
 
@@ -63,8 +70,9 @@ def stage_times(
         space: the submeshes and configs of the table.
         hosts: the indices of each stage's hosts, by which transfers are priced; None: neighbouring stages are taken to
             be on different hosts, of the kinds that their submeshes have.
+        form: the form of the schedule: which stages share a submesh, and whether backward passes are split.
     """
-    taken = table.interstage_s(stages, space, hosts)
+    taken = table.interstage_s(stages, space, hosts, form.submesh_of(len(stages)))
     entries = [stage.entry for stage in stages]
     times = []
     for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
@@ -72,16 +80,18 @@ def stage_times(
         assert memory is not None, "a slicer chose an entry that the search space doesn't offer"
         where = stage.first, stage.last
         collective = float(table.collective_forward_s[entry]), float(table.collective_backward_s[entry])
+        computing_back_s = float(table.compute_backward_s[entry])
         times.append(
             StageTimes(
                 forward_s=float(table.compute_forward_s[entry]) + collective[0],
-                backward_s=float(table.compute_backward_s[entry]) + collective[1],
+                backward_s=computing_back_s + collective[1],
                 per_step_s=float(table.per_step_s[entry]),
                 forward_send_s=taken[n + 1][0] if n + 1 < len(entries) else 0.0,
                 backward_send_s=taken[n - 1][1] if n else 0.0,
                 forward_collective_s=collective[0],
                 backward_collective_s=collective[1],
                 synchronisation_s=float(table.synchronisation_s[entry]),
+                backward_weight_s=_by_weight_share(table, stage, space) * computing_back_s if form.splits else 0.0,
                 activation_bytes=float(memory.per_micro_batch[where]),
                 resident_bytes=float(memory.resident[where]),
                 temporary_bytes=float(memory.temporary[where]),
@@ -90,3 +100,13 @@ def stage_times(
             )
         )
     return tuple(times)
+
+
+def _by_weight_share(table: CostTable, stage: StageChoice, space: SearchSpace) -> float:
+    """Returns the share of a stage's backward pass that only gradients of weights need; 0 where it isn't known, since
+    the table has no model of its costs.
+    """
+    config = space.configs[stage.submesh][stage.config]
+    if table.stage_costs is None or config is None:
+        return 0.0
+    return float(table.stage_costs.by_weight_shares(table.devices[stage.submesh], config)[stage.first, stage.last])

@@ -165,5 +165,5 @@ def _cause(planned: PlanningResult, factors: Sequence[float], off: float) -> int
 
 def _longer(times: StageTimes, factor: float) -> StageTimes:
     """Returns a stage's times with its passes, and the collectives in them, taking `factor` of their time."""
-    names = ("forward_s", "backward_s", "forward_collective_s", "backward_collective_s")
+    names = ("forward_s", "backward_s", "forward_collective_s", "backward_collective_s", "backward_weight_s")
     return dataclasses.replace(times, **{name: getattr(times, name) * factor for name in names})

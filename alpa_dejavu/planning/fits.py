@@ -34,7 +34,7 @@ PRICED_OPTIONS = (_AXIS, "force_zero_stage_3", "prefer_reduce_scatter")
 
 
 def stage_differences(
-    stages: Sequence[GivenStage], devices: Mapping[str, int], cluster: str, counts: Sequence[int]
+    stages: Sequence[GivenStage], devices: Mapping[str, int], cluster: str, counts: Sequence[int], chunks: int = 1
 ) -> Iterator[str]:
     """Yields a sentence for each host, device, mesh or option of given stages that the cluster or Alpa doesn't have.
 
@@ -43,6 +43,7 @@ def stage_differences(
         devices: how many devices each host of the cluster has, by its name.
         cluster: the cluster's name.
         counts: how many devices each of its hosts has.
+        chunks: how many stages share each submesh.
     """
     for n, stage in enumerate(stages):
         hosts, shape = stage.hosts, stage.submesh
@@ -63,7 +64,7 @@ def stage_differences(
             mesh = mesh_text(stage.config.shape)
             yield f"stage {n} has the logical mesh {mesh}, but its submesh has {shape.num_devices} devices"
         yield from _option_differences(n, stage)
-    for host, count in _taken(stages).items():
+    for host, count in _taken(stages[: len(stages) // chunks]).items():
         if count > devices.get(host, count):
             yield f"its stages take {count} devices of host {host!r}, which has {devices[host]}"
 

@@ -56,7 +56,7 @@ def kept_prices(
     differences = kept.differences(plan)
     if differences:
         raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
-    meant_stages(kept.cluster, given_stages(plan))
+    meant_stages(kept.cluster, given_stages(plan), kept.run.form.chunks)
     named = "" if plan.priced_by is None else plan.priced_by.calibration
     then = as_priced(plan.priced_by) or NONE
     left_open = calibration is None and (latency, communication) == ("auto", "auto")

@@ -50,6 +50,7 @@ from alpa_dejavu.problem import (
     StageChoice,
     checks,
 )
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.slicing import Slicer
 from alpa_dejavu.slicing.makespan import Makespan
 
@@ -184,7 +185,7 @@ class Follower:
         plan, moved, step_s = self.plan, Moves((), 0.0, 0.0), now.step_s
         if best is not None and best.step_s <= now.step_s * (1 - _LEAST):
             plan, step_s = best, best.step_s
-            moved = moves(self.plan.stages, plan.stages, self._cluster, self._state)
+            moved = moves(self.plan.stages, plan.stages, self._cluster, self._state, form=self._run.form)
         looked_s = time.perf_counter() - started
         if plan is not self.plan:
             plan = dataclasses.replace(plan, step_s=step_s * ratio, planning_s={"following": looked_s})
@@ -198,7 +199,7 @@ class Follower:
     def _best(self, costs: Costs) -> Plan | None:
         """Returns the best plan by some costs; None if nothing fits."""
         task = dataclasses.replace(self._task, before=self.plan, factors=tuple(self.factors.factors.tolist()))
-        if isinstance(task.slicer, FollowingSlicer):
+        if isinstance(task.slicer, FollowingSlicer) and costs.run.schedule in ALPA_SCHEDULES:
             found, self._begun = task.slicer.follow(_by_step(costs), self._begun)
             with contextlib.suppress(NoPlanError):  # on unlike hosts it may not pack
                 return plan_of(task, settled(task, simulated(_candidate(costs, found.stages)))) if found.found else None
@@ -220,7 +221,8 @@ class Follower:
 
 
 def _candidate(costs: Costs, stages: tuple[StageChoice, ...]) -> Candidate:
-    return Candidate(costs, Slicing(stages, 0.0, 0.0, 0, 0.0))
+    slicing = Slicing(costs.run.on_submeshes(stages), 0.0, 0.0, 0, 0.0)
+    return Candidate(costs, slicing, chunks=stages if costs.run.form.chunks > 1 else ())
 
 
 def _by_step(costs: Costs) -> SlicingProblem:

@@ -21,7 +21,10 @@ _RUNNERS_UP = 3
 
 
 def plan(
-    task: PlanningTask, annotations: Sequence[Annotation] = ANNOTATIONS, clock: Clock | None = None
+    task: PlanningTask,
+    annotations: Sequence[Annotation] = ANNOTATIONS,
+    clock: Clock | None = None,
+    more: Sequence[Annotation] = (),
 ) -> PlanningResult:
     """Returns the best plan for a planning task, with the next best ones and what they were made from.
 
@@ -30,6 +33,7 @@ def plan(
         annotations: what is added to the chosen plan: its confidence, unused hosts, contingencies, risk of running out
             of memory.
         clock: a stopwatch that has the seconds of steps of the planning that came before; None: there were none.
+        more: further annotations, behind these.
 
     Returns:
         The plan, the next best ones, and all that it was made from.
@@ -38,7 +42,7 @@ def plan(
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: the task contradicts itself, or asks for what its chooser can't do.
     """
-    clock = clock or Clock()
+    clock, annotations = clock or Clock(), (*annotations, *more)
     try:
         with collector_paused():
             found = task.chooser.choose(task, clock)

@@ -23,6 +23,7 @@ from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.kept_task import KeptSpace, kept_prices, kept_task
 from alpa_dejavu.planning.state_migration import layer_state, moves
 from alpa_dejavu.problem import Cluster, Moves, Plan, counted_name
+from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.slicing import Slicer
 
 __all__ = ["Replanned", "fallback", "replan"]
@@ -139,7 +140,7 @@ def replan(
     notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
     if count != plan.num_micro_batches:
         notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")
-    moved = moves(plan.stages, made.stages, changed, layer_state(planned.model))
+    moved = moves(plan.stages, made.stages, changed, layer_state(planned.model), form=schedule_form(plan.schedule))
     seconds = time.perf_counter() - started - ahead
     made = dataclasses.replace(
         made, notes=(*notes, *made.notes), planning_s={"planning again": seconds, "contingencies": ahead}

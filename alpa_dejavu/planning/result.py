@@ -10,12 +10,13 @@ from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpa
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.table import CostTable
+    from alpa_dejavu.planning.strategies import StrategyPlan
     from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["OURS", "STRATEGIES", "PlanningResult", "RunnerUp"]
+__all__ = ["OURS", "STRATEGIES", "PlanningResult", "RunnerUp", "UnlikePipelinesError"]
 
 OURS = "dejavu"
-STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron")
+STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron", "pipelines")
 """By whose search a plan may be made: see `alpa_dejavu.planning.strategies`."""
 
 
@@ -108,3 +109,22 @@ class PlanningResult:
                     rate = sum(host.num_devices * host.device.rate(dtype) for host in hosts)
                     ideal_s += float(flop[chosen].sum()) / rate
         return ideal_s * self.run.num_micro_batches / self.plan.step_s
+
+
+@final
+class UnlikePipelinesError(ValueError):
+    """An error that says that a strategy's plan has several pipelines that aren't alike, and so isn't one row of stages
+    as other plans are.
+
+    Attributes:
+        made: the plan, with its pipelines.
+        cluster: the cluster that it is for.
+    """
+
+    def __init__(self, made: StrategyPlan, cluster: Cluster) -> None:
+        super().__init__(
+            f"strategy is {made.strategy!r}, whose {len(made.pipelines)} pipelines are unlike here, but must be one "
+            "whose plan is a row of stages, for Alpa to run it and for files to hold it; take 'dejavu', the best "
+            "single pipeline"
+        )
+        self.made, self.cluster = made, cluster

@@ -21,7 +21,7 @@ class Spare:
     Attributes:
         devices: how many devices no stage is on, by the host's name; hosts without such devices are left out.
         unused_device_s: the device-seconds of these devices in a step: the whole step for each.
-        bubble_s: for each stage, the seconds of a step in which its devices wait for other stages; transfers that hold
+        bubble_s: for each submesh, the seconds of a step in which its devices wait for others; transfers that hold
             a device up aren't counted.
         bubble_device_s: the device-seconds of a step in all bubbles.
 
@@ -60,12 +60,12 @@ def spare(plan: Plan, cluster: Cluster) -> Spare:
             )
     devices = {host: count - taken[host] for host, count in there.items() if count > taken[host]}
     if cluster.shared:
-        return Spare(devices, 0.0, (0.0,) * len(plan.stages), 0.0)
+        return Spare(devices, 0.0, (0.0,) * len(plan.on_submeshes), 0.0)
     shares = timeline_of(plan_times(plan), cluster, Run(plan.num_micro_batches, plan.schedule)).bubble_shares
     bubble_s = tuple((shares * plan.step_s).tolist())
     return Spare(
         devices,
         sum(devices.values()) * plan.step_s,
         bubble_s,
-        sum(stage.submesh.num_devices * each for stage, each in zip(plan.stages, bubble_s, strict=True)),
+        sum(stage.submesh.num_devices * each for stage, each in zip(plan.on_submeshes, bubble_s, strict=True)),
     )

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Cluster, Link, Model, Moves, StagePlan
+from alpa_dejavu.problem.run import ScheduleForm
 
 __all__ = ["Settler", "devices_of", "layer_state", "moves"]
 
 FloatArray = NDArray[np.float64]
+_ONE_EACH = ScheduleForm()
 _ASKED = 8
 """Among so many hosts that have what another lacks, the one with the fastest link is looked for."""
 
@@ -31,9 +33,11 @@ def layer_state(model: Model) -> FloatArray:
     return found
 
 
-def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
+def devices_of(
+    stages: Sequence[StagePlan], form: ScheduleForm = _ONE_EACH
+) -> list[dict[str, tuple[int, int]]]:
     """Returns for each stage, by host name, the index of the first device that it takes on the host, and how many it
-    takes.
+    takes; stages that share a submesh in schedules of a form have the same ones.
 
     Stages with more devices on each host take theirs first; among equal ones the last stage does.
 
@@ -41,13 +45,14 @@ def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
         Alpa's `get_sliced_virtual_submeshes`.
     """
     taken: dict[str, int] = {}
-    found: list[dict[str, tuple[int, int]]] = [{} for _ in stages]
-    for n in sorted(range(len(stages)), key=lambda n: (stages[n].submesh.devices_per_host, n), reverse=True):
-        count = stages[n].submesh.devices_per_host
+    count = len(stages) // form.chunks
+    found: list[dict[str, tuple[int, int]]] = [{} for _ in range(count)]
+    for n in sorted(range(count), key=lambda n: (stages[n].submesh.devices_per_host, n), reverse=True):
+        each = stages[n].submesh.devices_per_host
         for host in stages[n].hosts:
-            found[n][host] = taken.get(host, 0), count
-            taken[host] = taken.get(host, 0) + count
-    return found
+            found[n][host] = taken.get(host, 0), each
+            taken[host] = taken.get(host, 0) + each
+    return [found[submesh] for submesh in form.submesh_of(len(stages))]
 
 
 @final
@@ -114,6 +119,7 @@ def moves(
     cluster: Cluster,
     state: FloatArray,
     lost: Collection[str] = (),
+    form: ScheduleForm = _ONE_EACH,
 ) -> Moves:
     """Returns the training state that hosts have to take in for a new plan: what their stages need and they lack.
 
@@ -126,10 +132,11 @@ def moves(
         cluster: has the hosts of the new plan; hosts of the old one that it hasn't are lost.
         state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2).
         lost: the names of hosts of the cluster that are lost too.
+        form: the form of the schedule of both plans, which says which stages share a submesh.
     """
     links = _Links(cluster, lost)
     ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
-    held, needed = devices_of(before), devices_of(after)
+    held, needed = devices_of(before, form), devices_of(after, form)
     took: dict[str, float] = {}
     gave: dict[str, float] = {}
     moved: set[int] = set()

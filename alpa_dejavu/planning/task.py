@@ -158,7 +158,8 @@ class PlanningTask:
         micro_batches: numbers of micro-batches that may be chosen, ascending.
         chooser: the search, strategy or given stages that candidates come from.
         space: the submeshes and configs that stages may have.
-        schedule: one of Alpa's pipeline schedules.
+        schedule: the name of the pipeline schedule.
+        other_schedules: the names of schedules that may be chosen in its place.
         slicer: the search over cuts and submeshes.
         margin: the rule for how much of each device's memory plans leave free.
         objective: what the plan is to be best in: "time", "price" or "pareto" (both).
@@ -179,6 +180,7 @@ class PlanningTask:
     chooser: Chooser
     space: StageSpace = SpaceRules()
     schedule: str = "1f1b"
+    other_schedules: tuple[str, ...] = ()
     slicer: Slicer = dataclasses.field(default_factory=Dynamic)
     margin: MemoryMargin = UNMEASURED
     objective: str = "time"
@@ -202,6 +204,10 @@ class PlanningTask:
     def on(self, cluster: Cluster) -> PlanningTask:
         """Returns the same planning task for another cluster."""
         return dataclasses.replace(self, prices=dataclasses.replace(self.prices, cluster=cluster))
+
+    def under(self, schedule: str) -> PlanningTask:
+        """Returns the same planning task with one schedule alone."""
+        return dataclasses.replace(self, schedule=schedule, other_schedules=())
 
     def micro_batch(self, count: int) -> int:
         """Returns the samples of each micro-batch when the batch is cut into `count`; 1 if the batch isn't known."""

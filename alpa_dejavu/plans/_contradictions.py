@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_text import Path
+from alpa_dejavu.problem.run import schedule_form
 
 if TYPE_CHECKING:
     from alpa_dejavu.plans.plan_format import ContingenciesData, HostData, PlanData, StageData
@@ -20,9 +21,12 @@ def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
     """
     yield from _of_stages(data["stages"], "stages")
     expected = data["stages"][-1]["layers"][1] + 1
-    devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])
+    chunks = schedule_form(data["schedule"]).chunks
+    on_submeshes = data["stages"][: len(data["stages"]) // chunks]
+    devices = sum(math.prod(stage["logical_mesh"]) for stage in on_submeshes)
     if expected != data["num_layers"]:
         yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
+    yield from _of_chunks(data["stages"], data["schedule"])
     if devices != data["num_devices"]:
         yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
     low, high = data["confidence"]["interval_s"] if "confidence" in data else (0.0, 0.0)
@@ -32,9 +36,23 @@ def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
     if batch is not None and batch % parts:
         yield ("num_micro_batches",), f"num_micro_batches is {parts}, which doesn't divide the batch of {batch}"
     if "hardware" in data:
-        yield from _of_hardware(data["hardware"]["hosts"], data["stages"])
+        yield from _of_hardware(data["hardware"]["hosts"], on_submeshes)
     if "contingencies" in data:
-        yield from _of_contingencies(data["contingencies"], expected)
+        yield from _of_contingencies(data["contingencies"], expected, data["schedule"])
+
+
+def _of_chunks(stages: Sequence[StageData], schedule: str) -> Iterator[tuple[Path, str]]:
+    """Yields where the stages can't share submeshes as the schedule has them do."""
+    form = schedule_form(schedule)
+    if len(stages) % form.chunks:
+        yield ("stages",), f"stages are {len(stages)}, but {schedule} has {form.chunks} on each submesh"
+        return
+    for n, submesh in enumerate(form.submesh_of(len(stages))):
+        for key in ("submesh", "logical_mesh", "hosts"):
+            own, there = stages[n].get(key), stages[submesh].get(key)
+            if own != there:
+                said = f"stages[{n}].{key} is {own}, but in {schedule} it is on the submesh of stages[{submesh}], with "
+                yield ("stages", n, key), f"{said}{there}"
 
 
 def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iterator[tuple[Path, str]]:
@@ -73,13 +91,15 @@ def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, s
         expected = last + 1
 
 
-def _of_contingencies(data: ContingenciesData, num_layers: int) -> Iterator[tuple[Path, str]]:
+def _of_contingencies(data: ContingenciesData, num_layers: int, schedule: str) -> Iterator[tuple[Path, str]]:
     """Yields where contingencies contradict each other or themselves."""
     plans = data["plans"]
     for n, plan in enumerate(plans):
         where, name = ("contingencies", "plans", n), f"contingencies.plans[{n}].stages"
         for place, said in _of_stages(plan["stages"], name):
             yield (*where, *place), said
+        for place, said in _of_chunks(plan["stages"], schedule):
+            yield (*where, *place), f"contingencies.plans[{n}].{said}"
         end = plan["stages"][-1]["layers"][1] + 1
         if end != num_layers:
             yield (*where, "stages"), f"{name} have {end} layers, but num_layers is {num_layers}"

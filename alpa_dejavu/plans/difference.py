@@ -9,6 +9,7 @@ from typing import final
 from alpa_dejavu._util.shapley import most_asked, shapley
 from alpa_dejavu.plans.plan_changes import between, changes, stages_text
 from alpa_dejavu.problem import NoPlanError, Plan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
 __all__ = ["Difference", "differences", "priced_plans", "stages_text"]
 
@@ -52,11 +53,11 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
     names, pricing = [one.what for one in found], step_s
 
     def seconds(made: frozenset[int]) -> float | None:
-        plan = between(first, second, [names[n] for n in made])
+        chosen = [names[n] for n in made]
         if len(made) in (0, len(names)):
-            return pricing(plan)
+            return pricing(between(first, second, chosen))
         try:
-            return pricing(plan)
+            return pricing(between(first, second, chosen))
         except (NoPlanError, ValueError):
             return None
 
@@ -83,7 +84,9 @@ def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
             yield (what.replace("_", " "), *texts)
     if first.hardware and second.hardware and first.hardware != second.hardware:
         yield "hosts of the cluster", _hosts(first), _hosts(second)
-    if first.runs_on_alpa != second.runs_on_alpa:
+    # What a schedule brings with it is no other problem.
+    alike = (first.schedule in ALPA_SCHEDULES) == (second.schedule in ALPA_SCHEDULES)
+    if alike and first.runs_on_alpa != second.runs_on_alpa:
         yield ("runs on Alpa", "yes", "no") if first.runs_on_alpa else ("runs on Alpa", "no", "yes")
 
 

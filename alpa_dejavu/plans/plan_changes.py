@@ -14,6 +14,7 @@ from typing import Any
 
 from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan
+from alpa_dejavu.problem.run import schedule_form
 
 __all__ = ["between", "changes", "grouped", "priced_text", "stages_text"]
 
@@ -28,14 +29,16 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     """Yields each difference of two plans as three texts: the name of the choice that differs, such as "schedule", and
     its values in the first and in the second plan.
     """
-    pairs = [
-        ("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches)),
-        ("schedule", first.schedule, second.schedule),
-    ]
-    if len(first.stages) != len(second.stages):
-        pairs.append(("stages", stages_text(first), stages_text(second)))
+    pairs = [("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches))]
+    if _chunks_differ(first, second):
+        one, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
+        pairs.append(("schedule", one, other))
+    else:
+        pairs.append(("schedule", first.schedule, second.schedule))
+        if len(first.stages) != len(second.stages):
+            pairs.append(("stages", stages_text(first), stages_text(second)))
     yield from (row for row in pairs if row[1] != row[2])
-    for what in (*_shape_changes(first, second), *_WITH_LAYERS):
+    for what in () if _chunks_differ(first, second) else (*_shape_changes(first, second), *_WITH_LAYERS):
         of, text = _OF_STAGES[what]
         if _differ(first, second, of):
             yield what, text(first.stages), text(second.stages)
@@ -67,7 +70,15 @@ def between(first: Plan, second: Plan, made: Collection[str]) -> Plan:
     )
 
 
+def _chunks_differ(first: Plan, second: Plan) -> bool:
+    """Whether submeshes have other numbers of stages in the two plans: then the stages go with the schedule."""
+    return schedule_form(first.schedule).chunks != schedule_form(second.schedule).chunks
+
+
 def _stages(first: Plan, second: Plan, of: Callable[[str], Plan]) -> Iterator[StagePlan]:
+    if _chunks_differ(first, second):
+        yield from of("schedule").stages
+        return
     if len(first.stages) != len(second.stages):
         shapes: Sequence[StagePlan] = of("stages").stages
     else:

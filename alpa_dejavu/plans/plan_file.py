@@ -222,6 +222,7 @@ def _stage_data(stage: StagePlan) -> dict[str, Any]:
         "zero": stage.zero,
         "auto_sharding": dict(stage.options),
         **{name: getattr(stage, name) for name in _STAGE_FIGURES},
+        **({"backward_weight_s": stage.backward_weight_s} if stage.backward_weight_s else {}),
     }
 
 
@@ -237,6 +238,7 @@ def _stage(data: StageData) -> StagePlan:
         hosts=tuple(data["hosts"]),
         remat=data["remat"],
         zero=int(data["zero"]),
+        backward_weight_s=float(data.get("backward_weight_s", 0.0)),
         options=dict(data.get("auto_sharding", {"force_batch_dim_to_mesh_dim": 0})),
         **figures,
     )

@@ -27,6 +27,7 @@ from alpa_dejavu._util.format_fields import (
     whole,
 )
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
+from alpa_dejavu.problem.run import INTERLEAVED, SCHEDULES
 
 
 class HostData(TypedDict):
@@ -128,6 +129,7 @@ class StageData(TypedDict):
     forward_collective_s: NotRequired[Seconds]
     forward_boundary_s: NotRequired[Seconds]
     synchronisation_s: NotRequired[Seconds]
+    backward_weight_s: NotRequired[Seconds]
     activation_bytes: NotRequired[Bytes]
     resident_bytes: NotRequired[Bytes]
     temporary_bytes: NotRequired[Bytes]
@@ -181,8 +183,11 @@ class PlanData(TypedDict):
     batch: Annotated[Annotated[int, whole("", 1), WHOLE] | None, said("a whole number of samples, at least 1, or null")]
     num_micro_batches: MicroBatches
     schedule: Annotated[
-        Literal["1f1b", "1f1b_overlap_friendly", "gpipe", "inference"],
-        said('one of "1f1b", "1f1b_overlap_friendly", "gpipe" and "inference"'),
+        str,
+        said(
+            f"a schedule: {', '.join(SCHEDULES)}, or interleaved_ with a number of chunks",
+            pattern=f"^({'|'.join(SCHEDULES)}|{INTERLEAVED})$",
+        ),
     ]
     iteration_time_s: SecondsAboveZero
     lower_bound_s: NotRequired[Seconds]

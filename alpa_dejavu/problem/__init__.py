@@ -18,6 +18,7 @@ from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
+from alpa_dejavu.problem._reduction_server import ReductionServer
 from alpa_dejavu.problem._sites import Sites
 from alpa_dejavu.problem.run import Run
 from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageChoice
@@ -46,6 +47,7 @@ __all__ = [
     "Operators",
     "Plan",
     "PricedBy",
+    "ReductionServer",
     "Run",
     "SearchSpace",
     "Sharding",

@@ -9,6 +9,7 @@ from typing import Any, final
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._link import Link
+from alpa_dejavu.problem._reduction_server import ReductionServer
 from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
 
 
@@ -167,6 +168,7 @@ class Cluster:
             one device leaves idle, the others use, so a pipeline takes as long as all its stages have work together.
         media: the rate, in bytes per second, of each medium that several links share, such as a host's network card, by
             the name that `Link.shares` has; one that isn't listed has the rate of a single link.
+        reduction_servers: hosts without accelerators that may add up gradients; each is joined to all hosts.
         machine: the name of the machine type that all hosts are of; empty: they aren't of one.
         machine_file: the path of that type's file; empty: `alpa_dejavu.clusters` has it.
     """
@@ -176,6 +178,7 @@ class Cluster:
     links: tuple[tuple[Link, ...], ...]
     cores: int | None = None
     media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    reduction_servers: tuple[ReductionServer, ...] = ()
     # They say where the figures are from: the same cluster read from a file of its own is equal.
     machine: str = dataclasses.field(default="", compare=False)
     machine_file: str = dataclasses.field(default="", compare=False)
@@ -183,7 +186,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.hosts:
             raise ValueError(f"cluster {self.name}: has no hosts; connect to a Ray cluster or name a known cluster")
-        names = [host.name for host in self.hosts]
+        names = [*(host.name for host in self.hosts), *(server.name for server in self.reduction_servers)]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"cluster {self.name}: the host {twice!r} is there twice; give each its own name")
@@ -228,6 +231,11 @@ class Cluster:
     def num_devices(self) -> int:
         """Returns the number of devices of all hosts of the cluster together."""
         return sum(host.num_devices for host in self.hosts)
+
+    @property
+    def host_numbers(self) -> dict[str, int]:
+        """Returns the index of each host by its name."""
+        return {host.name: n for n, host in enumerate(self.hosts)}
 
     def part(self, hosts: Sequence[int]) -> Cluster:
         """Returns the cluster of a selection of its hosts, given by their indices and in that order, with the links

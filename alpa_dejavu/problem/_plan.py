@@ -15,6 +15,7 @@ from alpa_dejavu.problem._hardware import ClusterSummary
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
 from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
+from alpa_dejavu.problem.run import schedule_form
 
 LAYER_OPTIONS = ("auto", "manual")
 
@@ -36,7 +37,7 @@ class StagePlan:
             collectives among its devices, and transfers from its neighbours; together they are `cost_s`.
         per_step_s: its predicted seconds once a step (gradient synchronisation, optimizer).
         memory_bytes: the predicted peak of each device's memory, with as many micro-batches in flight as the stage's
-            position in the pipeline asks for.
+            position in the pipeline asks for, and with what other stages on its submesh keep.
         memory_limit_bytes: the bytes of memory that each of its devices has.
         options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
         remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
@@ -45,6 +46,8 @@ class StagePlan:
             they are `compute_s` plus `collective_s`.
         forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
         synchronisation_s: the part of `per_step_s` that synchronises gradients.
+        backward_weight_s: the part of `backward_s` that computes the gradients of weights, where the plan's schedule
+            splits it off; else 0.
         activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
             time (parameters, optimizer's state, ...), and while a layer is computed.
     """
@@ -67,6 +70,7 @@ class StagePlan:
     forward_collective_s: float = 0.0
     forward_boundary_s: float = 0.0
     synchronisation_s: float = 0.0
+    backward_weight_s: float = 0.0
     activation_bytes: float = 0.0
     resident_bytes: float = 0.0
     temporary_bytes: float = 0.0
@@ -115,10 +119,12 @@ class Plan:
     """A pipeline-parallel plan: the stages that a model is cut into, and the predicted time of a training step.
 
     Attributes:
-        stages: in the order of the layers.
+        stages: in the order of the layers; where the schedule has several on each submesh, those of one submesh have
+            the same hosts, submesh and logical mesh.
         step_s: predicted seconds of one training step.
-        lower_bound_s: a bound in seconds: by the same predicted costs no plan's objective is smaller.
-        num_micro_batches, schedule: the micro-batches of a step, and Alpa's pipeline schedule.
+        lower_bound_s: a bound in seconds: by the same predicted costs no plan's objective is smaller; 0 where none is
+            known, as under schedules that Alpa hasn't.
+        num_micro_batches, schedule: the micro-batches of a step, and the name of the pipeline schedule.
         cluster: the cluster's name, for people.
         planning_s: seconds of each step of the planning, in order.
         model: the model's name, or the "module:function" that makes it; empty where only Alpa knows it.
@@ -160,17 +166,41 @@ class Plan:
     def __post_init__(self) -> None:
         at_most("num_micro_batches", self.num_micro_batches, MOST_MICRO_BATCHES, "take larger micro-batches")
         checks.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
+        chunks = schedule_form(self.schedule).chunks
+        if len(self.stages) % chunks:
+            raise ValueError(
+                f"plan: there are {len(self.stages)} stages, but must be a multiple of {chunks}, as many as "
+                f"{self.schedule} has on each submesh; plan again for this schedule"
+            )
+
+    @property
+    def submesh_of(self) -> tuple[int, ...]:
+        """Returns for each stage the number of its submesh, which it shares where the schedule has several stages on
+        each.
+        """
+        return schedule_form(self.schedule).submesh_of(len(self.stages))
+
+    @property
+    def stages_on(self) -> tuple[tuple[int, ...], ...]:
+        """Returns for each submesh of the pipeline the numbers of its stages."""
+        places = list(enumerate(self.submesh_of))
+        return tuple(tuple(n for n, on in places if on == submesh) for submesh in range(len(self.on_submeshes)))
+
+    @property
+    def on_submeshes(self) -> tuple[StagePlan, ...]:
+        """Returns for each submesh of the pipeline the first stage on it."""
+        return self.stages[: len(self.stages) // schedule_form(self.schedule).chunks]
 
     @property
     def num_devices(self) -> int:
         """Returns the number of devices of all stages of the plan together."""
-        return sum(stage.submesh.num_devices for stage in self.stages)
+        return sum(stage.submesh.num_devices for stage in self.on_submeshes)
 
     @property
     def devices_of_hosts(self) -> collections.Counter[str]:
         """Returns for each host's name how many of its devices the plan's stages use."""
         taken: collections.Counter[str] = collections.Counter()
-        for stage in self.stages:
+        for stage in self.on_submeshes:
             taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
         return taken
 

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
+from alpa_dejavu.report._lanes import lane_names
 from alpa_dejavu.report._style import COLORS, finished, stage_colors
 from alpa_dejavu.simulation.step import Timeline
 
@@ -25,15 +26,16 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
     """
     figure = go.Figure()
     held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
-    for n, color in enumerate(stage_colors(timeline.num_stages)):
+    names = lane_names(timeline)
+    for n, (name, color) in enumerate(zip(names, stage_colors(len(names)), strict=True)):
         times, held = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
             x=times,
             y=held / units.GIBIBYTES.value,
             mode="lines",
             line={"shape": "hv", "color": color, "width": 1.6},
-            name=f"stage {n}",
-            hovertemplate=f"stage {n}: {held_at}<extra></extra>",
+            name=name,
+            hovertemplate=f"{name}: {held_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
     for limit in sorted(limits):

@@ -11,7 +11,7 @@ from plotly.offline import get_plotlyjs
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._cost_map import cost_map
-from alpa_dejavu.report._lanes import lanes
+from alpa_dejavu.report._lanes import lane_names, lanes
 from alpa_dejavu.report._layer_costs import layer_costs
 from alpa_dejavu.report._link_chart import link_chart
 from alpa_dejavu.report._memory_chart import memory_chart
@@ -72,7 +72,10 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
         planning=planning_rows(plan),
         origins=origins(planned),
         lanes={name: lanes(timeline) for name, timeline in timelines.items()},
-        stage_names=[f"<b>stage {n}</b><br>{html.escape(_place(stage))}" for n, stage in enumerate(plan.stages)],
+        lane_names=[
+            f"<b>{name}</b><br>{html.escape(_place(stage))}"
+            for name, stage in zip(lane_names(planned.timeline), plan.on_submeshes, strict=True)
+        ],
         charts=charts,
         plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
     )

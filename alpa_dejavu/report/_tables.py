@@ -10,6 +10,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, cells, mesh_text
 from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.sensitivity import sensitivities
@@ -43,6 +44,7 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
         ("stages", f"{len(plan.stages)} on {plan.num_devices} devices"),
         ("micro-batches", f"{plan.num_micro_batches}" + ("" if plan.batch is None else f" of a batch of {plan.batch}")),
         ("schedule", plan.schedule.replace("_", " ")),
+        ("runs on", runtimes_text(plan)),
         ("waiting in bubbles", f"{100 * np.mean(timeline.bubble_shares):.1f} % (mean of the stages)"),
         ("planned in", f"{units.seconds(plan.total_planning_s)}"),
         *sure,
@@ -56,10 +58,10 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
     timeline = planned.timeline
     rows = [
         StageRow(
-            n, stage, timeline.busy_shares[n], timeline.bubble_shares[n], timeline.stages[n],
+            n, stage, timeline.busy_shares[on], timeline.bubble_shares[on], timeline.stages[n],
             None if measured is None else measured.stages[n],
         )
-        for n, stage in enumerate(planned.plan.stages)
+        for n, (stage, on) in enumerate(zip(planned.plan.stages, timeline.schedule.device_of, strict=True))
     ]  # fmt: skip
     known = [column for column in REPORTED if any(map(column.cell, rows))]
     return {"heads": [column.name for column in known], "rows": cells(known, rows)}

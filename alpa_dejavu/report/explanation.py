@@ -121,11 +121,13 @@ def _found(
 
 
 def _slowest(plan: Plan) -> Iterator[str]:
-    seconds = [stage.cost_s for stage in plan.stages]
+    on = plan.stages_on
+    seconds = [sum(plan.stages[n].cost_s for n in stages) for stages in on]
     slowest, mean = max(range(len(seconds)), key=seconds.__getitem__), sum(seconds) / len(seconds)
     if len(seconds) > 1 and seconds[slowest] > 1.02 * mean:
+        which = " with ".join(map(str, on[slowest]))
         yield (
-            f"stage {slowest} is the slowest: {units.seconds(seconds[slowest])} for a micro-batch, "
+            f"stage {which} is the slowest: {units.seconds(seconds[slowest])} for a micro-batch, "
             f"{100 * (seconds[slowest] / mean - 1):.0f} % above the average stage; the others wait for it"
         )
 

@@ -1,5 +1,6 @@
-// The zoomable timeline: bars of single tasks where few are in view, shades of how busy each stage is where many are.
-const COLORS = {forward: "#5b8def", backward: "#1f9e89", collective: "#f2a33a", send: "#b05cc6", held: "#ead8f2", update: "#6b7280"};
+// The zoomable timeline: bars of single tasks where few are in view, shades of how busy each submesh is where many are.
+const COLORS = {forward: "#5b8def", backward: "#1f9e89", weight: "#8fd3c4", collective: "#f2a33a", send: "#b05cc6", held: "#ead8f2", update: "#6b7280"};
+const PASSES = ["forward", "backward", "weight"];
 const MOST_TASKS = 2500, SHADES = 400;
 
 function unpacked(text) {
@@ -8,14 +9,14 @@ function unpacked(text) {
 
 function opened(lane) {
   const columns = {};
-  for (const kind of ["forward", "backward", "forwardSend", "backwardSend", "update"]) columns[kind] = unpacked(lane[kind]);
+  for (const kind of PASSES.concat(["forwardSend", "backwardSend", "update"])) if (kind in lane) columns[kind] = unpacked(lane[kind]);
   return {...lane, ...columns};
 }
 
 // All tasks that touch the window: called with kind, stage, micro-batch, start, end.
 function eachTask(lane, from, to, visit) {
-  for (const kind of ["forward", "backward", "forwardSend", "backwardSend"]) {
-    const times = lane[kind];
+  for (const kind of PASSES.concat(["forwardSend", "backwardSend"])) {
+    const times = lane[kind] ?? [];
     for (let n = 0; n < times.length; n += 2)
       if (times[n + 1] > from && times[n] < to && times[n + 1] > times[n])
         visit(kind, Math.floor(n / 2 / lane.microBatches), (n / 2) % lane.microBatches, times[n], times[n + 1]);
@@ -33,7 +34,7 @@ function bars(lane, from, to, count) {
       textposition: "none", showlegend: false, marker: {color: COLORS[kind], line: {width: edge, color: "#fff"}},
       hovertemplate: "%{text}<extra></extra>"};
     const trace = made[kind];
-    trace.base.push(start); trace.x.push(end - start); trace.y.push(stage); trace.text.push(text);
+    trace.base.push(start); trace.x.push(end - start); trace.y.push(lane.laneOf[stage]); trace.text.push(text);
     trace.width.push(thin ? 0.16 : 0.62); trace.offset.push(thin ? -0.49 : -0.31);
   };
   eachTask(lane, from, to, (kind, stage, batch, start, end) => {
@@ -46,9 +47,9 @@ function bars(lane, from, to, count) {
       return add("send", stage, start, end, text);
     }
     const last = kind === "backward" && batch === lane.microBatches - 1;
-    const share = last ? lane.lastBackwardCollective[stage] : lane[kind + "Collective"][stage];
+    const share = kind === "weight" ? 0 : last ? lane.lastBackwardCollective[stage] : lane[kind + "Collective"][stage];
     const split = end - share * (end - start);
-    const text = `stage ${stage}: ${kind} of micro-batch ${batch}, ${span}<br>of it collectives ${(100 * share).toFixed(1)} %`;
+    const text = `stage ${stage}: ${kind === "weight" ? "backward by weights" : kind} of micro-batch ${batch}, ${span}<br>of it collectives ${(100 * share).toFixed(1)} %`;
     add(kind, stage, start, split, text);
     if (share > 0) add("collective", stage, split, end, text);
   });
@@ -57,10 +58,10 @@ function bars(lane, from, to, count) {
 
 function shades(lane, from, to) {
   const width = (to - from) / SHADES;
-  const rows = Array.from({length: lane.stages}, () => ({forward: new Float64Array(SHADES), backward: new Float64Array(SHADES)}));
+  const rows = Array.from({length: lane.lanes}, () => ({forward: new Float64Array(SHADES), backward: new Float64Array(SHADES)}));
   eachTask(lane, from, to, (kind, stage, batch, start, end) => {
     if (kind.endsWith("Send")) return;
-    const row = rows[stage][kind === "forward" ? "forward" : "backward"];
+    const row = rows[lane.laneOf[stage]][kind === "forward" ? "forward" : "backward"];
     const first = Math.max(0, Math.floor((start - from) / width)), last = Math.min(SHADES - 1, Math.floor((end - from) / width));
     for (let b = first; b <= last; b++)
       row[b] += Math.max(0, Math.min(end, from + (b + 1) * width) - Math.max(start, from + b * width)) / width;
@@ -69,7 +70,7 @@ function shades(lane, from, to) {
   const text = rows.map(row => Array.from(row.forward, (f, b) => `forward ${(100 * f).toFixed(0)} %, backward and update ${(100 * row.backward[b]).toFixed(0)} %`));
   return [{type: "heatmap", x0: from + width / 2, dx: width, y0: 0, dy: 1, z, text, zmin: 0, zmax: 100, ygap: 6,
     colorscale: [[0, "#eef1f5"], [1, "#2f6fd6"]], colorbar: {title: {text: "computing %"}, thickness: 14},
-    hovertemplate: "stage %{y} at %{x:.5g} s<br>%{text}<extra></extra>"}];
+    hovertemplate: "row %{y} at %{x:.5g} s<br>%{text}<extra></extra>"}];
 }
 
 function showTimeline(place, lanes, names, config) {
@@ -78,11 +79,11 @@ function showTimeline(place, lanes, names, config) {
   const tasks = 2 * lane.stages * lane.microBatches * (lane.sends ? 2 : 1);
   const part = () => lane.stepSeconds * Math.min(1, 0.25 * MOST_TASKS / tasks);
   const layout = range => ({
-    height: 110 + Math.max(3, lane.stages) * (lane.stages > 8 ? 34 : 46), barmode: "overlay", bargap: 0, dragmode: "zoom",
+    height: 110 + Math.max(3, lane.lanes) * (lane.lanes > 8 ? 34 : 46), barmode: "overlay", bargap: 0, dragmode: "zoom",
     margin: {l: 190, r: 20, t: 32, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: "#1f2933"},
     plot_bgcolor: "#eef1f5", hovermode: "closest",
     xaxis: {title: {text: "time in the step (s)"}, range, zeroline: false, showgrid: false},
-    yaxis: {tickvals: names.map((_, n) => n), ticktext: names, range: [lane.stages - 0.4, -0.6], fixedrange: true, zeroline: false, showgrid: false},
+    yaxis: {tickvals: names.map((_, n) => n), ticktext: names, range: [lane.lanes - 0.4, -0.6], fixedrange: true, zeroline: false, showgrid: false},
   });
   const draw = async (from, to) => {
     let count = 0;

@@ -1,7 +1,8 @@
 """A timeline in the trace-event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-A process is a host, a thread is a stage's devices on it; a stage's transfers have a thread of their own, because they
-may go on while it computes. Bubbles are the gaps. The memory of each stage's devices is a counter of its first host.
+A process is a host, a thread is a stage's devices on it (those of several stages where they share them); transfers have
+a thread of their own, because they may go on while it computes. Bubbles are the gaps. The memory of each stage's
+devices is a counter of its first host.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 
 from alpa_dejavu.plans.stage_rows import layers_text
 from alpa_dejavu.problem import Plan
+from alpa_dejavu.report._lanes import lane_names
 from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["trace_events"]
@@ -35,16 +37,16 @@ def trace_events(timeline: Timeline, plan: Plan) -> dict[str, Any]:
     events = [_name("process", pid, None, host) for pid, host in enumerate(hosts)]
     taken = dict.fromkeys(hosts, 0)
     shared = _shared_events(timeline)
-    for number, stage in enumerate(plan.stages):
+    for number, (stage, name) in enumerate(zip(plan.on_submeshes, lane_names(timeline), strict=True)):
+        layers = ", ".join(layers_text(plan.stages[n]) for n in timeline.schedule.stages_on[number])
         for host in stage.hosts:
             first, taken[host] = taken[host], taken[host] + stage.submesh.devices_per_host
             devices = f"device {first}" if taken[host] == first + 1 else f"devices {first}-{taken[host] - 1}"
-            layers = f"layers {layers_text(stage)}"
             pid = hosts.index(host)
-            events.append(_name("thread", pid, 2 * number, f"stage {number} ({devices}, {layers})"))
-            events.append(_name("thread", pid, 2 * number + 1, f"stage {number} sends"))
+            events.append(_name("thread", pid, 2 * number, f"{name} ({devices}, layers {layers})"))
+            events.append(_name("thread", pid, 2 * number + 1, f"{name} sends"))
             events.extend({**event, "pid": pid} for event in shared[number])
-        events.extend(_memory(timeline, number, hosts.index(stage.hosts[0])))
+        events.extend(_memory(timeline, number, name, hosts.index(stage.hosts[0])))
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -63,20 +65,21 @@ def _name(what: str, pid: int, tid: int | None, name: str) -> dict[str, Any]:
 
 
 def _shared_events(timeline: Timeline) -> list[list[dict[str, Any]]]:
-    """Returns for each stage its events, without the host."""
-    made: list[list[dict[str, Any]]] = [[] for _ in timeline.stages]
+    """Returns for each submesh its stages' events, without the host."""
+    device_of = timeline.schedule.device_of
+    made: list[list[dict[str, Any]]] = [[] for _ in timeline.schedule.stages_on]
     for event in timeline.events:
         if event.kind == "bubble":
             continue
         args: dict[str, Any] = {} if event.micro_batch < 0 else {"micro_batch": event.micro_batch}
         if event.receiver is not None:
             args["to_stage"] = event.receiver
-        made[event.stage].append(
+        made[device_of[event.stage]].append(
             {
                 "ph": "X",
                 "name": event.kind,
                 "cat": event.kind,
-                "tid": 2 * event.stage + (event.kind == "send"),
+                "tid": 2 * device_of[event.stage] + (event.kind == "send"),
                 "ts": event.start_s * _US_PER_S,
                 "dur": (event.end_s - event.start_s) * _US_PER_S,
                 "args": args,
@@ -85,16 +88,16 @@ def _shared_events(timeline: Timeline) -> list[list[dict[str, Any]]]:
     return made
 
 
-def _memory(timeline: Timeline, stage: int, pid: int) -> list[dict[str, Any]]:
-    """A counter of bytes, where it changes; none if nothing is known of the stage's memory."""
-    times, held = timeline.memory_over_time(stage)
+def _memory(timeline: Timeline, submesh: int, name: str, pid: int) -> list[dict[str, Any]]:
+    """A counter of bytes, where it changes; none if nothing is known of the stages' memory."""
+    times, held = timeline.memory_over_time(submesh)
     changes = np.flatnonzero(np.diff(held, prepend=np.nan) != 0)
     if not held.any():
         return []
     return [
         {
             "ph": "C",
-            "name": f"stage {stage} memory of each device",
+            "name": f"{name} memory of each device",
             "pid": pid,
             "ts": time * _US_PER_S,
             "args": {"bytes": size},

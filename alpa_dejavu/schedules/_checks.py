@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
-from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Task
+from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KINDS, Task, TaskTable
 
 __all__ = ["check_complete"]
 
 _MOST_STAGES = 4096
 
 
-def check_complete(name: str, tasks: Sequence[Sequence[Task]]) -> None:
-    """Raises ValueError unless each stage is on one device and has each of its tasks once; names what is wrong."""
+def check_complete(name: str, tasks: Sequence[Sequence[Task]], table: TaskTable) -> None:
+    """Raises ValueError unless each stage is on one device and has each of its tasks once; names what is wrong. The
+    table has the same tasks.
+    """
     owner = f"schedule {name}"
     if not tasks or not all(tasks):
         empty = next((device for device, row in enumerate(tasks) if not row), None)
         said = "there are no devices" if empty is None else f"device {empty} has no tasks"
         raise ValueError(f"{owner}: {said}; give each device at least one stage")
     stages, size = _bounds(owner, tasks)
+    if _is_complete(table, stages, size):
+        return
     seen: set[Task] = set()
     place: dict[int, int] = {}
     for device, row in enumerate(tasks):
@@ -47,6 +53,22 @@ def _bounds(owner: str, tasks: Sequence[Sequence[Task]]) -> tuple[int, int]:
         if value > most:
             raise ValueError(f"{owner}: there are {value} {field}, but there may be at most {most}")
     return stages, size
+
+
+def _is_complete(table: TaskTable, stages: int, size: int) -> bool:
+    """Returns whether nothing is wrong; if something is, the slower checks say what."""
+    counts = np.zeros((len(KINDS), stages, size), dtype=np.int64)
+    np.add.at(counts, (table.kind, table.stage, table.micro_batch), 1)
+    forward, whole, by_input, by_weight = counts
+    device = np.zeros(stages, dtype=np.int64)
+    device[table.stage] = table.device
+    backward = whole + by_input
+    return bool(
+        (forward == 1).all()
+        and (by_input == by_weight).all()
+        and ((backward == 1).all() or not backward.any())
+        and (device[table.stage] == table.device).all()
+    )
 
 
 def _wrong(seen: set[Task], stages: int, size: int, trains: bool) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._task import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Task
 
-__all__ = ["dualpipe_v"]
+__all__ = ["check_dualpipe_v", "dualpipe_v"]
 
 
 def dualpipe_v(num_devices: int, num_micro_batches: int) -> Schedule:
@@ -20,11 +20,7 @@ def dualpipe_v(num_devices: int, num_micro_batches: int) -> Schedule:
     Raises:
         ValueError: there are fewer micro-batches than stages.
     """
-    if num_micro_batches < 2 * num_devices:
-        raise ValueError(
-            f"num_micro_batches is {num_micro_batches}, but must be at least {2 * num_devices} in dualpipe_v on "
-            f"{num_devices} devices; take more micro-batches, or zb_v"
-        )
+    check_dualpipe_v(num_devices, num_micro_batches)
     rows = (_row(device, num_devices, num_micro_batches) for device in range(num_devices))
     return Schedule("dualpipe_v", tuple(map(tuple, rows)))
 
@@ -80,3 +76,16 @@ def _row(device: int, num_devices: int, size: int) -> Iterator[Task]:
         yield backward(0, split=True)
     while weights:
         yield weights.pop(0)
+
+
+def check_dualpipe_v(num_devices: int, num_micro_batches: int) -> None:
+    """Checks that the schedule can have so many micro-batches on so many devices.
+
+    Raises:
+        ValueError: it can't; says how many it can have.
+    """
+    if num_micro_batches < 2 * num_devices:
+        raise ValueError(
+            f"num_micro_batches is {num_micro_batches}, but must be at least {2 * num_devices} in dualpipe_v on "
+            f"{num_devices} devices; take more micro-batches, or zb_v"
+        )

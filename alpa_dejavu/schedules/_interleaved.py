@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._task import BACKWARD, FORWARD, Task
 
-__all__ = ["interleaved"]
+__all__ = ["check_interleaved", "interleaved"]
 
 
 def interleaved(num_devices: int, num_micro_batches: int, chunks: int = 2) -> Schedule:
@@ -19,12 +19,7 @@ def interleaved(num_devices: int, num_micro_batches: int, chunks: int = 2) -> Sc
     References:
         Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021.
     """
-    if num_micro_batches % num_devices:
-        least = num_micro_batches - num_micro_batches % num_devices or num_devices
-        raise ValueError(
-            f"num_micro_batches is {num_micro_batches}, but must be a multiple of the {num_devices} devices in the "
-            f"interleaved schedule; take {least} or {least + num_devices}, or another schedule"
-        )
+    check_interleaved(num_devices, num_micro_batches)
     total = num_micro_batches * chunks
 
     def task(kind: str, device: int, number: int) -> Task:
@@ -42,4 +37,19 @@ def interleaved(num_devices: int, num_micro_batches: int, chunks: int = 2) -> Sc
             if number + ahead < total:
                 yield task(FORWARD, device, number + ahead)
 
-    return Schedule("interleaved", tuple(tuple(row(device)) for device in range(num_devices)))
+    name = "interleaved" if chunks == 2 else f"interleaved_{chunks}"
+    return Schedule(name, tuple(tuple(row(device)) for device in range(num_devices)))
+
+
+def check_interleaved(num_devices: int, num_micro_batches: int) -> None:
+    """Checks that the schedule can have so many micro-batches on so many devices.
+
+    Raises:
+        ValueError: it can't; says how many it can have.
+    """
+    if num_micro_batches % num_devices:
+        least = num_micro_batches - num_micro_batches % num_devices or num_devices
+        raise ValueError(
+            f"num_micro_batches is {num_micro_batches}, but must be a multiple of the {num_devices} devices in the "
+            f"interleaved schedule; take {least} or {least + num_devices}, or another schedule"
+        )

@@ -49,7 +49,7 @@ class Schedule:
         given: Sequence[Sequence[Task | str]] = self.tasks
         tasks = tuple(tuple(Task.of(task) for task in row) for row in given)
         object.__setattr__(self, "tasks", tasks)
-        check_complete(self.name, tasks)
+        check_complete(self.name, tasks, self.table)
         if (self.ticks < 0).any():
             said = stuck(self.table, self.ticks)
             raise ValueError(

@@ -66,7 +66,7 @@ class TaskTable(NamedTuple):
             for device, row in enumerate(rows)
             for task in row
         ]
-        return cls(*np.ascontiguousarray(np.array(found, dtype=np.int64).T))
+        return cls(*np.ascontiguousarray(np.array(found, dtype=np.int64).reshape(-1, 4).T))
 
     def task(self, n: int) -> Task:
         """Returns the task in a place of the table."""

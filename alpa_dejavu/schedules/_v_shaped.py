@@ -14,10 +14,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable
-from typing import final
+from typing import TypeAlias, final
 
 from alpa_dejavu.schedules._schedule import Schedule
-from alpa_dejavu.schedules._task import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KEPT, Task
+from alpa_dejavu.schedules._task import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, KEPT, KINDS, Task
 
 __all__ = ["v_half", "v_min", "zb_v"]
 
@@ -83,6 +83,11 @@ def _block(num_devices: int, ticks: tuple[int, ...]) -> list[list[int]]:
     return best[1]
 
 
+_Done: TypeAlias = dict[str, list[list[int]]]
+"""After which tick each kind of pass of each stage and micro-batch is done."""
+_NEVER = 2**62
+
+
 @final
 @dataclasses.dataclass
 class _Squeezed:
@@ -112,7 +117,7 @@ class _Squeezed:
             waiting.append([task for _, task in sorted(each)])
         made: list[list[Task]] = [[] for _ in waiting]
         weights: list[list[Task]] = [[] for _ in waiting]
-        done: dict[Task, int] = {}
+        done = {kind: [[_NEVER] * self.num_micro_batches for _ in range(last + 1)] for kind in KINDS}
         kept, tick, left = [0] * len(waiting), 0, 3 * 2 * self.num_devices * self.num_micro_batches
         while left:
             before = left
@@ -125,29 +130,32 @@ class _Squeezed:
                     weights[device].append(task._replace(kind=BACKWARD_WEIGHT))
                 kept[device] += KEPT[task.kind]
                 made[device].append(task)
-                done[task] = tick + 1
+                done[task.kind][task.stage][task.micro_batch] = tick + 1
                 left -= 1
             if left == before:
                 return None
             tick += 1
         return made, tick
 
-    def _next(self, queue: list[Task], weights: list[Task], kept: int, done: dict[Task, int], tick: int) -> Task | None:
+    def _next(self, queue: list[Task], weights: list[Task], kept: int, done: _Done, tick: int) -> Task | None:
         """Returns what a device does at a tick; None: it waits."""
         if queue and self._can(queue[0], kept, done, tick):
             return queue[0]
         if weights:
             return weights[0]
         if self.eager and queue and queue[0].kind == FORWARD:
-            # It has done no backward yet. A place stays free for the pass that it waits for.
-            return next((t for t in queue if t.kind == FORWARD and self._can(t, kept + 1, done, tick)), None)
+            # It has done no backward yet. A place stays free for the pass that it waits for. Of each of its two stages
+            # only the next forward may be ready.
+            for stage in {task.stage: None for task in queue[: 2 * self.num_devices + 2]}:
+                task = next((t for t in queue if t.stage == stage and t.kind == FORWARD), None)
+                if task is not None and self._can(task, kept + 1, done, tick):
+                    return task
         return None
 
-    def _can(self, task: Task, kept: int, done: dict[Task, int], tick: int) -> bool:
+    def _can(self, task: Task, kept: int, done: _Done, tick: int) -> bool:
         """Returns whether what a task needs is there, and its activations have room."""
-        if task.kind == FORWARD:
-            needs = [task._replace(stage=task.stage - 1)] if task.stage else []
-            return kept < self.limit and all(done.get(one, tick + 1) <= tick for one in needs)
-        behind = task._replace(stage=task.stage + 1)
-        needs = [behind] if task.stage < 2 * self.num_devices - 1 else [task._replace(kind=FORWARD)]
-        return all(done.get(one, tick + 1) <= tick for one in needs)
+        kind, stage, batch = task
+        if kind == FORWARD:
+            return kept < self.limit and (stage == 0 or done[FORWARD][stage - 1][batch] <= tick)
+        behind = done[FORWARD][stage] if stage == 2 * self.num_devices - 1 else done[BACKWARD_INPUT][stage + 1]
+        return behind[batch] <= tick

@@ -8,29 +8,31 @@ from collections.abc import Callable
 from typing import final
 
 from alpa_dejavu.problem.checks import count
+from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.schedules import _one_chunk as one
-from alpa_dejavu.schedules._dual_pipe import dualpipe_v
-from alpa_dejavu.schedules._interleaved import interleaved
+from alpa_dejavu.schedules._dual_pipe import check_dualpipe_v, dualpipe_v
+from alpa_dejavu.schedules._interleaved import check_interleaved, interleaved
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._v_shaped import v_half, v_min, zb_v
 
-__all__ = ["SCHEDULES", "ScheduleKind", "named_schedule"]
+__all__ = ["SCHEDULES", "ScheduleKind", "named_schedule", "schedule_kind"]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class ScheduleKind:
-    """A kind of schedule: how it is made, and how many chunks of the model a device has in it.
+    """A kind of schedule: how it is made, and who can run it.
 
     Attributes:
         make: the generator, from numbers of devices and micro-batches, and of chunks if any number is allowed.
-        chunks: the stages of each device; None: any number from 2 on.
         runtimes: the training frameworks that can run it, by name, as far as their repositories say.
+        check: a function that raises ValueError for numbers of devices and micro-batches that it can't have; None: it
+            may have any.
     """
 
     make: Callable[..., Schedule]
-    chunks: int | None = 1
     runtimes: tuple[str, ...] = ()
+    check: Callable[[int, int], None] | None = None
 
 
 SCHEDULES: dict[str, ScheduleKind] = {
@@ -40,47 +42,51 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "1f1b_overlap_friendly": ScheduleKind(one.overlap_friendly, runtimes=("alpa", "jaxpp")),
     "gpipe": ScheduleKind(one.gpipe, runtimes=("alpa", "galvatron", "torchtitan")),
     "inference": ScheduleKind(one.inference, runtimes=("alpa",)),
-    "interleaved": ScheduleKind(interleaved, chunks=None, runtimes=("megatron", "torchtitan", "jaxpp")),
+    "interleaved": ScheduleKind(
+        interleaved, runtimes=("megatron", "torchtitan", "jaxpp"), check=check_interleaved
+    ),
     "zb_h1": ScheduleKind(one.zb_h1, runtimes=("torchtitan", "jaxpp")),
-    "zb_v": ScheduleKind(zb_v, chunks=2, runtimes=("torchtitan",)),
-    "v_half": ScheduleKind(v_half, chunks=2, runtimes=("torchtitan",)),
-    "v_min": ScheduleKind(v_min, chunks=2, runtimes=("torchtitan",)),
-    "dualpipe_v": ScheduleKind(dualpipe_v, chunks=2, runtimes=("torchtitan", "jaxpp")),
+    "zb_v": ScheduleKind(zb_v, runtimes=("torchtitan",)),
+    "v_half": ScheduleKind(v_half, runtimes=("torchtitan",)),
+    "v_min": ScheduleKind(v_min, runtimes=("torchtitan",)),
+    "dualpipe_v": ScheduleKind(dualpipe_v, runtimes=("torchtitan", "jaxpp"), check=check_dualpipe_v),
     "pipedream": ScheduleKind(one.pipedream),
 }
 """All schedules that have a generator, those that Alpa runs first."""
 
 
+def schedule_kind(name: str) -> ScheduleKind:
+    """Returns the kind of the schedule of a name; "interleaved_3" and the like are of the kind "interleaved".
+
+    Raises:
+        ValueError: there is no schedule of that name.
+    """
+    schedule_form(name)
+    return SCHEDULES[name if name in SCHEDULES else "interleaved"]
+
+
 @functools.lru_cache(maxsize=128)
-def named_schedule(name: str, num_stages: int, num_micro_batches: int, chunks: int | None = None) -> Schedule:
+def named_schedule(name: str, num_stages: int, num_micro_batches: int) -> Schedule:
     """Returns the schedule of a name for a pipeline of S stages; the same question gets the same object.
 
     Args:
-        name: one of `SCHEDULES`.
+        name: one of `SCHEDULES`; "interleaved_3" and the like have more chunks than the two of "interleaved".
         num_stages: S, the devices times the chunks of each.
         num_micro_batches: B.
-        chunks: the stages of each device; None: as many as the schedule has, and 2 where it may have any number.
 
     Raises:
-        ValueError: there is no schedule of that name, it can't have these chunks or micro-batches, or the chunks don't
-            divide the stages.
+        ValueError: there is no schedule of that name, it can't have these micro-batches, or its chunks don't divide
+            the stages.
 
     >>> named_schedule("interleaved", 4, 2).device_of
     (0, 1, 0, 1)
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"schedule is {name!r}, but must be one of {', '.join(map(repr, SCHEDULES))}")
-    kind = SCHEDULES[name]
+    kind, chunks = schedule_kind(name), schedule_form(name).chunks
     count("schedule", "num_stages", num_stages)
     count("schedule", "num_micro_batches", num_micro_batches)
-    if kind.chunks is not None and chunks not in (None, kind.chunks):
-        raise ValueError(f"chunks is {chunks}, but must be {kind.chunks} in {name}; leave it out, or take interleaved")
-    if kind.chunks is None and chunks is not None and chunks < 2:
-        raise ValueError(f"chunks is {chunks}, but must be at least 2 in {name}; with one it is 1f1b")
-    each = kind.chunks or chunks or 2
-    if num_stages % each:
+    if num_stages % chunks:
         raise ValueError(
-            f"num_stages is {num_stages}, but must be a multiple of {each}, the chunks of each device in {name}"
+            f"num_stages is {num_stages}, but must be a multiple of {chunks}, the chunks of each device in {name}"
         )
-    devices = num_stages // each
-    return kind.make(devices, num_micro_batches, each) if kind.chunks is None else kind.make(devices, num_micro_batches)
+    devices = num_stages // chunks
+    return kind.make(devices, num_micro_batches, *([chunks] if kind.make is interleaved else []))

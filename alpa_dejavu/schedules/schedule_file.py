@@ -13,7 +13,7 @@ from alpa_dejavu._util.json_file import read_text, write_whole
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._task import Task
 
-__all__ = ["read_schedule", "write_schedule"]
+__all__ = ["read_schedule", "schedule_text", "write_schedule"]
 
 _REMEDY = "a schedule has a line for each device, with cells such as 0F0,0F1,0B0,0B1"
 
@@ -50,4 +50,9 @@ def write_schedule(path: str | pathlib.Path, schedule: Schedule) -> None:
     Raises:
         ValueError: the file can't be written; says why.
     """
-    write_whole(pathlib.Path(path), "".join(",".join(map(str, row)) + "\n" for row in schedule.tasks))
+    write_whole(pathlib.Path(path), schedule_text(schedule))
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Returns the text of a schedule's file, a line for each device."""
+    return "".join(",".join(map(str, row)) + "\n" for row in schedule.tasks)

@@ -226,6 +226,11 @@ class Timeline:
             total += _under_way(kept, edges) * chosen.activation_bytes
         return edges, total
 
+    @property
+    def peak_bytes(self) -> tuple[float, ...]:
+        """Returns the most memory in use at a time on each device of each of D submeshes, in bytes, shape (D,)."""
+        return tuple(float(self.memory_over_time(n)[1].max()) for n in range(self.schedule.num_devices))
+
     def _kept(self, stage: int) -> FloatArray:
         """Returns from when to when each micro-batch's activations are kept, shape (B, 2); (0, 2) in inference."""
         if not self.schedule.trains:

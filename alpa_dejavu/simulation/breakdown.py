@@ -6,23 +6,28 @@ from collections.abc import Mapping
 
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import Plan
+from alpa_dejavu.simulation.step import sending
 
 __all__ = ["PARTS", "breakdown", "why_slower"]
 
 PARTS = ("computing", "collectives", "transfers", "once a step", "idle")
-"""The things that a device does during a step; "idle" is the pipeline's bubble."""
+"""The things that a device does during a step; "idle" is the pipeline's bubble, and "transfers" are those that hold it
+up."""
 
 
 def breakdown(plan: Plan) -> Mapping[str, float]:
     """Returns how many seconds of a step the average device of a plan spends on each of five parts: "computing",
     "collectives", "transfers", "once a step" and "idle".
+
+    Where the schedule's transfers go on while devices compute, what isn't hidden of them is idle time.
     """
+    held_up = sending(plan.schedule) == "blocking"
     parts = dict.fromkeys(PARTS, 0.0)
     for stage in plan.stages:
         share = stage.submesh.num_devices / plan.num_devices
         parts["computing"] += share * stage.compute_s * plan.num_micro_batches
         parts["collectives"] += share * stage.collective_s * plan.num_micro_batches
-        parts["transfers"] += share * stage.boundary_s * plan.num_micro_batches
+        parts["transfers"] += held_up * share * stage.boundary_s * plan.num_micro_batches
         parts["once a step"] += share * stage.per_step_s
     parts["idle"] = plan.step_s - sum(parts.values())
     return parts

@@ -93,6 +93,7 @@ def _times(stages: Sequence[StagePlan], n: int) -> StageTimes:
         forward_collective_s=collective,
         backward_collective_s=min(max(stage.collective_s - collective, 0.0), stage.backward_s),
         synchronisation_s=min(stage.synchronisation_s, stage.per_step_s),
+        backward_weight_s=min(stage.backward_weight_s, stage.backward_s),
         devices=stage.submesh.num_devices,
     )
 
@@ -128,6 +129,7 @@ def scaled(
         forward_collective_s=forward,
         backward_collective_s=backward,
         synchronisation_s=synchronisation,
+        backward_weight_s=times.backward_weight_s * computing,
         forward_send_s=times.forward_send_s * sends[0],
         backward_send_s=times.backward_send_s * sends[1],
     )
@@ -137,9 +139,11 @@ def shortened(times: StageTimes, forward_s: float, backward_s: float, update_s: 
     """Returns a stage's times with so many seconds less of its forward, backward and update; negative numbers add
     seconds. The computing part of each can't go below 0.
     """
+    backward_s = max(times.backward_s - backward_s, times.backward_collective_s)
     return dataclasses.replace(
         times,
         forward_s=max(times.forward_s - forward_s, times.forward_collective_s),
-        backward_s=max(times.backward_s - backward_s, times.backward_collective_s),
+        backward_s=backward_s,
+        backward_weight_s=min(times.backward_weight_s, backward_s),
         per_step_s=max(times.per_step_s - update_s, times.synchronisation_s),
     )

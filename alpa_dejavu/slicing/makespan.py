@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Objective, SlicingProblem, StageChoice, checks
-from alpa_dejavu.problem.run import SCHEDULES
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import SENDS, StageTimes, step_seconds
 from alpa_dejavu.slicing._least_floor import LeastFloor, Occupied
 
@@ -57,7 +57,7 @@ class Makespan(Objective):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "forward_s", np.asarray(self.forward_s, dtype=np.float64))
-        checks.one_of("makespan", "schedule", self.schedule, SCHEDULES)
+        checks.one_of("makespan", "schedule", self.schedule, ALPA_SCHEDULES)
         checks.one_of("makespan", "sends", self.sends, SENDS)
         if not (self.forward_s >= 0).all():
             raise ValueError("makespan: forward_s has NaN or negative entries")

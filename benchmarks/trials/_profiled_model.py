@@ -22,8 +22,9 @@ class ProfiledLayer:
     """A layer whose passes were profiled under the names "{name} forward" and "{name} backward".
 
     `is_block` says whether it launches the operators of a transformer block, or those of a head. `sent_bytes` are those
-    of its activations, and `exchanged_bytes` what tensor-parallel devices all-reduce, of a micro-batch. With
-    `has_update` its update was profiled, too, as "{name} update"; else it is memory traffic.
+    of its activations, `kept_bytes` what it keeps for its backward pass besides, and `exchanged_bytes` what
+    tensor-parallel devices all-reduce, of a micro-batch. With `has_update` its update was profiled, too, as
+    "{name} update"; else it is memory traffic.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ProfiledLayer:
     sent_bytes: float
     exchanged_bytes: tuple[float, ...] = ()
     has_update: bool = False
+    kept_bytes: float = 0.0
 
 
 def profiled_model(layers: Sequence[ProfiledLayer], samples: int, tied: Sequence[tuple[int, int]] = ()) -> Model:
@@ -80,6 +82,8 @@ def _tensors(layers: Sequence[ProfiledLayer], tied: dict[int, int]) -> Iterator[
             yield Tensor(layer.parameter_bytes, "parameter", -1, users)
             yield Tensor(layer.parameter_bytes, "gradient", -1, users)
             yield Tensor(_STATES * layer.parameter_bytes, "optimizer", -1, users)
+        if layer.kept_bytes:
+            yield Tensor(layer.kept_bytes, "activation", n, (last - n,))
         if n + 1 < len(layers):
             yield Tensor(layer.sent_bytes, "activation", n, (n + 1,))
             yield Tensor(layer.sent_bytes, "activation", last - n - 1, (last - n,))

@@ -13,6 +13,7 @@ import pandas as pd
 
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LayerTimes, ProfiledLayers
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning.strategies import Task
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import Cluster, Device, Host, Link
@@ -29,6 +30,8 @@ _Stages = tuple[tuple[tuple[_Replica, ...], int], ...]
 """Of each stage its replicas, and the number of its layers."""
 _FLOP_PER_S = 1e13
 """Of any GPU here: all that computes is profiled, and the optimizer's update is memory traffic."""
+_DEGREES = (1, 2, 3, 4, 8)
+"""Of tensor parallelism."""
 _FORWARD = 1 / 3
 """The share of a layer's profiled seconds that is its forward pass, of which the model of layers knows the sum."""
 
@@ -143,13 +146,26 @@ def _placed(staged: _Stages, per_node: int) -> tuple[tuple[_Replica, ...], list[
 
 @functools.cache
 def _task(folder: Folder, model: str, samples: int, across: int, nodes: tuple[_Replica, ...]) -> Task:
-    known, whole = parts(folder), samples * across
-    last = _last(model)
+    return task_of(folder, model, nodes, samples * across, (samples,))
+
+
+def task_of(
+    folder: Folder,
+    model: str,
+    nodes: tuple[_Replica, ...],
+    whole: int,
+    samples: tuple[int, ...],
+    runtime: str | RuntimeProfile = ALPA,
+) -> Task:
+    """A model on nodes of GPUs, for micro-batches of `whole` samples; layers are learned for replicas' micro-batches of
+    these numbers of samples. Of the head's logits as many copies are kept as `PeakMemory` believes before it is fitted.
+    """
+    known, last = parts(folder), _last(model)
 
     def size(layer: int, name: str) -> float:
         return known.size(model, 1, layer, name)
 
-    sent = whole * SEQUENCE * known.hidden(model) * BYTES
+    sent, kept_logits = whole * SEQUENCE * known.hidden(model) * BYTES, 2 * size(last, "act_input_bytes")
     described = [
         ProfiledLayer(
             "block" if 0 < n < last else "head" if n else "embedding",
@@ -157,12 +173,13 @@ def _task(folder: Folder, model: str, samples: int, across: int, nodes: tuple[_R
             size(min(n, 2) if n < last else n, "params_bytes"),
             sent,
             has_update=True,
+            kept_bytes=whole * (size(min(n, 2) if n < last else n, "act_mem_bytes") + kept_logits * (n == last)),
         )
         for n in range(last + 1)
     ]
-    cluster = _cluster(nodes)
     latency = _latency(folder, model, samples, tuple(dict.fromkeys(gpu for gpu, _ in nodes)))
-    return Task(profiled_model(described, whole), whole, cluster, whole, CostModels(latency, FittedLinks(known)))
+    models = CostModels.named(latency, FittedLinks(known), runtime)
+    return Task(profiled_model(described, whole), whole, _cluster(nodes), whole, models)
 
 
 @functools.cache
@@ -176,25 +193,24 @@ def _cluster(nodes: tuple[_Replica, ...]) -> Cluster:
 
 
 @functools.cache
-def _latency(folder: Folder, model: str, samples: int, gpus: tuple[str, ...]) -> ProfiledLayers:
+def _latency(folder: Folder, model: str, samples: tuple[int, ...], gpus: tuple[str, ...]) -> ProfiledLayers:
     """Learned from the profiles of the GPU and of the model; collectives of tensor parallelism are in them."""
     known = parts(folder)
     times: dict[str, dict[str, LayerTimes]] = {}
+    counts = np.array(samples, dtype=np.float64)
     for gpu in gpus:
-        seconds = {tp: known.device_s(model, gpu, tp, samples) for tp in (1, 2, 4, 8)}
-        passes = {name: {tp: both[n] for tp, both in seconds.items()} for n, name in enumerate(("block", "head"))}
-        passes["embedding"] = dict.fromkeys(seconds, 0.0)
+        both = {tp: np.array([known.device_s(model, gpu, tp, each) for each in samples]).T for tp in _DEGREES}
+        passes = {name: {tp: one[n] for tp, one in both.items()} for n, name in enumerate(("block", "head"))}
+        passes["embedding"] = {tp: np.zeros(len(samples)) for tp in both}
         updates = {"embedding": 0, "block": 2, "head": _last(model)}
         times[gpu] = {
-            f"{name} {phase}": LayerTimes(
-                {tp: (np.array([float(samples)]), np.array([share * one])) for tp, one in by_degree.items()}
-            )
+            f"{name} {phase}": LayerTimes({tp: (counts, share * one) for tp, one in by_degree.items()})
             for name, by_degree in passes.items()
             for phase, share in (("forward", _FORWARD), ("backward", 1 - _FORWARD))
         }
         times[gpu] |= {
             f"{name} update": LayerTimes(
-                {tp: (np.ones(1), np.array([known.update_s(model, gpu, tp, layer)])) for tp in seconds}
+                {tp: (np.ones(1), np.array([known.update_s(model, gpu, tp, layer)])) for tp in both}
             )
             for name, layer in updates.items()
         }

@@ -38,9 +38,13 @@ class FittedLinks(CommunicationModel):
             raise ValueError(f"there are no fits of {collective!r}; give one of send, {', '.join(_PASSES)}")
         if group.size < 2 or not moved.any():
             return np.zeros_like(sizes)
+        hosts, alike = group.cluster.hosts, dict[tuple[object, ...], tuple[int, int]]()
+        for a, b in pairs:
+            ends = (hosts[a].device, hosts[a].num_devices), (hosts[b].device, hosts[b].num_devices)
+            alike.setdefault((a == b, *ends), (a, b))
         slowest = np.zeros_like(sizes)
         for place, one in np.ndenumerate(sizes):
-            slowest[place] = max(1 / self._rate(group, pair, float(one)) for pair in pairs)
+            slowest[place] = max(1 / self._rate(group, pair, float(one)) for pair in alike.values())
         return np.asarray(moved * slowest)
 
     def _rate(self, group: Group, pair: tuple[int, int], num_bytes: float) -> float:

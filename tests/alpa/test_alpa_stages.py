@@ -16,6 +16,7 @@ import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
 from alpa_dejavu.alpa._profile import _kind_differences
 from alpa_dejavu.alpa._training import _named_nodes
+from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.calibration.history import PastRun, Store
 from alpa_dejavu.clusters import named_cluster
@@ -25,7 +26,7 @@ from alpa_dejavu.planning import GivenStage
 from alpa_dejavu.planning.fits import stage_differences
 from alpa_dejavu.planning.plan_estimate import cluster_of_plan
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link, MeshConfig, Submesh
+from alpa_dejavu.problem import Link, MeshConfig, ReductionServer, Submesh
 from alpa_dejavu.testing import example_cluster
 from planned_alpa import PlannedError, stopped_after_planning
 from plans import example_plan, hardware
@@ -533,6 +534,14 @@ def test_a_plan_that_is_estimated_only_is_not_run(tmp_path):
     plan = dataclasses.replace(read_plan(saved(tmp_path)), strategy="hetpipe (ed)", runs_on_alpa=False)
     with pytest.raises(ValueError, match=r"it is estimated only, since Alpa's runtime can't run what hetpipe \(ed\)"):
         planned_fails(DejavuStageOption(plan=plan))
+    with pytest.raises(ValueError, match=r"it is estimated only, since Alpa's runtime has no reduction servers"):
+        planned_fails(DejavuStageOption(plan=dataclasses.replace(plan, strategy="")))
+
+
+def test_inside_alpa_there_are_no_reduction_servers():
+    bare = example_cluster(2, 2)
+    beside = dataclasses.replace(bare, reduction_servers=(ReductionServer("s", 1e9),))
+    assert cluster_of(virtual_mesh(2, 2), beside) == bare
 
 
 def test_stages_may_take_parts_of_the_same_hosts(tmp_path):

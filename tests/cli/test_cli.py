@@ -17,13 +17,15 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.placement import place
 from alpa_dejavu.costs.communication import AlphaBeta, Free, Links, communication_model
-from alpa_dejavu.costs.runtime import ALPA
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning import plan_estimate as plan_estimate_module
-from alpa_dejavu.planning.result import RunnerUp
+from alpa_dejavu.planning.result import RunnerUp, UnlikePipelinesError
+from alpa_dejavu.planning.strategies import StrategyPlan
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.plans.stage_rows import PLANNED
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
+from alpa_dejavu.schedules import read_schedule
 from alpa_dejavu.slicing import SLICERS
 from alpa_dejavu.testing import example_cluster
 from models import chain
@@ -252,11 +254,29 @@ def test_too_little_memory_is_said_in_a_line(run, monkeypatch):
     assert result.stderr.startswith("Error: there isn't enough memory for this; end other programs, or ask for a")
 
 
+def test_a_schedule_is_asked_for_by_its_name(run, tmp_path):
+    assert run(*ASKED, "--schedule", "auto").exit_code == 0
+    assert run.asked[-1] == "auto"
+    assert run(*ASKED, "--schedule", "interleaved_3").exit_code == 0
+    refused = run(*ASKED, "--schedule", "zbv")
+    assert refused.exit_code == 2
+    assert "'zbv' is no schedule; did you mean 'zb_v'?; there are auto, 1f1b," in " ".join(refused.stderr.split())
+
+
+def test_an_improved_order_of_passes_is_written_beside_the_plan(run, tmp_path):
+    result = run(*ASKED, "--order", tmp_path / "order.csv")
+    assert result.exit_code == 0, result.stderr
+    assert "order of passes" in result.stdout
+    assert "runs on                 alpa, megatron, deepspeed, galvatron, torchtitan, jaxpp" in result.stdout
+    order = read_schedule(tmp_path / "order.csv")
+    assert (order.num_devices, order.num_micro_batches) == (2, 4)
+
+
 def test_a_plan_is_priced_for_the_runtime_that_is_asked_for(run):
     assert run(*ASKED, "--runtime", "megatron").exit_code == 0
     assert run.named["runtime"] == "megatron"
     assert run(*ASKED).exit_code == 0
-    assert run.named["runtime"] == ALPA
+    assert run.named["runtime"] is None
     refused = run(*ASKED, "--runtime", "jaxpp")
     assert refused.exit_code == 2
     assert "'alpa', 'megatron', 'deepspeed'" in refused.stderr
@@ -399,3 +419,45 @@ def test_the_version_is_told(run):
     except importlib.metadata.PackageNotFoundError:
         version = "from a checkout"
     assert version in run("--version").stdout
+
+
+@pytest.fixture
+def unlike(monkeypatch):
+    """A strategy's plan of two unlike pipelines on hosts of one device each."""
+    cluster = example_cluster(3, 1)
+    config = MeshConfig((1, 1), 1, 1)
+    wide = dataclasses.replace(config, remat="layer")
+    pipelines = (
+        Pipeline((PlacedStage(0, 2, (0,), config), PlacedStage(3, 3, (1,), wide)), 2, 5),
+        Pipeline((PlacedStage(0, 3, (2,), config),), 2, 3),
+    )
+    made = StrategyPlan("pipelines", pipelines, 16, 0.5, None, True, False, 7, 0.1, ("said of it",), (0.3, 0.25))
+
+    def plan_model(*args, **named):
+        raise UnlikePipelinesError(made, cluster)
+
+    monkeypatch.setattr(planning, "plan_model", plan_model)
+    return made
+
+
+def test_unlike_pipelines_are_listed(unlike):
+    result = CliRunner().invoke(main, [*ASKED, "--strategy", "pipelines"])
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0] == "2 pipelines of 4 layers on example (3 devices), batch 16: chosen by pipelines"
+    assert "0 5 of 2 300 ms host-0 host-1 0-2 (1, 1), 3-3 (1, 1) remat" in lines
+    assert "1 3 of 2 250 ms host-2 0-3 (1, 1)" in lines
+    assert "iteration time 500 ms" in lines
+    assert "throughput 32 samples/s" in lines
+    assert lines[-1] == "said of it"
+
+
+@pytest.mark.parametrize("option", ["--json", "--python", "--html", "--trace"])
+def test_no_file_is_written_of_unlike_pipelines(unlike, tmp_path, option):
+    path = tmp_path / "out"
+    result = CliRunner().invoke(main, [*ASKED, "--strategy", "pipelines", option, str(path)])
+    assert result.exit_code == 1
+    assert "whose 2 pipelines are unlike here" in result.stderr
+    assert "take 'dejavu'" in result.stderr
+    assert "2 pipelines of 4 layers" in result.stdout
+    assert not path.exists()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.clusters import known_machines, named_cluster, read_cluster, write_cluster
-from alpa_dejavu.problem import Cluster, Device, Host, Link, SmallProducts, StridedReads, host_kinds
+from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer, SmallProducts, StridedReads, host_kinds
 from alpa_dejavu.testing import example_cluster
 
 
@@ -47,6 +47,7 @@ RIGHT = {
         rule("d", "p3.8xlarge", 0.1, both_ways=True, shares="uplink"),
     ],
     "media": {"uplink": figure(200, "MB/s")},
+    "reduction_servers": [{"name": "s", "bytes_per_s": figure(10, "Gbit/s")}],
 }  # fmt: skip
 
 
@@ -75,6 +76,7 @@ def test_rules_expand_to_all_pairs_and_the_last_counts(tmp_path):
     assert cluster.links[0][0] == named_cluster("p3.8xlarge").links[0][0]
     assert cluster.links[3][3].bytes_per_s == 1e10
     assert cluster.media == {"uplink": 2e8}
+    assert cluster.reduction_servers == (ReductionServer("s", 1.25e9),)
     assert cluster.hosts[3].device.memory_bytes == 24 * 2**30
     assert cluster.cores is None
 
@@ -131,6 +133,10 @@ def set_to(*where, value):
         (lambda d: d["hosts"][3].pop("within"), None, "the host 'd' has neither a machine nor within of its own"),
         (set_to("hosts", 3, "device", "memory_bytes_per_s", "value", value=-1), None, "the host 'd': device card"),
         (set_to("hosts", 2, "memory_margin", "value", value=120), None, "host c: memory_margin is 1.2, but must be at"),
+        (set_to("reduction_servers", 0, "name", value="b"), None, "the host 'b' is there twice; give each its"),
+        (set_to("reduction_servers", 0, "bytes_per_s", "value", value=0), None, "server s: bytes_per_s is 0.0, but"),
+        (set_to("reduction_servers", 0, "devices", value=7), '"devices": 7', "reduction_servers[0].devices is an"),
+        (set_to("reduction_servers", value=2), '"reduction_servers": 2', "must be a list of hosts without accel"),
         (set_to("version", value=2), '"version"', "version is 2, but must be 1"),
         (set_to("hosts", value=[]), '"hosts"', "hosts is [], but must be a list of hosts"),
     ],
@@ -202,7 +208,8 @@ def test_any_cluster_goes_through_a_file_unchanged(tmp_path_factory, data):
     links = tuple(tuple(data.draw(LINKS) for _ in range(count)) for _ in range(count))
     used = sorted({name for row in links for link in row for name in link.shares})
     media = {name: data.draw(RATES) for name in used if data.draw(st.booleans())}
-    cluster = Cluster("c", hosts, links, data.draw(st.none() | st.integers(1, 64)), media)
+    servers = tuple(ReductionServer(f"s{n}", data.draw(RATES)) for n in range(data.draw(st.integers(0, 2))))
+    cluster = Cluster("c", hosts, links, data.draw(st.none() | st.integers(1, 64)), media, servers)
     path = tmp_path_factory.mktemp("clusters") / "c.json"
     write_cluster(cluster, path)
     assert read_cluster(path) == cluster

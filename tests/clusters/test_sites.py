@@ -14,7 +14,7 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning._candidate import sliced
+from alpa_dejavu.planning._packed import packed
 from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, StageChoice, Submesh, host_kinds
 from alpa_dejavu.slicing import Exhaustive
 from alpa_dejavu.testing import example_cluster
@@ -247,7 +247,7 @@ def test_parts_that_do_not_pack_are_left_out():
     problem = dataclasses.replace(problem, costs_s=costs)
     with pytest.raises(NoPlanError, match="don't fit the hosts"):
         place_stages(Exhaustive().slice(problem).stages, space, where)
-    found = sliced(problem, space, where, Exhaustive())
+    found = packed(problem, space, where, Exhaustive())
     assert found.found
     assert {stage.submesh for stage in found.stages} <= {1, 2}
     assert found.lower_bound_s < found.cost_s

@@ -16,7 +16,7 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning._candidate import sliced
+from alpa_dejavu.planning._packed import packed
 from alpa_dejavu.planning.strategies import Task
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
@@ -105,7 +105,7 @@ def test_what_doesnt_pack_is_searched_for_again():
     best = slicer("dynamic").slice(mixed)
     with pytest.raises(NoPlanError):
         place_stages(best.stages, space, cluster)
-    found = sliced(mixed, space, cluster, slicer("dynamic"))
+    found = packed(mixed, space, cluster, slicer("dynamic"))
     assert [stage.submesh for stage in found.stages] == [names[2, 1]] * 2
     assert found.lower_bound_s == best.lower_bound_s < found.cost_s
 

@@ -59,7 +59,7 @@ def test_its_seconds_are_a_part_of_the_backward_pass():
         devices = costs.places.on_submesh(submesh)
         for config in filter(None, row):
             backward = costs.seconds(devices, config)[COST_KINDS.index("compute_backward_s")]
-            part = costs.by_weight_s(devices, config)
+            part = costs.by_weight_shares(devices, config) * backward
             upper = np.triu_indices(3)
             assert (part[upper] > 0).all()
             assert (part[upper] < backward[upper]).all()

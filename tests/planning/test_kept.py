@@ -12,7 +12,7 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_kept, write_with_kept
 from alpa_dejavu.planning.kept.packed import packed_json
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Run
+from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain
 from plans import example_plan
@@ -202,3 +202,11 @@ def test_a_crash_leaves_an_old_pair_of_before_there_were_digests(tmp_path, at):
     kept_path(path).unlink()
     crashed(path, *pair(2e9, batch=64), at)
     assert (read_plan(path).batch, flop_of(read_kept(path))) == ((32, 1e9) if at < 3 else (64, 2e9))
+
+
+def test_reduction_servers_are_kept_with_their_cluster(tmp_path):
+    plan, kept = pair()
+    servers = (ReductionServer("s", 1e9), ReductionServer("t", 2e9))
+    kept = dataclasses.replace(kept, cluster=dataclasses.replace(kept.cluster, reduction_servers=servers))
+    write_with_kept(plan, kept, tmp_path / "plan.json")
+    assert read_kept(tmp_path / "plan.json").cluster == kept.cluster

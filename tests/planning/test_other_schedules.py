@@ -32,7 +32,7 @@ def pipeline(model, size, hosts=4, memory_bytes=2.0**30):
 
 
 def by_name(found):
-    return {(one.name, one.chunks): one for one in found}
+    return {one.name: one for one in found}
 
 
 def test_layers_alike_take_the_published_bubbles():
@@ -43,29 +43,30 @@ def test_layers_alike_take_the_published_bubbles():
     pass_s = each.forward_s
     work = 8 * 3 * pass_s
     once = each.per_step_s
-    assert found["1f1b", 1].step_s == pytest.approx(made.plan.step_s)
+    assert found["1f1b"].step_s == pytest.approx(made.plan.step_s)
     bubbles = {
-        ("1f1b", 1): 9.0, ("gpipe", 1): 9.0, ("zb_h1", 1): 3.0, ("interleaved", 2): 4.5,
-        ("zb_v", 2): 1.5,  # none between a device's first and last pass; the last device begins so much later
+        "1f1b": 9.0, "gpipe": 9.0, "zb_h1": 3.0, "interleaved": 4.5,
+        "zb_v": 1.5,  # none between a device's first and last pass; the last device begins so much later
     }  # fmt: skip
     for key, bubble in bubbles.items():
         assert found[key].step_s == pytest.approx(work + bubble * pass_s + once, rel=0.01), key
         assert found[key].fits
-    assert found["interleaved", 3].why == "8 layers are too few for 12 stages"
-    assert {one.name for one in found.values()} == set(SCHEDULES) - {"inference", "pipedream"}
-    assert found["zb_v", 2].device_of == (0, 1, 2, 3, 3, 2, 1, 0)
-    assert found["zb_v", 2].layers == tuple((n, n) for n in range(8))
+    assert found["interleaved_3"].why == "8 layers are too few for 12 stages"
+    named = {*SCHEDULES, "interleaved_3", "interleaved_4"}
+    assert {one.name for one in found.values()} == named - {"inference", "pipedream"}
+    assert found["zb_v"].submesh_of == (0, 1, 2, 3, 3, 2, 1, 0)
+    assert found["zb_v"].layers == tuple((n, n) for n in range(8))
 
 
 def test_the_fastest_that_fits_comes_first_and_what_does_not_fit_is_said():
     model = splitting(8, activation_bytes=2.0**20, exchanged=())
     roomy, tight = (other_schedules(pipeline(model, 8, memory_bytes=size)) for size in (2.0**30, 12.5 * 2.0**20))
     assert [one.step_s for one in roomy[:5]] == sorted(one.step_s for one in roomy[:5])
-    gpipe, v_min = by_name(tight)["gpipe", 1], by_name(tight)["v_min", 2]
+    gpipe, v_min = by_name(tight)["gpipe"], by_name(tight)["v_min"]
     assert not gpipe.fits
     assert gpipe.why == "it takes more memory than the devices have"
-    assert gpipe.memory_bytes > by_name(tight)["1f1b", 1].memory_bytes
-    assert v_min.memory_bytes < by_name(tight)["zb_v", 2].memory_bytes
+    assert gpipe.memory_bytes > by_name(tight)["1f1b"].memory_bytes
+    assert v_min.memory_bytes < by_name(tight)["zb_v"].memory_bytes
 
 
 def test_uneven_layers_are_cut_anew_for_chunks():
@@ -73,7 +74,7 @@ def test_uneven_layers_are_cut_anew_for_chunks():
     longer = Operators.of([Operator("dot", "dot_general", (), (), "float32", 4e9)])
     slow = dataclasses.replace(model.layers[0], forward=longer)
     made = pipeline(dataclasses.replace(model, layers=(slow, *model.layers[1:])), 8, hosts=2)
-    found = by_name(other_schedules(made))["zb_v", 2]
+    found = by_name(other_schedules(made))["zb_v"]
     assert sum(last - first + 1 for first, last in found.layers) == 8
     # No cut that is tried by hand is better.
     for other in ((1, 2, 2, 3), (1, 3, 2, 2), (2, 2, 2, 2), (1, 2, 3, 2)):

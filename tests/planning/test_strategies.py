@@ -26,6 +26,7 @@ from alpa_dejavu.planning.strategies import (
 from alpa_dejavu.planning.strategies._amp_costs import AmpCosts, Degrees
 from alpa_dejavu.planning.strategies._divide import host_orders, orders_of
 from alpa_dejavu.planning.strategies._virtual_workers import virtual_workers
+from alpa_dejavu.planning.strategies._waves import steady_s
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, equal_layers
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -245,7 +246,7 @@ def test_virtual_workers_share_the_links_that_they_send_over():
     task = task_of(model, cluster)
     stages = (PlacedStage(0, 1, (0,), config_of(1, 1)), PlacedStage(2, 3, (1,), config_of(1, 1)))
     one = Pipeline(stages, 2, 4)
-    alone, both = task.steady_s([one], 0), task.steady_s([one, one], 0)
+    alone, both = steady_s(task, [one], 0), steady_s(task, [one, one], 0)
     assert both == pytest.approx(2 * alone, rel=1e-3)
 
 
@@ -356,7 +357,7 @@ def test_a_pipeline_must_make_sense():
 
 def test_strategies_have_names():
     assert strategy("hetpipe") == HetPipe("ed")
-    with pytest.raises(ValueError, match="'alpa', 'amp', 'dejavu', 'hetpipe', 'megatron'"):
+    with pytest.raises(ValueError, match="'alpa', 'amp', 'dejavu', 'hetpipe', 'megatron', 'pipelines'"):
         strategy("gshard")
     for bad in (lambda: Amp("draft"), lambda: HetPipe("xx"), lambda: Megatron("none"), lambda: Amp(trials=0)):
         with pytest.raises(ValueError, match="must be"):

@@ -11,7 +11,7 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.planning import plan, plan_model
 from alpa_dejavu.planning._annotations import Annotation
-from alpa_dejavu.planning.result import STRATEGIES
+from alpa_dejavu.planning.result import STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.strategies import (
     AlpaDefault,
     Amp,
@@ -76,7 +76,7 @@ def test_alike_virtual_workers_are_one_pipeline_that_is_estimated_only(tmp_path)
 
 def test_virtual_workers_that_are_cut_in_unlike_ways_are_no_plan():
     uneven = unlike.cluster([unlike.host("a", devices=2), unlike.host("b", devices=4)])
-    with pytest.raises(ValueError, match="2 virtual workers are cut in unlike ways"):
+    with pytest.raises(UnlikePipelinesError, match="whose 2 pipelines are unlike"):
         as_planned(made_by(HetPipe("np"), uneven), MODEL, uneven)
 
 

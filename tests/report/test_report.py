@@ -85,16 +85,27 @@ def test_a_large_plan_stays_below_six_megabytes():
     assert len(html_report(large)) < 6e6
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe", "inference"])
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe", "inference", "interleaved", "zb_v"])
 def test_every_schedule_has_a_report(schedule):
-    planned = small_planned(schedule=schedule)
-    lane = constant(html_report(planned), "LANES")["predicted"]
-    forward = floats(lane["forward"], 3, 8, 2)
+    planned = small_planned(schedule=schedule, micro_batches=9)
+    page = html_report(planned)
+    lane, stages = constant(page, "LANES")["predicted"], len(planned.plan.stages)
+    forward = floats(lane["forward"], stages, 9, 2)
     np.testing.assert_allclose(forward, planned.timeline.forward_s, rtol=1e-6)
-    backward = floats(lane["backward"], 3, 8, 2)
+    backward = floats(lane["backward"], stages, 9, 2)
     np.testing.assert_allclose(backward, planned.timeline.backward_s, rtol=1e-6)
     assert np.isnan(backward).all() == (schedule == "inference")
-    assert lane["blocking"] == (schedule != "1f1b_overlap_friendly")
+    assert lane["blocking"] == (schedule in ("1f1b", "gpipe", "inference"))
+    assert ("weight" in lane) == (schedule == "zb_v")
+    assert len(constant(page, "LANE_NAMES")) == lane["lanes"] == 3
+    assert lane["laneOf"] == list(planned.plan.submesh_of)
+
+
+def test_stages_on_one_submesh_share_a_lane():
+    page = html_report(small_planned(schedule="zb_v"))
+    assert [name.partition("<br>")[0] for name in constant(page, "LANE_NAMES")] == [
+        "<b>stages 0, 5</b>", "<b>stages 1, 4</b>", "<b>stages 2, 3</b>",
+    ]  # fmt: skip
 
 
 def test_the_tables_tell_the_plan(planned, page):
@@ -203,7 +214,7 @@ def test_what_users_named_is_escaped():
     page = html_report(dataclasses.replace(made, plan=dataclasses.replace(made.plan, stages=stages)))
     assert evil not in page
     assert sum(tag == "script" for tag, _ in Page(page).tags) == 2
-    assert "&lt;script&gt;" in constant(page, "STAGE_NAMES")[0]
+    assert "&lt;script&gt;" in constant(page, "LANE_NAMES")[0]
 
 
 def test_measured_times_stand_beside_predicted_ones(planned):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_dejavu.problem.run import Run, schedule_form
 from alpa_dejavu.schedules import SCHEDULES, Schedule, Task, named_schedule, read_schedule, write_schedule
 from alpa_dejavu.simulation import StageTimes, simulate
 from alpa_dejavu.testing import check_schedule
@@ -16,8 +17,9 @@ few = settings(max_examples=60, deadline=None)
 
 
 def on_devices(name, devices, size, chunks=None):
-    each = SCHEDULES[name].chunks or chunks or 2
-    return named_schedule(name, devices * each, size, each)
+    name = f"interleaved_{chunks}" if name == "interleaved" and chunks else name
+    each = schedule_form(name).chunks
+    return named_schedule(name, devices * each, size)
 
 
 def uniform(schedule, forward=1.0, by_input=1.0, by_weight=1.0):
@@ -229,10 +231,8 @@ def test_numbers_that_a_schedule_can_not_have_are_named():
         on_devices("interleaved", 4, 6)
     with pytest.raises(ValueError, match="num_stages is 5, but must be a multiple of 2, the chunks of each device"):
         named_schedule("zb_v", 5, 8)
-    with pytest.raises(ValueError, match="chunks is 3, but must be 2 in zb_v"):
-        named_schedule("zb_v", 6, 8, 3)
-    with pytest.raises(ValueError, match="chunks is 1, but must be at least 2 in interleaved"):
-        named_schedule("interleaved", 4, 8, 1)
+    with pytest.raises(ValueError, match="schedule is 'interleaved_1', but must be one of"):
+        named_schedule("interleaved_1", 4, 8)
     with pytest.raises(ValueError, match="must be at least 8 in dualpipe_v on 4 devices"):
         on_devices("dualpipe_v", 4, 7)
     with pytest.raises(ValueError, match="has 2 stages and 4 micro-batches, but 3 and 4 are given"):
@@ -249,3 +249,19 @@ def test_the_conformance_suite_finds_what_is_wrong():
         check_schedule(lambda size: named_schedule("gpipe", 2, size).tasks, [5])
     with pytest.raises(ValueError, match="waits for"):
         check_schedule(lambda size: Schedule("own", (("0B0", "0F0"),)), [1])
+
+
+NAMES = [*SCHEDULES, "interleaved_3", "interleaved_4"]
+
+
+@given(name=st.sampled_from(NAMES), devices=st.integers(2, 8), each=st.integers(2, 4))
+def test_a_form_says_what_its_schedule_has(name, devices, each):
+    """The layout that plans go by is the generator's; so is what the first submesh keeps, at most a chunk off."""
+    form = schedule_form(name)
+    made = named_schedule(name, devices * form.chunks, each * devices)
+    assert made.device_of == form.submesh_of(devices * form.chunks)
+    assert made.chunks == form.chunks
+    assert made.splits == form.splits
+    if made.trains:
+        kept = Run(each * devices, name).in_flight(devices - 1)
+        assert kept - 1 <= made.peak_chunks[0] / form.chunks <= kept + 1

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from alpa_dejavu.problem import Cluster, Device, Host, Link
+from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer
 
 Data = dict[str, Any]
 
@@ -21,6 +21,7 @@ def cluster_data(cluster: Cluster) -> Data:
         "name": cluster.name,
         "cores": cluster.cores,
         "media": dict(cluster.media),
+        "reduction_servers": [_fields(server) for server in cluster.reduction_servers],
         "hosts": hosts,
         "machine": cluster.machine,
         "machine_file": cluster.machine_file,
@@ -40,6 +41,7 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
         links=tuple(tuple(links[n] for n in row) for row in data["matrix"]),
         cores=data["cores"],
         media=data["media"],
+        reduction_servers=tuple(ReductionServer(**each) for each in data.get("reduction_servers", ())),
         machine=data.get("machine", ""),
         machine_file=data.get("machine_file", ""),
     )

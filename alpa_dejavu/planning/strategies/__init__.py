@@ -1,4 +1,4 @@
-"""Others' strategies as planners, to compare with: all answer one question, and are priced by one truth.
+"""Strategies as planners, others' to compare with and our own: all answer one question, and are priced by one truth.
 
     from alpa_dejavu.planning.strategies import strategy
     strategy("amp").plan(model, cluster, batch=32).step_s
@@ -16,22 +16,25 @@ from alpa_dejavu.planning.strategies._base import Strategy, StrategyPlan
 from alpa_dejavu.planning.strategies._by_strategy import ByStrategy, as_planned
 from alpa_dejavu.planning.strategies._hetpipe import HetPipe
 from alpa_dejavu.planning.strategies._megatron import Megatron
+from alpa_dejavu.planning.strategies._pipelines import DataParallelPipelines
 from alpa_dejavu.planning.strategies._searched import AlpaDefault, Dejavu
 from alpa_dejavu.planning.strategies._task import Task
 
 __all__ = [
-    "AlpaDefault", "Amp", "ByStrategy", "Dejavu", "HetPipe", "Megatron", "Strategy",
+    "AlpaDefault", "Amp", "ByStrategy", "DataParallelPipelines", "Dejavu", "HetPipe", "Megatron", "Strategy",
     "StrategyPlan", "Task", "as_planned", "strategy",
 ]  # fmt: skip
 
 
 def strategy(choice: str | Strategy) -> Strategy:
-    """Returns the strategy of a name ("alpa", "amp", "dejavu", "hetpipe", "megatron"), or the given strategy itself.
+    """Returns the strategy of a name ("alpa", "amp", "dejavu", "hetpipe", "megatron", "pipelines"), or the given
+    strategy itself.
 
     >>> strategy("amp")
     Amp(variant='paper', trials=1, orders=24)
     """
     known: dict[str, type[Strategy]] = {
         "alpa": AlpaDefault, "amp": Amp, "dejavu": Dejavu, "hetpipe": HetPipe, "megatron": Megatron,
+        "pipelines": DataParallelPipelines,
     }  # fmt: skip
     return resolve("strategy", choice, known, Strategy)  # type: ignore[type-abstract]

@@ -13,6 +13,7 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.planning.strategies._waves import steady_s
 from alpa_dejavu.planning.strategies.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
 
@@ -26,18 +27,18 @@ class Choice:
     that is the same for all of them.
 
     Attributes:
-        pipelines: one pipeline, or several data-parallel ones (HetPipe's virtual workers).
+        pipelines: one pipeline, or several data-parallel ones, such as HetPipe's virtual workers.
         own_s: the seconds of a step by the planner's own cost model; None: it has none.
         tried: how many plans the planner compared.
         staleness: where there are several pipelines, how many waves (as many micro-batches as a pipeline has stages)
-            one may be ahead of another.
+            one may be ahead of another; None: they are synchronous, and wait for each other at the end of each step.
         notes: sentences that the plan has to carry.
     """
 
     pipelines: tuple[Pipeline, ...]
     own_s: float | None
     tried: int
-    staleness: int = 0
+    staleness: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -49,7 +50,7 @@ class StrategyPlan:
 
     Attributes:
         strategy: the name of the strategy that made it.
-        pipelines: one pipeline, or the virtual workers of HetPipe.
+        pipelines: one pipeline, or several data-parallel ones, such as the virtual workers of HetPipe.
         batch: samples of a step.
         step_s: seconds of a step, by a simulation on the cluster as it is; for virtual workers an estimate of the pace
             that they keep.
@@ -59,6 +60,7 @@ class StrategyPlan:
         tried: how many plans the strategy compared.
         seconds: the seconds that planning took.
         notes: sentences on what isn't known, or why the plan can't be run.
+        computing_s: for each pipeline the seconds of its micro-batches in a step, without what is done once a step.
     """
 
     strategy: str
@@ -71,6 +73,7 @@ class StrategyPlan:
     tried: int
     seconds: float
     notes: tuple[str, ...] = ()
+    computing_s: tuple[float, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -118,17 +121,19 @@ class Strategy(abc.ABC):
         choice = self._choose(task)
         seconds, pipelines = time.perf_counter() - started, choice.pipelines
         alone = len(pipelines) == 1
+        stale = None if alone else choice.staleness
         return StrategyPlan(
             strategy=self.name,
             pipelines=pipelines,
             batch=batch,
-            step_s=task.step_s(pipelines[0]) if alone else task.steady_s(pipelines, choice.staleness),
+            step_s=task.synchronous_s(pipelines) if stale is None else steady_s(task, pipelines, stale),
             own_s=choice.own_s,
             fits=all(map(task.fits, pipelines)),
             runs_on_alpa=alone and all(stage.is_submesh for stage in pipelines[0].stages),
             tried=choice.tried,
             seconds=seconds,
             notes=choice.notes,
+            computing_s=task.computing_s(pipelines),
         )
 
     @property

@@ -20,9 +20,9 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import GivenStage, given_candidate
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
-from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.result import PlanningResult, UnlikePipelinesError
 from alpa_dejavu.planning.strategies._base import Strategy, StrategyPlan
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, as_one, cut_alike
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
 
@@ -49,25 +49,35 @@ class ByStrategy(Chooser):
 
         Raises:
             NoPlanError: the strategy finds no plan, or its plan doesn't fit into memory.
+            UnlikePipelinesError: the fastest plan has several pipelines that aren't alike.
             ValueError: the strategy can't handle the model, the batch or the cluster.
         """
-        found, nothing = list[tuple[StrategyPlan, Candidate]](), list[NoPlanError]()
+        found, unlike = list[tuple[StrategyPlan, Candidate]](), list[UnlikePipelinesError]()
+        nothing = list[NoPlanError]()
         for layers in task.layers:
             try:
                 found.append(self._planned(task, layers))
+            except UnlikePipelinesError as error:
+                unlike.append(error)
             except NoPlanError as error:
                 nothing.append(error)
             clock.lap("strategy")
-        if not found:
+        if not found and not unlike:
             raise nothing[0]
         found = ordered(found, key=lambda one: one[1].step_s)
+        unlike = ordered(unlike, key=lambda one: one.made.step_s)
+        if unlike and not (found and found[0][1].step_s <= unlike[0].made.step_s):
+            raise unlike[0]
         return _found(found[0][0], [candidate for _, candidate in found])
 
-    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate:
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """Returns the strategy's plan on another cluster (the task's), with as many layers as the first of the plans
-        already found.
+        already found; None if it has several pipelines that aren't alike.
         """
-        return self._planned(task, found[0].model.num_layers)[1]
+        try:
+            return self._planned(task, found[0].model.num_layers)[1]
+        except UnlikePipelinesError:
+            return None
 
     def _planned(self, task: PlanningTask, layers: int) -> tuple[StrategyPlan, Candidate]:
         assert task.batch is not None, "a strategy is asked for a batch"
@@ -127,8 +137,8 @@ def as_planned(
         margin: the rule for how much of each device's memory is left free.
 
     Raises:
-        ValueError: the plan has several pipelines that aren't alike, or a stage on devices that make no mesh; says
-            which.
+        UnlikePipelinesError: the plan has several pipelines that aren't alike.
+        ValueError: a stage is on devices that make no mesh; says which.
         NoPlanError: a stage doesn't fit into memory.
     """
     task = PlanningTask(
@@ -136,7 +146,7 @@ def as_planned(
         prices=Prices(cluster, CostModels.named(latency, communication, runtime)),
         batch=made.batch,
         layers=(model.num_layers,),
-        micro_batches=(_whole_pipeline(made).num_micro_batches,),
+        micro_batches=(_whole_pipeline(made, cluster).num_micro_batches,),
         chooser=_Made(made),
         margin=margin,
     )
@@ -149,7 +159,7 @@ def _found(made: StrategyPlan, candidates: list[Candidate]) -> Found:
 
 def _candidate(task: PlanningTask, made: StrategyPlan) -> Candidate:
     """The strategy's stages, costed at their own micro-batch."""
-    pipeline = _whole_pipeline(made)
+    pipeline = _whole_pipeline(made, task.cluster)
     stages = [_given(made.strategy, n, stage, task.cluster) for n, stage in enumerate(pipeline.stages)]
     layers = stages[-1].last + 1
     source = task.source
@@ -162,26 +172,17 @@ def _candidate(task: PlanningTask, made: StrategyPlan) -> Candidate:
     return dataclasses.replace(found, timeline=dataclasses.replace(found.timeline, step_s=made.step_s))
 
 
-def _whole_pipeline(made: StrategyPlan) -> Pipeline:
-    """The one pipeline, or virtual workers that are cut alike as one whose stages are data-parallel.
+def _whole_pipeline(made: StrategyPlan, cluster: Cluster) -> Pipeline:
+    """The one pipeline, or pipelines that are cut alike as one whose stages are data-parallel.
 
     Raises:
-        ValueError: they aren't cut alike.
+        UnlikePipelinesError: they aren't cut alike.
     """
-    first, workers = made.pipelines[0], len(made.pipelines)
-    if workers == 1:
-        return first
-    cuts = {(one.micro_batch, *((stage.first, stage.last) for stage in one.stages)) for one in made.pipelines}
-    if len(cuts) > 1:
-        raise ValueError(
-            f"{made.strategy}: its {workers} virtual workers are cut in unlike ways, so they are no plan of stages; "
-            "take an allocation whose virtual workers are alike ('ed'), or look at `Strategy.plan(...).pipelines`"
-        )
-    stages = []
-    for alike in zip(*(one.stages for one in made.pipelines), strict=True):
-        hosts = tuple(sorted(host for stage in alike for host in stage.hosts))
-        stages.append(PlacedStage(alike[0].first, alike[0].last, hosts, config_of(workers, 1)))
-    return Pipeline(tuple(stages), workers * first.micro_batch, first.num_micro_batches)
+    if len(made.pipelines) == 1:
+        return made.pipelines[0]
+    if not cut_alike(made.pipelines):
+        raise UnlikePipelinesError(made, cluster)
+    return as_one(made.pipelines)
 
 
 def _given(strategy: str, n: int, stage: PlacedStage, cluster: Cluster) -> GivenStage:

@@ -16,6 +16,7 @@ from alpa_dejavu.planning.strategies._base import Choice, Strategy
 from alpa_dejavu.planning.strategies._divide import orders_of
 from alpa_dejavu.planning.strategies._task import Task
 from alpa_dejavu.planning.strategies._virtual_workers import ALLOCATIONS, virtual_workers
+from alpa_dejavu.planning.strategies._waves import sharing_s
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import NoPlanError, Run, checks, host_kinds
 
@@ -95,7 +96,7 @@ class HetPipe(Strategy):
 
 def _with_sharing(task: Task, pipelines: tuple[Pipeline, ...], pace: float, staleness: int) -> float:
     waves = max(math.ceil(one.num_micro_batches / len(one.stages)) for one in pipelines)
-    shared = waves * task.sharing_s(pipelines)
+    shared = waves * sharing_s(task, pipelines)
     return pace + shared if staleness == 0 else max(pace, shared)
 
 

@@ -17,7 +17,7 @@ from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Plan
 
-__all__ = ["AlpaDefault", "Dejavu"]
+__all__ = ["AlpaDefault", "Dejavu", "searched"]
 
 
 @final
@@ -39,7 +39,7 @@ class Dejavu(Strategy):
         return "alpa-dejavu"
 
     def _choose(self, task: Task) -> Choice:
-        found = _searched(task, task.cluster, self.remat, self.zero, hosts="any")
+        found = searched(task, task.cluster, self.remat, self.zero, hosts="any")
         own_s, pipeline = found[0]
         return Choice((pipeline,), own_s, len(found))
 
@@ -70,7 +70,10 @@ class AlpaDefault(Strategy):
         return "alpa"
 
     def _choose(self, task: Task) -> Choice:
-        found = _searched(task, believed(task.cluster), self.remat, self.zero, hosts="all")
+        numbers = [host.num_devices for host in task.cluster.hosts]
+        if len(set(numbers)) > 1:
+            raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
+        found = searched(task, believed(task.cluster), self.remat, self.zero, hosts="all")
         own_s, pipeline = found[0]
         return Choice((pipeline,), own_s, len(found))
 
@@ -86,18 +89,22 @@ def believed(cluster: Cluster) -> Cluster:
     return dataclasses.replace(alike, cores=cluster.cores)
 
 
-def _searched(
+def searched(
     task: Task, cluster: Cluster, remat: tuple[str, ...], zero: tuple[int, ...], hosts: str
 ) -> list[tuple[float, Pipeline]]:
-    """The best plans, each with its own seconds and on the actual hosts, the fastest first.
+    """Returns the best plans that this package's search finds on a cluster, the fastest first: each with the seconds of
+    its step there, and as a pipeline on the hosts of the same names in the task's cluster.
+
+    Args:
+        task: the model, the batch, and the models of costs.
+        cluster: a part of the task's cluster, or what somebody believes of it.
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        hosts: whether the plans use "all" of the cluster's hosts, or "any".
 
     Raises:
-        ValueError: hosts have unlike numbers of devices, which the planner says if it can't do with them.
         NoPlanError: no number of micro-batches has a plan.
     """
-    if {host.num_devices for host in cluster.hosts} != {host.num_devices for host in task.cluster.hosts}:
-        numbers = [host.num_devices for host in task.cluster.hosts]
-        raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
     counts = micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,)
     question = PlanningTask(
         source=GivenModel(task.model, task.samples),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
-import math
 import types
 from collections.abc import Mapping, Sequence
 from typing import final
@@ -17,7 +15,8 @@ from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.planning.strategies._divide import divisors
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.planning.strategies._exchange import Computed, exchanges, finished_s
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, sent_at_a_time
 from alpa_dejavu.problem import Cluster, Model, Run, checks
 from alpa_dejavu.simulation.step import StageTimes
 
@@ -51,6 +50,7 @@ class Task:
     micro_batches: int | None = None
     margin: MemoryMargin = UNMEASURED
     _costs: dict[int, StageCostModel] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _known: dict[object, Computed] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.positive("strategy", "samples", self.samples)
@@ -150,15 +150,25 @@ class Task:
         """Returns the seconds of the all-reduce of gradients among unlike replicas: as many groups as the narrowest has
         devices go at a time, over the links between the replicas' hosts.
         """
-        narrowest = min(stage.widths)
-        group = Group(self.cluster, tuple(hosts[0] for hosts in stage.replicas), narrowest)
-        num_bytes = self.stage_costs(micro_batch).gradient_bytes[stage.first, stage.last] / narrowest
+        return self._summed_s((stage.first, stage.last), stage.replicas, micro_batch)
+
+    def _summed_s(
+        self, layers: tuple[int, int], replicas: Sequence[tuple[int, ...]], micro_batch: int, abreast: int = 0
+    ) -> float:
+        """Returns the seconds of the all-reduce of the gradients of a range of layers among replicas on these hosts.
+
+        As many groups as the narrowest replica has devices go at a time, and with them `abreast` others on the same
+        links.
+        """
+        narrowest = min(map(len, replicas))
+        group = Group(self.cluster, tuple(hosts[0] for hosts in replicas), narrowest + abreast)
+        num_bytes = self.stage_costs(micro_batch).gradient_bytes[layers] / narrowest
         alone = self.models.communication.seconds("all_reduce", num_bytes, group)
         return float(self.models.runtime.sent_s(alone, "step"))
 
     def step_s(self, pipeline: Pipeline) -> float:
         """Returns the seconds of a step of one pipeline, simulated in 1F1B order."""
-        return self._simulated(self._times(pipeline), pipeline.num_micro_batches)
+        return timeline_of(self._times(pipeline), self.cluster, Run(pipeline.num_micro_batches)).step_s
 
     def fits(self, pipeline: Pipeline) -> bool:
         """Returns whether each stage of a pipeline has the memory for the micro-batches that it holds in flight."""
@@ -175,58 +185,51 @@ class Task:
             for n, (stage, placed) in enumerate(zip(times, pipeline.stages, strict=True))
         )
 
-    def steady_s(self, pipelines: Sequence[Pipeline], staleness: int) -> float:
-        """Returns the seconds of a step of several data-parallel pipelines that are never emptied, and share parameters
-        by waves.
+    def synchronous_s(self, pipelines: Sequence[Pipeline]) -> float:
+        """Returns the seconds of a step of data-parallel pipelines of the whole model, which may have unlike stages and
+        numbers of micro-batches; one pipeline takes its `step_s`.
 
-        A wave is as many micro-batches as a pipeline has stages. No pipeline can be more than `staleness` waves ahead
-        of another, so in the long run the slowest sets the pace. After each wave the devices that hold a layer add up
-        its gradients: with staleness 0 they wait for that, else it overlaps with computing. Pipelines that send from
-        one host to the same other one share the link, as if they always sent at the same time.
-        """
-        paces, waves = [], 1
-        at_a_time = collections.Counter(itertools.chain.from_iterable(map(_crossed, pipelines)))
-        for pipeline in pipelines:
-            times, count = self._times(pipeline, at_a_time), pipeline.num_micro_batches
-            own = math.ceil(count / len(times))
-            filled = self._simulated(times, 2 * count) - self._simulated(times, count)
-            paces.append(filled + own * max(stage.per_step_s for stage in times))
-            waves = max(waves, own)
-        shared = waves * self.sharing_s(pipelines)
-        return max(paces) + shared if staleness == 0 else max(*paces, shared)
+        Each is simulated with its own micro-batches. The gradients of a range of layers are summed among all devices
+        that hold it, in all pipelines, once all of them have computed theirs: the last layers first. Only then does a
+        stage send its last gradients to the one before, as in one pipeline, and update. Pipelines that send from one
+        host to the same other one share the link, as if they always sent at the same time, and so do sums of gradients.
+        Stages with ZeRO are taken as without.
 
-    def sharing_s(self, pipelines: Sequence[Pipeline]) -> float:
-        """Returns the seconds in which data-parallel pipelines sum up their gradients once: those of the slowest stage,
-        as all stages do so at the same time.
+        Raises:
+            ValueError: there are several pipelines, and the cluster's devices share the cores of one CPU.
         """
-        bytes_of = self.stage_costs(pipelines[0].micro_batch).gradient_bytes
-        at_a_time = max(len(pipeline.stages) for pipeline in pipelines)
-        cuts = sorted({stage.first for pipeline in pipelines for stage in pipeline.stages})
-        slowest = 0.0
-        for pipeline in pipelines:
-            for stage in pipeline.stages:
-                total = 0.0
-                for first, end in zip(cuts, [*cuts[1:], self.model.num_layers], strict=True):
-                    if stage.first <= first <= stage.last:
-                        hosts = tuple(_holder(other, first) for other in pipelines)
-                        group = Group(self.cluster, hosts, at_a_time)
-                        total += float(self.models.communication.seconds("all_reduce", bytes_of[first, end - 1], group))
-                slowest = max(slowest, total)
-        return slowest
+        if len(pipelines) == 1:
+            return self.step_s(pipelines[0])
+        if self.cluster.shared:
+            raise ValueError(
+                f"pipelines: there are {len(pipelines)}, but must be one where devices share the cores of a CPU, as "
+                f"those of {self.cluster.name} do; give one pipeline, or devices with cores of their own"
+            )
+        computed, sums, micro_batch = self._all_computed(pipelines), exchanges(pipelines), pipelines[0].micro_batch
+        seconds = [
+            self._summed_s((one.first, one.last), one.replicas(pipelines), micro_batch, one.abreast(sums, pipelines))
+            for one in sums
+        ]
+        return finished_s(computed, sums, seconds)
+
+    def computing_s(self, pipelines: Sequence[Pipeline]) -> tuple[float, ...]:
+        """Returns the seconds in which each of several pipelines computes its micro-batches, without what it does once
+        a step: summing up gradients, and the update.
+        """
+        return tuple(one.computing_s for one in self._all_computed(pipelines))
+
+    def _all_computed(self, pipelines: Sequence[Pipeline]) -> list[Computed]:
+        at_a_time = {pair: count for pair, count in sent_at_a_time(pipelines).items() if count > 1}
+        return [self._computed(pipeline, at_a_time) for pipeline in pipelines]
+
+    def _computed(self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int]) -> Computed:
+        key = pipeline, tuple(sorted(at_a_time.items()))
+        if key not in self._known:
+            times = self._times(pipeline, at_a_time)
+            passes = [dataclasses.replace(stage, per_step_s=0.0, synchronisation_s=0.0) for stage in times]
+            timeline = timeline_of(passes, self.cluster, Run(pipeline.num_micro_batches))
+            self._known[key] = Computed.of(timeline, [one.per_step_s - one.synchronisation_s for one in times])
+        return self._known[key]
 
     def _times(self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = _ALONE) -> tuple[StageTimes, ...]:
         return self.stage_times(pipeline.stages, pipeline.micro_batch, at_a_time)
-
-    def _simulated(self, times: tuple[StageTimes, ...], num_micro_batches: int) -> float:
-        return timeline_of(times, self.cluster, Run(num_micro_batches)).step_s
-
-
-def _crossed(pipeline: Pipeline) -> set[tuple[int, int]]:
-    """Returns the pairs of hosts from one to the other of which a pipeline sends, either way."""
-    ends = [(a.hosts[0], b.hosts[0]) for a, b in itertools.pairwise(pipeline.stages)]
-    return {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}
-
-
-def _holder(pipeline: Pipeline, layer: int) -> int:
-    """Returns the host of the device that holds a layer."""
-    return next(stage.hosts[0] for stage in pipeline.stages if stage.first <= layer <= stage.last)

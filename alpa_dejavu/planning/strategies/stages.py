@@ -10,7 +10,7 @@ from typing import final
 
 from alpa_dejavu.problem import Cluster, MeshConfig, checks
 
-__all__ = ["Pipeline", "PlacedStage", "config_of", "equal_layers", "ranks"]
+__all__ = ["Pipeline", "PlacedStage", "as_one", "config_of", "cut_alike", "equal_layers", "ranks", "sent_at_a_time"]
 
 _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 
@@ -113,7 +113,45 @@ class Pipeline:
         """Returns the number of samples that pass the pipeline in a step."""
         return self.micro_batch * self.num_micro_batches
 
+    @property
+    def cut(self) -> tuple[tuple[int, int, MeshConfig], ...]:
+        """Returns for each stage its first and last layer, and how its devices divide the work."""
+        return tuple((stage.first, stage.last, stage.config) for stage in self.stages)
+
+
+def cut_alike(pipelines: Sequence[Pipeline]) -> bool:
+    """Returns whether pipelines differ in nothing but the hosts that their stages are on."""
+    alike = {(one.cut, one.micro_batch, one.num_micro_batches) for one in pipelines}
+    return len(alike) == 1 and not any(stage.widths for one in pipelines for stage in one.stages)
+
+
+def as_one(pipelines: Sequence[Pipeline]) -> Pipeline:
+    """Returns pipelines that are cut alike as one pipeline, whose stages have the data-parallel replicas of all.
+
+    >>> worker = Pipeline((PlacedStage(0, 3, (0,), config_of(1, 1)),), micro_batch=2, num_micro_batches=4)
+    >>> one = as_one([worker, worker])
+    >>> one.stages[0].hosts, one.stages[0].config.shape, one.micro_batch, one.num_micro_batches
+    ((0, 0), (2, 1), 4, 4)
+    """
+    first, stages = pipelines[0], []
+    for alike in zip(*(one.stages for one in pipelines), strict=True):
+        config, hosts = alike[0].config, tuple(itertools.chain.from_iterable(sorted(stage.hosts for stage in alike)))
+        across = len(alike) * config.data_parallel
+        config = dataclasses.replace(config, shape=(across, config.tensor_parallel), data_parallel=across)
+        stages.append(PlacedStage(alike[0].first, alike[0].last, hosts, config))
+    return Pipeline(tuple(stages), len(pipelines) * first.micro_batch, first.num_micro_batches)
+
 
 def ranks(cluster: Cluster, order: Sequence[int]) -> tuple[int, ...]:
     """Returns for each rank (device) the index of its host; ranks are numbered host by host in the given order."""
     return tuple(host for host in order for _ in range(cluster.hosts[host].num_devices))
+
+
+def sent_at_a_time(pipelines: Sequence[Pipeline]) -> collections.Counter[tuple[int, int]]:
+    """Returns for each pair of hosts from one to the other of which some pipeline sends, either way, how many do."""
+    return collections.Counter(itertools.chain.from_iterable(map(_crossed, pipelines)))
+
+
+def _crossed(pipeline: Pipeline) -> set[tuple[int, int]]:
+    ends = [(a.hosts[0], b.hosts[0]) for a, b in itertools.pairwise(pipeline.stages)]
+    return {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}

@@ -42,24 +42,27 @@ def step_draws(
 def closed_form(
     micro_batch_s: FloatArray, boundary_s: FloatArray, once_s: FloatArray, run: Run, shares: FloatArray | None = None
 ) -> FloatArray:
-    """Returns a step's seconds by Alpa's formula in each of K draws, from those of its stages, shape (K, stages).
+    """Returns a step's seconds by Alpa's formula in each of K draws, from those of its submeshes, shape (K, submeshes).
+
+    Under a schedule with a smaller bubble than 1F1B's, what fills the pipeline counts by that share.
 
     Args:
-        micro_batch_s: seconds of forward and backward of one micro-batch.
+        micro_batch_s: seconds of forward and backward of one micro-batch, in all stages of a submesh.
         boundary_s: seconds of one micro-batch's interstage transfers.
         once_s: seconds of what comes once a step, such as the optimizer.
-        run: has the number of micro-batches.
+        run: the number of micro-batches, and the schedule.
         shares: where all devices share a CPU, each stage's share of it: a step is then as long as the work of all.
 
     >>> one = np.ones((1, 2))
     >>> closed_form(one, 0 * one, 0.5 * one, Run(3)), closed_form(one, one, one, Run(3), np.array([0.5, 0.5]))
     (array([5.]), array([8.]))
     """
-    costs = micro_batch_s + boundary_s
+    costs, bubble = micro_batch_s + boundary_s, run.form.bubble
     if shares is not None:
         work = run.num_micro_batches * (costs * shares).sum(axis=1)
         return np.asarray(work + (once_s * shares + boundary_s * (1 - shares)).sum(axis=1))
-    return np.asarray(costs.sum(axis=1) + (run.num_micro_batches - 1) * costs.max(axis=1) + once_s.sum(axis=1))
+    longest = (run.num_micro_batches - bubble) * costs.max(axis=1)
+    return np.asarray(bubble * costs.sum(axis=1) + longest + once_s.sum(axis=1))
 
 
 def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
@@ -76,10 +79,10 @@ def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
     """Has a resolver number the prediction errors of a candidate plan's stages and interstage transfers, so that these
     errors can be drawn jointly.
     """
-    for stage in candidate.slicing.stages:
+    for stage in candidate.stages:
         resolved_stage(candidate, stage, resolver)
     if candidate.table.interstage is not None:
-        for one, other in itertools.pairwise(candidate.slicing.stages):
+        for one, other in itertools.pairwise(candidate.stages):
             resolver.sent(candidate.table, int(candidate.table.interstage.links[one.submesh, other.submesh]))
 
 
@@ -90,9 +93,14 @@ def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> Float
         resolved = resolved_stage(candidate, stage, resolver)
         for kind, seconds in ((0, resolved.micro_batch), (2, resolved.step)):
             parts[kind, :, n] = entry_seconds(seconds, resolved, stage.first, stage.last, factors)
+    submesh_of = np.array(candidate.submesh_of)
     for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
-        parts[1, :, n] = _transfer_s(candidate.table, before, stage, resolver, factors)
-    sizes = np.array([candidate.space.submeshes[stage.submesh].num_devices for stage in stages])
+        if submesh_of[n - 1] != submesh_of[n]:
+            parts[1, :, n] = _transfer_s(candidate.table, before, stage, resolver, factors)
+    submeshes = candidate.slicing.stages
+    if candidate.chunks:
+        parts = np.stack([parts[..., submesh_of == n].sum(axis=-1) for n in range(len(submeshes))], axis=-1)
+    sizes = np.array([candidate.space.submeshes[stage.submesh].num_devices for stage in submeshes])
     shares = sizes / cluster.num_devices if cluster.shared else None
     return closed_form(parts[0], parts[1], parts[2], candidate.run, shares)
 

@@ -1,0 +1,100 @@
+"""Training frameworks that can run a plan, and what keeps the others from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import final
+
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
+from alpa_dejavu.schedules import schedule_kind
+
+__all__ = ["RUNTIMES", "Runtime", "check_schedule_of", "runtimes_of", "runtimes_text", "schedules_of"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """A training framework, as far as it limits which plans it can run.
+
+    Attributes:
+        unlike_submeshes: whether stages may have unlike numbers of devices or logical meshes.
+        unlike_remat: whether some stages may compute activations again and others not.
+        zero: the ZeRO levels that stages may have under a pipeline.
+    """
+
+    unlike_submeshes: bool = False
+    unlike_remat: bool = True
+    zero: tuple[int, ...] = (0, 2, 3)
+
+
+RUNTIMES = {
+    "alpa": Runtime(unlike_submeshes=True),
+    "megatron": Runtime(unlike_remat=False, zero=(0, 2)),
+    "deepspeed": Runtime(zero=(0,)),
+    "galvatron": Runtime(),
+    "torchtitan": Runtime(),
+    "jaxpp": Runtime(),
+}
+"""By their names; as far as their documentation said in November 2026."""
+
+
+def runtimes_of(plan: Plan) -> dict[str, str]:
+    """Returns for each training framework in a few words why it can't run a plan; empty for those that can.
+
+    A plan of several unlike pipelines, or of another strategy that Alpa can't run, isn't looked at more closely: no
+    framework is said to run it.
+    """
+    return {name: next(_hindrances(plan, name, limits), "") for name, limits in RUNTIMES.items()}
+
+
+def runtimes_text(plan: Plan) -> str:
+    """Returns as text which training frameworks can run a plan, and what keeps the others from it."""
+    by_reason: dict[str, list[str]] = {"": []}
+    for name, why in runtimes_of(plan).items():
+        by_reason.setdefault(why, []).append(name)
+    can = ", ".join(by_reason.pop("")) or "none"
+    return "; ".join([can, *(f"not {', '.join(names)}: {why}" for why, names in by_reason.items())])
+
+
+def schedules_of(runtime: str) -> tuple[str, ...]:
+    """Returns the names of the schedules that a training framework has.
+
+    Raises:
+        ValueError: the framework isn't known.
+    """
+    if runtime not in RUNTIMES:
+        raise ValueError(f"runtime is {runtime!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
+    return tuple(name for name in SCHEDULES if runtime in schedule_kind(name).runtimes)
+
+
+def check_schedule_of(runtime: str, schedule: str) -> None:
+    """Checks that a training framework has a schedule; a framework that isn't known may have any.
+
+    Raises:
+        ValueError: it hasn't; names those that it has.
+    """
+    if runtime in RUNTIMES and runtime not in schedule_kind(schedule).runtimes:
+        has = ", ".join(schedules_of(runtime))
+        raise ValueError(
+            f"schedule is {schedule!r}, but must be one that {runtime} has: {has}; give one of these, or leave the "
+            "runtime out"
+        )
+
+
+def _hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[str]:
+    """Yields what keeps a framework from running a plan."""
+    if name not in schedule_kind(plan.schedule).runtimes:
+        yield f"no {plan.schedule} there"
+    if not plan.runs_on_alpa and (plan.strategy or plan.schedule in ALPA_SCHEDULES):
+        yield f"no {plan.strategy or 'reduction servers'} there"
+    first = plan.stages[0]
+    for n, stage in enumerate(plan.stages):
+        meshes = [(one.submesh.num_devices, tuple(one.logical_mesh)) for one in (first, stage)]
+        if not limits.unlike_submeshes and meshes[0] != meshes[1]:
+            yield f"stages 0 and {n} have unlike meshes"
+        if not limits.unlike_remat and first.remat != stage.remat:
+            yield f"stages 0 and {n} have unlike remat"
+        if len(plan.on_submeshes) > 1 and stage.zero not in limits.zero:
+            yield f"stage {n} has ZeRO {stage.zero} in a pipeline"
