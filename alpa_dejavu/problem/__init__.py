@@ -10,11 +10,13 @@ from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._division import PHASES, AxisCollectives, Division, MemoryShares, NoShardingError, Sharding
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
 from alpa_dejavu.problem._host_kinds import host_kinds
+from alpa_dejavu.problem._host_memory import HostMemory, Nvme
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._objective import Objective
+from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
@@ -24,6 +26,9 @@ from alpa_dejavu.problem.run import Run
 from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageChoice
 
 __all__ = [
+    "NO_OFFLOAD",
+    "OFFLOADED",
+    "OFFLOAD_PLACES",
     "PHASES",
     "AxisCollectives",
     "Cluster",
@@ -33,6 +38,7 @@ __all__ = [
     "Device",
     "Division",
     "Host",
+    "HostMemory",
     "HostSummary",
     "Layer",
     "Link",
@@ -42,7 +48,9 @@ __all__ = [
     "Moves",
     "NoPlanError",
     "NoShardingError",
+    "Nvme",
     "Objective",
+    "Offload",
     "Operator",
     "Operators",
     "Plan",

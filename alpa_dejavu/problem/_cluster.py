@@ -8,6 +8,7 @@ from typing import Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
+from alpa_dejavu.problem._host_memory import HostMemory
 from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem._reduction_server import ReductionServer
 from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
@@ -136,6 +137,7 @@ class Host:
         price_per_hour: what it costs an hour, in any currency; None: not known.
         memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
             planner's default.
+        memory: its own memory, to which stages may offload what they keep; None: nothing is known of it.
         slowdown: the factor by which its devices are slower than its machine type's figures say; `device` includes it.
     """
 
@@ -144,6 +146,7 @@ class Host:
     num_devices: int
     price_per_hour: float | None = None
     memory_margin: float | None = None
+    memory: HostMemory | None = None
     slowdown: float = dataclasses.field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
@@ -209,12 +212,13 @@ class Cluster:
         between: Link,
         price_per_hour: float | None = None,
         memory_margin: float | None = None,
+        memory: HostMemory | None = None,
     ) -> Cluster:
         """Returns a cluster of equal hosts; the link `within` joins the devices of one host, the link `between` any two
         hosts.
         """
         at_most(f"cluster {name}: hosts", len(host_names), MOST_HOSTS, "plan for a part of the cluster")
-        hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin) for host in host_names)
+        hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin, memory) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
         return cls(name, hosts, links)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.problem import checks
+from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
 
 REMAT = ("none", "layer")
 ZERO = (0, 2, 3)
@@ -43,6 +44,7 @@ class MeshConfig:
         remat: "none", or "layer": a layer keeps only its inputs for its backward pass, and computes the rest again.
         zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
             and step, 3 the parameters and gradients too.
+        offload: the shares of what devices keep that are in the memory of their hosts instead.
 
     References:
         Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
@@ -55,6 +57,7 @@ class MeshConfig:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     remat: str = "none"
     zero: int = 0
+    offload: Offload = NO_OFFLOAD
 
     def __post_init__(self) -> None:
         checks.one_of("mesh config", "remat", self.remat, REMAT)

@@ -1,0 +1,84 @@
+"""Offload: the shares of a stage's tensors that its hosts keep in place of its devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.problem import checks
+
+OFFLOAD_PLACES = ("cpu", "nvme")
+OFFLOADED = ("optimizer", "gradients", "parameters", "activations")
+"""The kinds of tensors that may be offloaded."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Offload:
+    """The shares, from 0 to 1, of a stage's tensors that are in the memory of its hosts, or on their NVMe drives.
+
+    Attributes:
+        optimizer: the share of the optimizer's state, which the host's processors then update.
+        gradients: the share of the gradients, which leave the device with each micro-batch.
+        parameters: the share of the parameters, which come to the device for each pass.
+        activations: the share of the activations that wait for a backward pass.
+        place: "cpu": all of them are in the host's memory; "nvme": the optimizer's state, and the parameters, are on
+            NVMe drives, and the rest in the host's memory.
+
+    Raises ValueError for a share outside of 0 to 1, an unknown place, and gradients or parameters that are offloaded in
+    larger shares than the optimizer's state.
+
+    References:
+        Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021.
+        Rajbhandari et al., ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep Learning, SC 2021.
+    """
+
+    optimizer: float = 0.0
+    gradients: float = 0.0
+    parameters: float = 0.0
+    activations: float = 0.0
+    place: str = "cpu"
+
+    def __post_init__(self) -> None:
+        checks.one_of("offload", "place", self.place, OFFLOAD_PLACES)
+        for kind in OFFLOADED:
+            share = getattr(self, kind)
+            if not 0 <= share <= 1:
+                raise ValueError(
+                    f"offload: {kind} is {share!r}, but must be a share from 0 to 1; 0.25 is a quarter of them"
+                )
+        for kind in ("gradients", "parameters"):
+            share = getattr(self, kind)
+            if share > self.optimizer:
+                raise ValueError(
+                    f"offload: {kind} is {share!r}, but must be at most the optimizer's share, {self.optimizer!r}, "
+                    "since the host updates what it keeps; offload as much of the optimizer's state"
+                )
+
+    @property
+    def any(self) -> bool:
+        """Returns whether anything is offloaded."""
+        return max(self.shares) > 0
+
+    @property
+    def shares(self) -> tuple[float, float, float, float]:
+        """Returns the shares of the optimizer's state, gradients, parameters and activations, in this order."""
+        return self.optimizer, self.gradients, self.parameters, self.activations
+
+    @property
+    def text(self) -> str:
+        """Returns what is offloaded in a few words; "none" if nothing is.
+
+        >>> Offload(optimizer=1.0, activations=0.25).text
+        'optimizer and 25% of activations to cpu'
+        """
+        said = [
+            kind if share == 1 else f"{share:.0%} of {kind}"
+            for kind, share in zip(OFFLOADED, self.shares, strict=True)
+            if share > 0
+        ]
+        return f"{' and '.join(said)} to {self.place}" if said else "none"
+
+
+NO_OFFLOAD = Offload()
+"""Everything is on the devices."""
