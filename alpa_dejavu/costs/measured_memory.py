@@ -76,7 +76,7 @@ def with_peaks(table: CostTable, run: Run, log_ratios: Mapping[StageChoice, floa
         counted = table.memory[s][c]
         assert counted is not None, "a stage that was measured is one that the search space offers"
         memory[s][c] = found = _with_own(counted, own)
-        known = successors_that_fit(found, float(table.memory_limit_bytes[s]), run)
+        known = successors_that_fit(found, table.limits(s, float(table.memory_limit_bytes[s])), run)
         for stage in own:
             room[stage.entry] = known[stage.first, stage.last]
     kept = tuple(map(tuple, memory))
@@ -89,7 +89,7 @@ def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> 
     for stage, ratio in log_ratios.items():
         for values in kinds.values():
             values[stage.first, stage.last] *= math.exp(ratio)
-    return StageMemory(**kinds)
+    return dataclasses.replace(counted, **kinds)
 
 
 def margin_with(margin: MemoryMargin, log_ratios: Sequence[float]) -> MemoryMargin:

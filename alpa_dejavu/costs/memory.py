@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, range_max, touched_sum
-from alpa_dejavu.problem import MemoryShares, Model, Run
+from alpa_dejavu.problem import NO_OFFLOAD, MemoryShares, Model, Offload, Run
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
-__all__ = ["ModelMemory", "StageMemory", "stage_memory", "successors_that_fit"]
+__all__ = [
+    "MemoryLimits", "ModelMemory", "OffloadedMemory", "StageMemory", "stage_memory", "successors_that_fit",
+]  # fmt: skip
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,16 +85,56 @@ def _users(model: Model, roles: tuple[str, ...], first_position: int) -> Iterabl
 
 
 @final
+@dataclasses.dataclass(frozen=True)
+class MemoryLimits:
+    """The bytes that a stage may take of each of its devices, and for each of them of its hosts' memory and drives."""
+
+    device_bytes: float
+    host_bytes: float = 0.0
+    nvme_bytes: float = 0.0
+
+    def hold(self, stage: StageMemory, in_flight: int) -> NDArray[np.bool_]:
+        """Returns whether a stage of layers i..j with so many micro-batches in flight fits in the limits, (L, L)."""
+        fits = stage.peak(in_flight) <= self.device_bytes
+        there = stage.elsewhere
+        if there is None:
+            return np.asarray(fits)
+        return np.asarray(fits & (there.peak(in_flight) <= self.host_bytes) & (there.nvme <= self.nvme_bytes))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class OffloadedMemory:
+    """The bytes of a stage that its hosts keep for each of its devices, for each range of layers i..j, shape (L, L).
+
+    `resident` and `per_micro_batch` are in the memory of the hosts, all the time and for each micro-batch in flight;
+    `nvme` is on their drives.
+    """
+
+    resident: FloatArray
+    per_micro_batch: FloatArray
+    nvme: FloatArray
+
+    def peak(self, in_flight: int) -> FloatArray:
+        """Returns the peak bytes in the hosts' memory for each device of a stage with so many micro-batches in flight,
+        for each range of layers.
+        """
+        return self.resident + self.per_micro_batch * in_flight
+
+
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageMemory:
     """The bytes that a stage takes on each of its devices, for each range of layers i..j, each of shape (L, L).
 
     `resident` is there all the time, `per_micro_batch` for each micro-batch in flight, `temporary` while computing.
+    `elsewhere` has what is offloaded; None: nothing is.
     """
 
     resident: FloatArray
     per_micro_batch: FloatArray
     temporary: FloatArray
+    elsewhere: OffloadedMemory | None = None
 
     def peak(self, in_flight: int) -> FloatArray:
         """Returns the peak bytes on each device of a stage with so many micro-batches in flight, for each range of
@@ -101,32 +143,67 @@ class StageMemory:
         return self.resident + self.temporary + self.per_micro_batch * in_flight
 
 
-def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False) -> StageMemory:
+def stage_memory(
+    memory: ModelMemory, shares: MemoryShares, remat: bool = False, offload: Offload = NO_OFFLOAD
+) -> StageMemory:
     """Returns the bytes that each device keeps of a stage of layers i..j, given its shares of the unsharded tensors.
 
-    With `remat` a layer keeps only its inputs, and computes the rest again before its backward pass.
+    With `remat` a layer keeps only its inputs, and computes the rest again before its backward pass. What is offloaded
+    is on the device while it is copied: parameters of the layer that computes and of the next one, gradients and
+    activations of one layer. Beside its part of the optimizer's state a host keeps the gradients, and the parameters
+    that it has updated.
     """
     kept = memory.layer_inputs * shares.layer_inputs if remat else memory.activations * shares.activations
     computing = memory.remat_temporaries if remat else memory.temporaries
+    parameters, gradients = memory.parameters * shares.parameters, memory.gradients * shares.gradients
+    optimizer = memory.optimizer * shares.optimizer
+    if not offload.any:
+        return StageMemory(parameters + gradients + optimizer, kept, computing * shares.temporaries)
+    copied = (
+        _largest(parameters) * 2 * offload.parameters
+        + _largest(gradients) * offload.gradients
+        + _largest(kept) * offload.activations
+    )
+    updated = memory.parameters * shares.optimizer * offload.optimizer
+    states, sums = optimizer * offload.optimizer, memory.gradients * shares.optimizer * offload.optimizer
+    on_drives = offload.place == "nvme"
     return StageMemory(
-        resident=memory.parameters * shares.parameters
-        + memory.gradients * shares.gradients
-        + memory.optimizer * shares.optimizer,
-        per_micro_batch=kept,
-        temporary=computing * shares.temporaries,
+        resident=parameters * (1 - offload.parameters)
+        + gradients * (1 - offload.gradients)
+        + optimizer * (1 - offload.optimizer),
+        per_micro_batch=kept * (1 - offload.activations),
+        temporary=computing * shares.temporaries + copied,
+        elsewhere=OffloadedMemory(
+            resident=sums + (_largest(states + updated) * 2 if on_drives else states + updated),
+            per_micro_batch=kept * offload.activations,
+            nvme=states + updated if on_drives else np.zeros_like(states),
+        ),
     )
 
 
-def successors_that_fit(stage: StageMemory, limit_bytes: float, run: Run) -> NDArray[np.int64]:
-    """Returns for each stage of layers i..j how many stages may follow it so that it fits in a memory limit: Alpa's
+def _largest(num_bytes: FloatArray) -> FloatArray:
+    """Returns the bytes of the largest layer of each range of layers, shape (L, L)."""
+    return range_max(np.diag(num_bytes).tolist())
+
+
+def successors_that_fit(stage: StageMemory, limits: MemoryLimits, run: Run) -> NDArray[np.int64]:
+    """Returns for each stage of layers i..j how many stages may follow it so that it fits in its limits: Alpa's
     `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage.
 
     Shape (L, L). A stage that is followed by n others keeps the activations of as many micro-batches as
     `Run.in_flight` says: of min(n+1, B) of B in 1F1B, of B in GPipe, of none in inference.
     """
-    free = limit_bytes - stage.resident - stage.temporary
+    found = _successors(limits.device_bytes - stage.resident - stage.temporary, stage.per_micro_batch, run)
+    if stage.elsewhere is None:
+        return found
+    there = _successors(limits.host_bytes - stage.elsewhere.resident, stage.elsewhere.per_micro_batch, run)
+    return np.where(stage.elsewhere.nvme <= limits.nvme_bytes, np.minimum(found, there), -1)
+
+
+def _successors(free: FloatArray, per_micro_batch: FloatArray, run: Run) -> NDArray[np.int64]:
+    """Returns how many stages may follow if so many bytes are free for what each micro-batch in flight takes."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        fitting = np.where(stage.per_micro_batch > 0, np.floor(free / stage.per_micro_batch), np.inf)
+        fitting = np.where(per_micro_batch > 0, np.floor(free / per_micro_batch), np.inf)
     fitting = np.where(free < 0, -1.0, fitting)
     first, each = run.form.first, run.form.each
     if each > 0 and math.isfinite(first):

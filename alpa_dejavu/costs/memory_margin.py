@@ -164,7 +164,8 @@ class MemoryMargin:
             return stage
         points, more = self._tails
         at = float(np.interp(-self.risk, -more, points))
-        return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in MEMORY_PARTS})
+        raised = {kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in MEMORY_PARTS}
+        return dataclasses.replace(stage, **raised)
 
     def fits(self, counted_bytes: Mapping[str, float], hosts: Iterable[Host]) -> bool:
         """Returns whether a stage fits, margin included, in the memory of a device of each of these hosts;

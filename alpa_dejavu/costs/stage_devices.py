@@ -9,7 +9,7 @@ from typing import final
 
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.communication import Group
-from alpa_dejavu.problem import Cluster, Device, Host, MeshConfig, Model, Submesh
+from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Submesh
 
 __all__ = ["StageDevices", "StagePlaces", "slowest_device"]
 
@@ -29,10 +29,13 @@ class StageDevices:
     Attributes:
         hosts: for each device the index of its host in the cluster, tensor-parallel neighbours next to each other.
         kinds: one `Device` for each kind of device among them, the slowest first.
+        share: the least of the memory of its host that a device has, and of the rates of it; None where nothing is
+            known of some host's memory.
     """
 
     hosts: tuple[int, ...]
     kinds: tuple[Device, ...]
+    share: HostShare | None = None
 
 
 @final
@@ -61,7 +64,7 @@ class StagePlaces:
         key = (
             tuple(number[host] for host in hosts),
             tuple(classes[kinds[host]] for host in places),
-            tuple((self._cluster.hosts[host].device, self._cluster.hosts[host].num_devices) for host in first.values()),
+            tuple(dataclasses.replace(self._cluster.hosts[host], name="") for host in first.values()),
             tuple(self._cluster.links[host][host] for host in first.values()),
             tuple(self._cluster.links[first[a]][last[b] if a == b else first[b]] for a in first for b in first),
         )
@@ -77,8 +80,9 @@ class StagePlaces:
 
     def _known(self, key: tuple[object, ...], hosts: tuple[int, ...], places: Iterable[int]) -> StageDevices:
         if key not in self._like:
-            devices = dict.fromkeys(self._cluster.hosts[host].device for host in places)
-            self._like[key] = StageDevices(hosts, tuple(sorted(devices, key=lambda each: each.rate(self._dtype))))
+            on = [self._cluster.hosts[host] for host in places]
+            kinds = sorted(dict.fromkeys(host.device for host in on), key=lambda each: each.rate(self._dtype))
+            self._like[key] = StageDevices(hosts, tuple(kinds), _least_share(on))
         return self._like[key]
 
     def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
@@ -106,6 +110,11 @@ class StagePlaces:
         if len(taken) == 1:
             return 1
         return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in taken.items()))
+
+
+def _least_share(hosts: Sequence[Host]) -> HostShare | None:
+    shares = [host.memory.share(host.num_devices) for host in hosts if host.memory is not None]
+    return HostShare.least(shares) if shares and all(host.memory is not None for host in hosts) else None
 
 
 def _usual_dtype(model: Model) -> str:

@@ -20,11 +20,11 @@ from alpa_dejavu.clusters.placement import devices_of_kinds
 from alpa_dejavu.costs._allowed_ranges import allowed_ranges
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
-from alpa_dejavu.costs.memory import StageMemory, successors_that_fit
+from alpa_dejavu.costs.memory import MemoryLimits, StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
-from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 __all__ = ["CostTable", "cost_table"]
@@ -130,7 +130,9 @@ class CostTable:
         """Returns how many stages may follow each stage before its memory is full (`max_n_succ_stages`), with another
         memory margin and other usable bytes of a device of each submesh, shape (S,).
         """
-        return self._room(lambda stage, s: successors_that_fit(margin.needed(stage), float(usable_bytes[s]), run))
+        return self._room(
+            lambda stage, s: successors_that_fit(margin.needed(stage), self.limits(s, float(usable_bytes[s])), run)
+        )
 
     def holding(self, micro_batches: int) -> NDArray[np.int64]:
         """Returns how many stages may follow each stage (`max_n_succ_stages`) if each keeps so many micro-batches,
@@ -138,10 +140,18 @@ class CostTable:
         """
 
         def room(stage: StageMemory, submesh: int) -> NDArray[np.int64]:
-            fits = self.margin.needed(stage).peak(micro_batches) <= self.usable_bytes[submesh]
-            return np.where(fits, NO_LIMIT, -1)
+            return np.where(self.limits(submesh).hold(self.margin.needed(stage), micro_batches), NO_LIMIT, -1)
 
         return self._room(room)
+
+    def limits(self, submesh: int, device_bytes: float | None = None) -> MemoryLimits:
+        """Returns the memory that a stage on a submesh may take of a device, and of the device's host; other bytes of
+        the device than the usable ones where these are given.
+        """
+        return _limits(
+            float(self.usable_bytes[submesh]) if device_bytes is None else device_bytes,
+            self.devices[submesh].share if self.devices else None,
+        )
 
     def _room(self, room_of: Callable[[StageMemory, int], NDArray[np.int64]]) -> NDArray[np.int64]:
         """Returns how many stages may follow each stage, as a function tells it of the memory of all stages on a
@@ -286,13 +296,18 @@ def cost_table(
                 continue
             offered[:, :, s, c] = allowed
             seconds[..., s, c] = costs.seconds(devices[s], config)
-            room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(usable[s]), run)
+            here = _limits(float(usable[s]), devices[s].share)
+            room[:, :, s, c] = successors_that_fit(margin.needed(stage), here, run)
     priced = dict(zip(COST_KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=limits,
         usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
         transfer=costs.interstage, interstage=costs.interstage.table(space),
     )  # fmt: skip
+
+
+def _limits(device_bytes: float, share: HostShare | None) -> MemoryLimits:
+    return MemoryLimits(device_bytes) if share is None else MemoryLimits(device_bytes, share.num_bytes, share.nvme_bytes)
 
 
 def _memory_limits(cluster: Cluster, space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:

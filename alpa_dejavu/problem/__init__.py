@@ -10,7 +10,7 @@ from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._division import PHASES, AxisCollectives, Division, MemoryShares, NoShardingError, Sharding
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
 from alpa_dejavu.problem._host_kinds import host_kinds
-from alpa_dejavu.problem._host_memory import HostMemory, Nvme
+from alpa_dejavu.problem._host_memory import HostMemory, HostShare, Nvme
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
@@ -39,6 +39,7 @@ __all__ = [
     "Division",
     "Host",
     "HostMemory",
+    "HostShare",
     "HostSummary",
     "Layer",
     "Link",

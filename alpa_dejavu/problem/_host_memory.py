@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import final
 
 from alpa_dejavu.problem import checks
@@ -51,8 +52,40 @@ class HostMemory:
         for field in ("num_bytes", "bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s"):
             checks.positive("host memory", field, getattr(self, field))
 
-    def copied_bytes_per_s(self, num_devices: int) -> float:
-        """Returns the rate of copies between the host's memory and each of its devices, each way, while all of so many
-        devices copy.
-        """
-        return min(self.device_bytes_per_s, self.shared_bytes_per_s / num_devices)
+    def share(self, num_devices: int) -> HostShare:
+        """Returns what each of the host's devices has of it while all of so many devices copy and update at a time."""
+        drives = self.nvme
+        return HostShare(
+            self.num_bytes / num_devices,
+            self.bytes_per_s / num_devices,
+            min(self.device_bytes_per_s, self.shared_bytes_per_s / num_devices),
+            0.0 if drives is None else drives.num_bytes / num_devices,
+            0.0 if drives is None else drives.read_bytes_per_s / num_devices,
+            0.0 if drives is None else drives.write_bytes_per_s / num_devices,
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HostShare:
+    """The part of a host's memory and drives that one of its devices has while all of them use these at a time.
+
+    Attributes:
+        num_bytes: the bytes of the host's memory.
+        bytes_per_s: the bandwidth of that memory, reads and writes together.
+        copied_bytes_per_s: the rate of copies to the device, and of those from it.
+        nvme_bytes: the bytes of the drives; 0 without drives, as are the next two.
+        read_bytes_per_s, written_bytes_per_s: the rates of the drives.
+    """
+
+    num_bytes: float
+    bytes_per_s: float
+    copied_bytes_per_s: float
+    nvme_bytes: float = 0.0
+    read_bytes_per_s: float = 0.0
+    written_bytes_per_s: float = 0.0
+
+    @classmethod
+    def least(cls, shares: Iterable[HostShare]) -> HostShare:
+        """Returns for each figure the least one of several shares, as a stage on several hosts has it."""
+        return cls(*map(min, zip(*map(dataclasses.astuple, shares), strict=True)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.costs._megatron_division import EvenDivision
-from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory, successors_that_fit
+from alpa_dejavu.costs.memory import MemoryLimits, ModelMemory, StageMemory, stage_memory, successors_that_fit
 from alpa_dejavu.problem import Layer, MeshConfig, Model, Operators, Run, Tensor
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 from models import chain
@@ -74,14 +74,14 @@ def test_sharding_divides_what_it_divides():
 )
 def test_successors_by_hand(schedule, limit, successors):
     stage = StageMemory(np.full((1, 1), 900.0), np.full((1, 1), 100.0), np.full((1, 1), 100.0))
-    assert successors_that_fit(stage, limit, Run(8, schedule))[0, 0] == successors
+    assert successors_that_fit(stage, MemoryLimits(limit), Run(8, schedule))[0, 0] == successors
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe"])
 @pytest.mark.parametrize("limit", [1000, 1250, 1500, 2000])
 def test_successors_agree_with_the_peak(schedule, limit):
     stage, run = StageMemory(*(np.full((1, 1), x) for x in (800.0, 110.0, 100.0))), Run(6, schedule)
-    most = successors_that_fit(stage, limit, run)[0, 0]
+    most = successors_that_fit(stage, MemoryLimits(limit), run)[0, 0]
     for successors in range(8):
         fits = stage.peak(run.in_flight(successors))[0, 0] <= limit
         assert fits == (successors <= most)
@@ -89,8 +89,8 @@ def test_successors_agree_with_the_peak(schedule, limit):
 
 def test_no_activations_set_no_limit():
     stage = StageMemory(np.full((1, 1), 10.0), np.zeros((1, 1)), np.zeros((1, 1)))
-    assert successors_that_fit(stage, 10.0, Run(4))[0, 0] == NO_LIMIT
-    assert successors_that_fit(stage, 9.0, Run(4))[0, 0] == -1
+    assert successors_that_fit(stage, MemoryLimits(10.0), Run(4))[0, 0] == NO_LIMIT
+    assert successors_that_fit(stage, MemoryLimits(9.0), Run(4))[0, 0] == -1
 
 
 def test_one_device_keeps_all():

@@ -146,7 +146,8 @@ def test_what_prices_give_on_unlike_hosts(seed, layers, kinds, price, coarse):
     assert found.rest.tolist() == [[rest(n, group if n else 0) for group in range(choices.num_groups)]
                                    for n in range(layers)]  # fmt: skip
     assert found.then.tolist() == [[then(n, q) for q in range(len(charged))] for n in range(layers)]
-    assert found.value == rest(0, 0) - prices @ choices.available
+    # Another processor may add the products up in another order.
+    assert found.value == pytest.approx(rest(0, 0) - prices @ choices.available, rel=1e-12)
 
 
 @pytest.mark.parametrize("slicer", [Dynamic(), AmpPipe()])
