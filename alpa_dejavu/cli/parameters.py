@@ -10,6 +10,7 @@ import click
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.cli.files import OUTPUT
+from alpa_dejavu.clusters.offload_choices import OFFLOAD_CHOICES
 from alpa_dejavu.costs.runtime import runtime_names
 from alpa_dejavu.problem.run import SCHEDULES, schedule_form
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
@@ -79,6 +80,13 @@ memory_margin_option = click.option(
     type=float,
     metavar="SHARE",
     help="Of memory: left free where no peak was measured. The default is the machine file's, or 0.05.",
+)
+offload_option = click.option(
+    "--offload",
+    type=click.Choice(OFFLOAD_CHOICES),
+    default="none",
+    show_default=True,
+    help="What stages keep may go to their hosts' memory (cpu), to drives (nvme), or to both (auto).",
 )
 cache_option = click.option(
     "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."

@@ -29,6 +29,7 @@ from alpa_dejavu.cli.parameters import (
     communication_option,
     memory_margin_option,
     number_or_none,
+    offload_option,
     output_options,
     runtime_option,
     slicer_option,
@@ -62,6 +63,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @memory_margin_option
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
+@offload_option
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
 @click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
@@ -84,6 +86,7 @@ def plan(
     memory_margin: float | None,
     history: pathlib.Path | None,
     objective: str,
+    offload: str,
     strategy: str,
     other_schedules: bool,
     order_path: pathlib.Path | None,
@@ -130,6 +133,7 @@ def plan(
                 runtime=runtime,
                 history=history,
                 objective=objective,
+                offload=offload,
                 strategy=strategy,
                 communication=communication,
                 cache=False if no_cache else None,

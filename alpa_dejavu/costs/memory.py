@@ -176,7 +176,7 @@ def stage_memory(
         elsewhere=OffloadedMemory(
             resident=sums + (_largest(states + updated) * 2 if on_drives else states + updated),
             per_micro_batch=kept * offload.activations,
-            nvme=states + updated if on_drives else np.zeros_like(states),
+            nvme=states + parameters * offload.parameters if on_drives else np.zeros_like(states),
         ),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 import numpy as np
@@ -19,6 +19,7 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
+from alpa_dejavu.costs.offload import Copies, StageParts, copies, known_share, with_offload
 from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces
 from alpa_dejavu.problem import (
     PHASES,
@@ -114,7 +115,29 @@ class StageCostModel:
         forward, backward, update = self.computed_s(devices, config)
         ahead, back = self._collective_s(devices, config)
         once = self._combined_s(devices, config, "step")
-        return rounded(np.stack([forward, backward, ahead, back, once, update]))
+        parts: StageParts = (forward, backward, ahead, back, once, update)
+        if config.offload.any:
+            parts = self._with_offload(devices, config, parts)
+        return rounded(np.stack(parts))
+
+    def _with_offload(self, devices: StageDevices, config: MeshConfig, parts: StageParts) -> StageParts:
+        """Returns the kinds of seconds of stages that offload a part of what they keep."""
+        exchanged = self._combined_s(devices, config, "step", lambda kind: kind != "all_gather")
+        fixed_s = devices.kinds[0].step_s + self.models.runtime.step_s
+        return with_offload(parts, self.copies(devices, config), config.offload, exchanged, fixed_s)
+
+    def copies(self, devices: StageDevices, config: MeshConfig) -> Copies:
+        """Returns the seconds of each kind of copy of stages that offload a part of what they keep.
+
+        Raises:
+            ValueError: what is known of the hosts doesn't say how long copies take.
+        """
+        names = [self.cluster.hosts[host].name for host in dict.fromkeys(devices.hosts)]
+        share = known_share(config.offload, devices.share, names)
+        memory = self.memory(config)
+        assert memory.elsewhere is not None, "something is offloaded"
+        kept = memory.per_micro_batch + memory.elsewhere.per_micro_batch
+        return copies(self._whole, self.division(config).memory(), kept, config.offload, share)
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward
@@ -132,7 +155,7 @@ class StageCostModel:
 
     def memory(self, config: MeshConfig) -> StageMemory:
         """Returns the bytes that each device of a stage with this config keeps, for each range of layers i..j."""
-        return stage_memory(self._whole, self.division(config).memory(), config.remat == "layer")
+        return stage_memory(self._whole, self.division(config).memory(), config.remat == "layer", config.offload)
 
     @property
     def gradient_bytes(self) -> FloatArray:
@@ -239,10 +262,12 @@ class StageCostModel:
             found[n] = known[id(exchanges)][1]
         return found
 
-    def _combined_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Returns the seconds of all that each range of layers sends as one."""
+    def _combined_s(
+        self, devices: StageDevices, config: MeshConfig, phase: str, counts: Callable[[str], bool] = lambda _: True
+    ) -> FloatArray:
+        """Returns the seconds of all that each range of layers sends as one, of the kinds that count."""
         total = np.zeros_like(self._whole.parameters)
-        return sum((seconds for _, seconds in self.combined(devices, config, phase)), total)
+        return sum((seconds for one, seconds in self.combined(devices, config, phase) if counts(one.kind)), total)
 
     def combined(
         self, devices: StageDevices, config: MeshConfig, phase: str

@@ -307,7 +307,8 @@ def cost_table(
 
 
 def _limits(device_bytes: float, share: HostShare | None) -> MemoryLimits:
-    return MemoryLimits(device_bytes) if share is None else MemoryLimits(device_bytes, share.num_bytes, share.nvme_bytes)
+    there = () if share is None else (share.num_bytes, share.nvme_bytes)
+    return MemoryLimits(device_bytes, *there)
 
 
 def _memory_limits(cluster: Cluster, space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:

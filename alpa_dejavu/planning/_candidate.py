@@ -266,9 +266,10 @@ def best_first(found: Iterable[Candidate]) -> list[Candidate]:
 
 
 def config_of_stage(stage: StagePlan) -> MeshConfig:
-    """Returns the config of a plan's stage: its logical mesh, auto-sharding options, remat and ZeRO level."""
+    """Returns the config of a plan's stage: its logical mesh, auto-sharding options, remat, ZeRO level and offload."""
     across, along = (*stage.logical_mesh, 1)[:2]
-    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
+    options, offload = dict(stage.options), stage.offloaded
+    return MeshConfig((across, along), across, along, options, remat=stage.remat, zero=stage.zero, offload=offload)
 
 
 def host_names(found: Candidate) -> list[tuple[str, ...]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning._candidate import Candidate, host_names
 from alpa_dejavu.planning.task import PlanningTask
-from alpa_dejavu.problem import Plan, StageChoice, StagePlan
+from alpa_dejavu.problem import MeshConfig, Plan, StageChoice, StageOffload, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
 __all__ = ["finished_plan"]
@@ -34,14 +35,14 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
     free_share = max(map(task.margin.free_share_of, task.cluster.hosts))
     return Plan(
         stages=tuple(
-            _stage(found, stage, names[n], taken[n], peaks[n], by_weight[n])
+            _stage(found, stage, names[n], taken[n], peaks[n], by_weight[n], len(found.stages) - 1 - n)
             for n, stage in enumerate(found.stages)
         ),
         step_s=found.step_s,
         lower_bound_s=found.slicing.lower_bound_s if found.run.schedule in ALPA_SCHEDULES else 0.0,
         num_micro_batches=found.run.num_micro_batches,
         schedule=found.run.schedule,
-        runs_on_alpa=found.run.schedule in ALPA_SCHEDULES,
+        runs_on_alpa=found.run.schedule in ALPA_SCHEDULES and not any(one.offload.any for one in _configs(found)),
         cluster=task.cluster.name,
         planning_s={},
         model=task.source.name,
@@ -49,6 +50,13 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
         hardware=summary_of(task.cluster),
         priced_by=task.priced_by and dataclasses.replace(task.priced_by, margin=free_share),
     )
+
+
+def _configs(found: Candidate) -> Iterator[MeshConfig]:
+    for stage in found.stages:
+        config = found.space.configs[stage.submesh][stage.config]
+        assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+        yield config
 
 
 def _peaks(found: Candidate) -> list[float]:
@@ -75,6 +83,7 @@ def _stage(
     interstage_s: tuple[float, float],
     peak_bytes: float,
     by_weight_s: float,
+    successors: int,
 ) -> StagePlan:
     table, space, entry, where = found.table, found.space, choice.entry, (choice.first, choice.last)
     config = space.configs[choice.submesh][choice.config]
@@ -104,4 +113,24 @@ def _stage(
         activation_bytes=float(memory.per_micro_batch[where]),
         resident_bytes=float(memory.resident[where]),
         temporary_bytes=float(memory.temporary[where]),
+        offload=_offload(found, choice, config, successors) if config.offload.any else None,
+    )
+
+
+def _offload(found: Candidate, choice: StageChoice, config: MeshConfig, successors: int) -> StageOffload:
+    """Returns what the offload of a stage that so many follow takes of its hosts, and what it adds to the step."""
+    table, where = found.table, (choice.first, choice.last)
+    memory, costs, devices = table.memory[choice.submesh][choice.config], table.stage_costs, table.devices
+    assert memory is not None, "every config has its memory"
+    assert memory.elsewhere is not None, "a config that offloads keeps something elsewhere"
+    assert costs is not None, "a table that was priced keeps its prices"
+    limits, added = table.limits(choice.submesh), costs.copies(devices[choice.submesh], config)
+    return StageOffload(
+        config.offload,
+        host_bytes=float(memory.elsewhere.peak(found.run.in_flight(successors))[where]),
+        host_limit_bytes=limits.host_bytes,
+        nvme_bytes=float(memory.elsewhere.nvme[where]),
+        nvme_limit_bytes=limits.nvme_bytes,
+        copies_s=sum(float(part[where]) for part in (*added.forward, *added.backward)),
+        step_s=sum(float(part[where]) for part in added.step),
     )

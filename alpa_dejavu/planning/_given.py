@@ -31,6 +31,7 @@ __all__ = [
     "given_stages",
     "meant_stages",
     "on_used_hosts",
+    "used_configs",
 ]
 
 
@@ -161,6 +162,22 @@ def on_used_hosts(task: PlanningTask, found: Candidate, names: Sequence[Sequence
     again = given_candidate(task, found.model, found.run, stages)
     slicing = dataclasses.replace(found.slicing, stages=again.slicing.stages)
     return dataclasses.replace(again, slicing=slicing, costs=dataclasses.replace(again.costs, exact=found.costs.exact))
+
+
+def used_configs(found: Candidate) -> SearchSpace:
+    """Returns the search space that has only the submeshes and configs of a candidate's stages."""
+    space, used = found.space, dict.fromkeys(stage.submesh for stage in found.stages)
+    rows = []
+    for s in used:
+        configs = [space.configs[s][stage.config] for stage in found.stages if stage.submesh == s]
+        rows.append(_unique([config for config in configs if config is not None]))
+    width = max(map(len, rows))
+    return SearchSpace(
+        tuple(space.submeshes[s] for s in used),
+        tuple((*row, *[None] * (width - len(row))) for row in rows),
+        space.allowed_imbalance,
+        space.hosts and tuple(space.hosts[s] for s in used),
+    )
 
 
 def _unique(configs: Sequence[MeshConfig]) -> list[MeshConfig]:

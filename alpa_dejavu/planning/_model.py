@@ -26,7 +26,7 @@ from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, PricedBy
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
-from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.schedules import schedule_kind
 from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
@@ -53,6 +53,7 @@ def plan_model(
     remat: Sequence[str] = ("none", "layer"),
     zero: Sequence[int] = (0, 2, 3),
     submeshes: str = "power_of_two",
+    offload: str = "none",
     slicing: str | Slicer = "dynamic",
     latency: str | LatencyModel = "auto",
     communication: str | CommunicationModel = "auto",
@@ -82,6 +83,8 @@ def plan_model(
         remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
+        offload: where stages may offload what they keep: "none"; "cpu", the memory of their hosts; "nvme", drives for
+            the optimizer's state and parameters; "auto", either. Only under Alpa's schedules.
         slicing: a slicer or its name.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: a communication model or its name; "auto": the calibration's, or without one "alpha-beta".
@@ -120,15 +123,22 @@ def plan_model(
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
     from alpa_dejavu.clusters import named_cluster
+    from alpa_dejavu.clusters.offload_choices import check_offload
 
     correction = None if history is None else _read(history)
     known = check_choice(calibration, latency, communication)
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     if objective != "time":
         check_prices(given)
+    check_offload(offload, given)
+    if offload != "none" and schedule not in ALPA_SCHEDULES:
+        raise ValueError(
+            f"schedule is {schedule!r}, but must be one of {', '.join(map(repr, ALPA_SCHEDULES))} where stages may "
+            "offload; give one of these, or offload nothing"
+        )
     priced = prices(given, known, latency, communication, runtime or ALPA)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero))
+    search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload)
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
     source = _source(model, batch, counts, cache, clock)
@@ -136,7 +146,7 @@ def plan_model(
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
         micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
-        strategy=strategy if isinstance(strategy, str) else type(strategy).__name__,
+        strategy=strategy if isinstance(strategy, str) else type(strategy).__name__, offload=offload,
     )  # fmt: skip
     task = PlanningTask(
         source=source,

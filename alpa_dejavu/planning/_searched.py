@@ -16,6 +16,7 @@ from alpa_dejavu.planning._learned import errors_of
 from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._schedules import under_others
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
+from alpa_dejavu.planning._shares import with_shares
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.run import schedule_form
@@ -58,6 +59,7 @@ class Searched(Chooser):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Returns the candidate plans that are worth comparing, the one with the shortest step first."""
         found = self._under_all_schedules(task, clock)
+        found = best_first([*(with_shares(task, one) for one in found[:_PLACED]), *found[_PLACED:]])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
         finest = _finest_first(best_first([*placed, *found[_PLACED:]]))

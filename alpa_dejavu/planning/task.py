@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.clusters.offload_choices import with_offload
 from alpa_dejavu.clusters.space import fitting, on_sites, search_space
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.planning.model_source import ModelSource
@@ -51,16 +52,23 @@ class SpaceRules(StageSpace):
         remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
+        offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
     """
 
     submeshes: str = "power_of_two"
     remat: tuple[str, ...] = ("none", "layer")
     zero: tuple[int, ...] = (0, 2, 3)
     imbalance: float = math.inf
+    offload: str = "none"
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples."""
-        return search_space(cluster, micro_batch, self.submeshes, self.remat, self.zero, self.imbalance)
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples.
+
+        Raises:
+            ValueError: stages may offload, but not enough is known of some host's memory or drives.
+        """
+        space = search_space(cluster, micro_batch, self.submeshes, self.remat, self.zero, self.imbalance)
+        return with_offload(space, cluster, self.offload)
 
 
 @final

@@ -10,7 +10,7 @@ from alpa_dejavu._util.json_text import Path
 from alpa_dejavu.problem.run import schedule_form
 
 if TYPE_CHECKING:
-    from alpa_dejavu.plans.plan_format import ContingenciesData, HostData, PlanData, StageData
+    from alpa_dejavu.plans.plan_format import ContingenciesData, HostData, OffloadData, PlanData, StageData
 
 __all__ = ["contradictions"]
 
@@ -88,7 +88,17 @@ def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, s
         if len(stage["hosts"]) != hosts:
             said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
             yield (*place, "hosts"), said
+        yield from _of_offload(stage.get("offload", {"place": "cpu"}), (*place, "offload"), f"{key}.offload")
         expected = last + 1
+
+
+def _of_offload(data: OffloadData, place: Path, key: str) -> Iterator[tuple[Path, str]]:
+    """Yields where a stage's hosts would keep gradients or parameters whose optimizer state they don't."""
+    optimizer = data.get("optimizer", 0.0)
+    for kind in ("gradients", "parameters"):
+        share = data.get(kind, 0.0)
+        if isinstance(share, float | int) and share > optimizer:
+            yield (*place, kind), f"{key}.{kind} is {share}, but must be at most the optimizer's share, {optimizer}"
 
 
 def _of_contingencies(data: ContingenciesData, num_layers: int, schedule: str) -> Iterator[tuple[Path, str]]:

@@ -21,7 +21,7 @@ __all__ = ["between", "changes", "grouped", "priced_text", "stages_text"]
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
 """Options of Alpa's auto-sharding pass that say a stage's ZeRO level."""
 _MODELS = ("latency", "communication", "calibration")
-_WITH_LAYERS = ("remat", "ZeRO", "auto-sharding")
+_WITH_LAYERS = ("remat", "ZeRO", "auto-sharding", "offload")
 """The choices for a stage that go with its layers where the number of stages changes."""
 
 
@@ -85,9 +85,10 @@ def _stages(first: Plan, second: Plan, of: Callable[[str], Plan]) -> Iterator[St
         shapes = [_shape(n, first, second, of) for n in range(len(first.stages))]
     whole = shapes[-1].layers[1] + 1
     for n, stage in enumerate(shapes):
-        remat, zero, options = (_alike(of(what), n, stage, len(shapes), whole) for what in _WITH_LAYERS)
+        remat, zero, options_of, offload = (_alike(of(what), n, stage, len(shapes), whole) for what in _WITH_LAYERS)
         kept = {name: value for name, value in zero.options.items() if name in _ZERO_OPTIONS}
-        yield dataclasses.replace(stage, remat=remat.remat, zero=zero.zero, options={**_options(options), **kept})
+        options = {**_options(options_of), **kept}
+        yield dataclasses.replace(stage, remat=remat.remat, zero=zero.zero, options=options, offload=offload.offload)
 
 
 def _shape(n: int, first: Plan, second: Plan, of: Callable[[str], Plan]) -> StagePlan:
@@ -184,6 +185,7 @@ _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]
     "hosts": (lambda stage: stage.hosts, lambda stages: "; ".join(" ".join(stage.hosts) for stage in stages)),
     "remat": (lambda stage: stage.remat, lambda stages: " ".join(stage.remat for stage in stages)),
     "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
+    "offload": (lambda stage: stage.offloaded, lambda stages: grouped([stage.offloaded.text for stage in stages])),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
 }  # fmt: skip
 """For each thing in which stages may differ its value, and text for a row of stages."""

@@ -20,15 +20,24 @@ from alpa_dejavu.problem import (
     ClusterSummary,
     Confidence,
     HostSummary,
+    Offload,
     Plan,
     PricedBy,
+    StageOffload,
     StagePlan,
     StepCorrection,
     Submesh,
 )
 
 if TYPE_CHECKING:
-    from alpa_dejavu.plans.plan_format import ConfidenceData, HardwareData, PlanData, PricedByData, StageData
+    from alpa_dejavu.plans.plan_format import (
+        ConfidenceData,
+        HardwareData,
+        OffloadData,
+        PlanData,
+        PricedByData,
+        StageData,
+    )
 
 __all__ = ["VERSION", "plan_data", "plan_of", "plan_text", "read_plan", "write_plan"]
 
@@ -171,11 +180,9 @@ def _hardware(data: HardwareData) -> ClusterSummary:
 
 
 def _priced_by_data(by: PricedBy) -> dict[str, Any]:
-    """Returns the data of a plan's pricing; Alpa's own runtime isn't named."""
-    data = dataclasses.asdict(by)
-    if by.runtime == PricedBy.runtime:
-        del data["runtime"]
-    return data
+    """Returns the data of a plan's pricing; Alpa's own runtime isn't named, nor that nothing is offloaded."""
+    unnamed = {"runtime": PricedBy.runtime, "offload": PricedBy.offload}
+    return {key: value for key, value in dataclasses.asdict(by).items() if unnamed.get(key) != value}
 
 
 def _priced_by(data: PricedByData) -> PricedBy:
@@ -223,7 +230,20 @@ def _stage_data(stage: StagePlan) -> dict[str, Any]:
         "auto_sharding": dict(stage.options),
         **{name: getattr(stage, name) for name in _STAGE_FIGURES},
         **({"backward_weight_s": stage.backward_weight_s} if stage.backward_weight_s else {}),
+        **({} if stage.offload is None else {"offload": _offload_data(stage.offload)}),
     }
+
+
+def _offload_data(offload: StageOffload) -> dict[str, Any]:
+    """Returns the data of a stage's offload: its shares and figures side by side."""
+    data = dataclasses.asdict(offload)
+    return {**data.pop("shares"), **data}
+
+
+def _offload(data: OffloadData) -> StageOffload:
+    shares = {field.name for field in dataclasses.fields(Offload)}
+    figures = {name: value for name, value in data.items() if name not in shares}
+    return StageOffload(Offload(**{name: value for name, value in data.items() if name in shares}), **figures)
 
 
 def _stage(data: StageData) -> StagePlan:
@@ -240,5 +260,6 @@ def _stage(data: StageData) -> StagePlan:
         zero=int(data["zero"]),
         backward_weight_s=float(data.get("backward_weight_s", 0.0)),
         options=dict(data.get("auto_sharding", {"force_batch_dim_to_mesh_dim": 0})),
+        offload=_offload(data["offload"]) if "offload" in data else None,
         **figures,
     )

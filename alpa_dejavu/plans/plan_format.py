@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
@@ -77,6 +77,7 @@ class PricedByData(TypedDict):
     objective: NotRequired[Annotated[str, said("text: what was to be least")]]
     strategy: NotRequired[Annotated[str, said("text: whose search it was")]]
     runtime: NotRequired[Annotated[str, said("text: the runtime profile")]]
+    offload: NotRequired[Annotated[str, said("text: where stages could offload")]]
 
 
 class CorrectionData(TypedDict):
@@ -98,6 +99,25 @@ class ConfidenceData(TypedDict):
     candidates: Annotated[int, whole("a whole number of plans, at least 1", 1), WHOLE]
     spread_from: Words
     compared: NotRequired[Words]
+
+
+Share: TypeAlias = Annotated[float, said("a share from 0 to 1", ge=0, le=1)]
+
+
+class OffloadData(TypedDict):
+    """The data in a plan file of what a stage's hosts keep in place of its devices, as `StageOffload` has them."""
+
+    optimizer: NotRequired[Share]
+    gradients: NotRequired[Share]
+    parameters: NotRequired[Share]
+    activations: NotRequired[Share]
+    place: Annotated[Literal["cpu", "nvme"], said('"cpu" or "nvme"')]
+    host_bytes: NotRequired[Bytes]
+    host_limit_bytes: NotRequired[Bytes]
+    nvme_bytes: NotRequired[Bytes]
+    nvme_limit_bytes: NotRequired[Bytes]
+    copies_s: NotRequired[Seconds]
+    step_s: NotRequired[Seconds]
 
 
 class StageData(TypedDict):
@@ -133,6 +153,7 @@ class StageData(TypedDict):
     activation_bytes: NotRequired[Bytes]
     resident_bytes: NotRequired[Bytes]
     temporary_bytes: NotRequired[Bytes]
+    offload: NotRequired[Annotated[OffloadData, said("an object: the shares that its hosts keep")]]
 
 
 Stages = Annotated[list[StageData], listed("a list of at least one stage", min_length=1)]

@@ -16,7 +16,7 @@ from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._objective import Objective
-from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload
+from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
@@ -65,6 +65,7 @@ __all__ = [
     "SlicingProblem",
     "SmallProducts",
     "StageChoice",
+    "StageOffload",
     "StagePlan",
     "StepCorrection",
     "StridedReads",

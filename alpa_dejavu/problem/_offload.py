@@ -80,5 +80,32 @@ class Offload:
         return f"{' and '.join(said)} to {self.place}" if said else "none"
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class StageOffload:
+    """A stage's offload in a plan: the shares, with what it takes of the hosts and what it adds to the step.
+
+    Attributes:
+        shares: the shares of what the stage keeps that are offloaded.
+        host_bytes, nvme_bytes: predicted peaks in the memory of its hosts and on their drives, for each device.
+        host_limit_bytes, nvme_limit_bytes: the bytes of these that each device has for itself.
+        copies_s: predicted seconds that copies add to a micro-batch, forward and backward; part of `collective_s`.
+        step_s: predicted seconds once a step of the hosts' updates, with copies and drives; part of `per_step_s`.
+    """
+
+    shares: Offload
+    host_bytes: float = 0.0
+    host_limit_bytes: float = 0.0
+    nvme_bytes: float = 0.0
+    nvme_limit_bytes: float = 0.0
+    copies_s: float = 0.0
+    step_s: float = 0.0
+
+    @property
+    def missing_bytes(self) -> float:
+        """Returns how many bytes the hosts' memory, or their drives, lack for each device; 0 if it fits."""
+        return max(self.host_bytes - self.host_limit_bytes, self.nvme_bytes - self.nvme_limit_bytes, 0.0)
+
+
 NO_OFFLOAD = Offload()
 """Everything is on the devices."""

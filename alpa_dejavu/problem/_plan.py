@@ -13,6 +13,7 @@ from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
 from alpa_dejavu.problem._hardware import ClusterSummary
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
+from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload, StageOffload
 from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
 from alpa_dejavu.problem.run import schedule_form
@@ -50,6 +51,7 @@ class StagePlan:
             splits it off; else 0.
         activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
             time (parameters, optimizer's state, ...), and while a layer is computed.
+        offload: what of these its hosts keep instead; None: nothing.
     """
 
     layers: tuple[int, int]
@@ -74,11 +76,17 @@ class StagePlan:
     activation_bytes: float = 0.0
     resident_bytes: float = 0.0
     temporary_bytes: float = 0.0
+    offload: StageOffload | None = None
 
     def __post_init__(self) -> None:
         checks.one_of("stage plan", "remat", self.remat, REMAT)
         if self.zero not in ZERO:
             raise ValueError(f"stage plan: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
+
+    @property
+    def offloaded(self) -> Offload:
+        """Returns the shares of what the stage keeps that are offloaded."""
+        return NO_OFFLOAD if self.offload is None else self.offload.shares
 
     @property
     def num_layers(self) -> int:

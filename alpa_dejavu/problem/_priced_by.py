@@ -25,6 +25,7 @@ class PricedBy:
         objective: the name of the objective that was made least.
         strategy: the name of the search strategy.
         runtime: the name of the runtime profile: which training framework the plan is priced for.
+        offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
     """
 
     latency: str = ""
@@ -41,3 +42,4 @@ class PricedBy:
     objective: str = ""
     strategy: str = ""
     runtime: str = "alpa"
+    offload: str = "none"

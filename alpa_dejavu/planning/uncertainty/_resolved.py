@@ -116,7 +116,7 @@ class Resolver:
         """Returns the predicted seconds of all stages on some devices with a config (a logical mesh, remat and ZeRO),
         split into parts whose prediction errors are the same.
         """
-        key = id(costs), devices, _mesh(config), config.zero, config.remat
+        key = id(costs), devices, _mesh(config), config.zero, config.remat, config.offload
         if key not in self._known:
             self._kept[id(costs)] = costs  # so that its id stays its own
             division = costs.division(config)
@@ -160,14 +160,20 @@ class Resolver:
             phases.append("backward")
         starts = np.full((costs.model.num_layers,) * 2, len(phases) * devices.kinds[0].dispatch_s)
         self._note_launches(costs, devices.kinds[0], "dispatch_s", starts[0, 0])
+        if config.offload.any:
+            added = costs.copies(devices, config)
+            starts = starts + sum((*added.forward, *added.backward))
         return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
 
     def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
         a_step = devices.kinds[0].step_s + costs.models.runtime.step_s
         starts = np.full((costs.model.num_layers,) * 2, a_step)
         self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
+        computed = self._computed(costs, devices, config, "step") * (1 - config.offload.optimizer)
+        if config.offload.any:
+            starts = starts + sum(costs.copies(devices, config).step)
         ranges = {LAUNCHES: starts} | self._combined(costs, devices, config, ["step"])
-        return Seconds(self._computed(costs, devices, config, "step"), ranges)
+        return Seconds(computed, ranges)
 
     def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of operators and collectives of each variant by class, shape (V, N)."""

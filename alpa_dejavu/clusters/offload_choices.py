@@ -1,0 +1,89 @@
+"""The choices of offload: which shares of what stages keep their hosts may have."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from alpa_dejavu.problem import NO_OFFLOAD, OFFLOAD_PLACES, Cluster, MeshConfig, Offload, SearchSpace
+
+__all__ = ["OFFLOAD_CHOICES", "check_offload", "with_all_shares", "with_offload"]
+
+OFFLOAD_CHOICES = ("none", *OFFLOAD_PLACES, "auto")
+"""Where stages may offload what they keep; "auto": to the memory of their hosts or to NVMe drives."""
+_QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_WHOLE = (0.0, 1.0)
+
+
+def check_offload(choice: str, cluster: Cluster) -> None:
+    """Checks that enough is known of a cluster's hosts for a choice of offload.
+
+    Raises:
+        ValueError: the choice isn't one of `OFFLOAD_CHOICES`, or the memory or the drives of some host aren't known.
+    """
+    if choice not in OFFLOAD_CHOICES:
+        raise ValueError(f"offload is {choice!r}, but must be one of {', '.join(map(repr, OFFLOAD_CHOICES))}")
+    if choice == "none":
+        return
+    for host in cluster.hosts:
+        lacks = "host_memory" if host.memory is None else "nvme" if host.memory.nvme is None else ""
+        if lacks == "host_memory" or (lacks == "nvme" and choice == "nvme"):
+            raise ValueError(
+                f"offload is {choice!r}, but must be without {lacks}, of which nothing is known on {host.name}; add "
+                f"{lacks} with its rates to the file of the machine or the cluster, or choose another offload"
+            )
+
+
+def with_offload(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpace:
+    """Returns a search space in which each config stands beside those that offload some kinds of tensors wholly.
+
+    Data-parallel devices that all update the same parameters offload activations alone, those that share the update by
+    ZeRO anything.
+
+    Args:
+        space: the search space.
+        cluster: the cluster that it is for.
+        choice: where stages may offload: one of `OFFLOAD_CHOICES`.
+
+    Raises:
+        ValueError: nothing is known of some host's memory, or of its drives.
+    """
+    check_offload(choice, cluster)
+    if choice == "none":
+        return space
+    drives = all(host.memory is not None and host.memory.nvme is not None for host in cluster.hosts)
+    places = [place for place in OFFLOAD_PLACES if choice in (place, "auto") and (place == "cpu" or drives)]
+    return _extended(space, [one for place in places for one in _offloads(_WHOLE, place)])
+
+
+def with_all_shares(space: SearchSpace, place: str) -> SearchSpace:
+    """Returns a search space in which each config stands beside those that offload any quarters of what it keeps to a
+    place.
+    """
+    return _extended(space, list(_offloads(_QUARTERS, place)))
+
+
+def _offloads(shares: Sequence[float], place: str) -> Iterator[Offload]:
+    """Yields the offloads of such shares; the host updates what it keeps."""
+    for optimizer, gradients, parameters, activations in itertools.product(shares, repeat=4):
+        found = gradients <= optimizer >= parameters and max(optimizer, activations) > 0
+        if found and (place == "cpu" or optimizer > 0):  # activations alone go to the host's memory
+            yield Offload(optimizer, gradients, parameters, activations, place)
+
+
+def _extended(space: SearchSpace, offloads: Sequence[Offload]) -> SearchSpace:
+    rows = []
+    for row in space.configs:
+        plain = dict.fromkeys(dataclasses.replace(config, offload=NO_OFFLOAD) for config in row if config is not None)
+        rows.append([one for config in plain for one in _beside(config, offloads)])
+    width = max(1, *map(len, rows))
+    return dataclasses.replace(space, configs=tuple((*row, *[None] * (width - len(row))) for row in rows))
+
+
+def _beside(config: MeshConfig, offloads: Iterable[Offload]) -> Iterator[MeshConfig]:
+    """Yields a config as it is, then with each offload."""
+    yield config
+    for offload in offloads:
+        if config.zero or config.data_parallel == 1 or not offload.optimizer:
+            yield dataclasses.replace(config, offload=offload)

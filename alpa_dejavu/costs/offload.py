@@ -1,0 +1,142 @@
+"""The seconds of offload: copies between devices and their hosts, the optimizer on the hosts' processors, and drives.
+
+Devices of a host copy and update at the same time, so each has its share of the host's rates (`HostShare`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias, final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.problem import HostShare, MemoryShares, Offload
+
+__all__ = ["Copies", "StageParts", "copies", "known_share", "with_offload"]
+
+StageParts: TypeAlias = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+"""The six kinds of seconds of stages, as `StageCostModel.seconds` has them, each of shape (L, L)."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Copies:
+    """The seconds that each device of a stage of layers i..j would take for each kind of copy alone, shape (L, L).
+
+    Attributes:
+        forward, backward: of a micro-batch's pass: to the device and from it, which go on at a time.
+        step: of a step: gradients to the host, the optimizer's update there, parameters to the device, and reading
+            and writing drives.
+    """
+
+    forward: tuple[FloatArray, ...]
+    backward: tuple[FloatArray, ...]
+    step: tuple[FloatArray, ...]
+
+
+def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload: Offload, share: HostShare) -> Copies:
+    """Returns the seconds of what offload copies and updates for each device of a stage of layers i..j.
+
+    Offloaded parameters come to the device for each pass, offloaded gradients leave it after each backward pass, and
+    offloaded activations leave it forward and come back backward. Once a step the other gradients of what the host
+    updates go down, and the other parameters come up. Adam is bound by the host's memory: it reads and writes the
+    optimizer's state and the parameters, and reads the gradients.
+
+    Args:
+        memory: the bytes of the model's whole tensors.
+        shares: the shares of them that each device of the stage has.
+        kept: the bytes that each device keeps for a micro-batch's backward pass, shape (L, L).
+        offload: the shares that are offloaded.
+        share: what each device has of its host.
+
+    References:
+        Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021, section 4.
+        Rajbhandari et al., ZeRO-Infinity: Breaking the GPU Memory Wall for Extreme Scale Deep Learning, SC 2021.
+    """
+    link, drives = share.copied_bytes_per_s, offload.place == "nvme"
+    parameters = memory.parameters * shares.parameters * offload.parameters
+    gradients = memory.gradients * shares.gradients * offload.gradients
+    activations = kept * offload.activations
+    states = memory.optimizer * shares.optimizer * offload.optimizer
+    updated = memory.parameters * shares.optimizer
+    summed = memory.gradients * shares.optimizer
+    traffic = 2 * states + (summed + 2 * updated) * offload.optimizer
+    step = [
+        summed * (offload.optimizer - offload.gradients) / link,
+        traffic / share.bytes_per_s,
+        updated * (offload.optimizer - offload.parameters) / link,
+    ]
+    read: list[FloatArray] = []
+    if drives:
+        read = [parameters / share.read_bytes_per_s]
+        step += [
+            states / share.read_bytes_per_s,
+            (states + updated * offload.parameters) / share.written_bytes_per_s,
+        ]
+    return Copies(
+        forward=(parameters / link, activations / link, *read),
+        backward=((parameters + activations) / link, gradients / link, *read),
+        step=tuple(step),
+    )
+
+
+def with_offload(
+    parts: StageParts,
+    found: Copies,
+    offload: Offload,
+    exchanged_s: FloatArray,
+    fixed_s: float,
+    hidden: bool = False,
+) -> StageParts:
+    """Returns the seconds of stages with what offload adds to them: copies to the collectives of each pass, and the
+    work of hosts to the update.
+
+    Gradients that leave the devices after each micro-batch are exchanged before that, each time.
+
+    Args:
+        parts: the seconds of computing and of collectives, forward and backward, of synchronisation and of the update,
+            each of shape (L, L).
+        found: the seconds of the copies.
+        offload: the shares that are offloaded.
+        exchanged_s: the part of the synchronisation that adds up gradients, shape (L, L).
+        fixed_s: the part of the update that isn't the optimizer's.
+        hidden: whether copies go on while devices compute; else they come one after the other.
+    """
+    forward, backward, ahead, back, once, update = parts
+    sums = exchanged_s * offload.gradients
+    on_device = (update - fixed_s) * (1 - offload.optimizer)
+    return (
+        forward,
+        backward,
+        ahead + _added_s(forward + ahead, found.forward, hidden),
+        back + sums + _added_s(backward + back + sums, found.backward, hidden),
+        once - sums,
+        fixed_s + on_device + _added_s(on_device, found.step, hidden),
+    )
+
+
+def _added_s(computed_s: FloatArray, parts: tuple[FloatArray, ...], hidden: bool) -> FloatArray:
+    """Returns the seconds that copies add to what takes so many seconds: all of theirs, or with `hidden` what the
+    longest kind of them takes beyond it.
+    """
+    if hidden:
+        return np.maximum(np.max(parts, axis=0) - computed_s, 0.0)
+    return np.asarray(np.sum(parts, axis=0))
+
+
+def known_share(offload: Offload, share: HostShare | None, hosts: Sequence[str]) -> HostShare:
+    """Returns what each device has of its host's memory, checked to have what an offload needs.
+
+    Raises:
+        ValueError: nothing is known of the hosts' memory, or of the drives that are to be used.
+    """
+    lacks = "host_memory" if share is None else "nvme"
+    if share is None or (offload.place == "nvme" and not share.nvme_bytes):
+        raise ValueError(
+            f"offload is {offload.text}, but must be without {lacks}, of which nothing is known on {', '.join(hosts)}; "
+            f"add {lacks} to the file of the machine or the cluster, or choose another offload"
+        )
+    return share
