@@ -188,8 +188,8 @@ def update_seconds(job, shares, host, overlapped):
     return down_s + sum(on_host) + up_s
 
 
-# Rounded, with 0.43 to 0.45 of the peak of the host's memory, about what ZeRO-Offload's CPU Adam reaches. They are there
-# for two calculations to have the same numbers, and needn't be exact.
+# Rounded, with 0.43 to 0.45 of the peak of the host's memory, about what ZeRO-Offload's CPU Adam reaches. Two
+# calculations have the same numbers by them: they needn't be exact.
 V100_HOST = Host(memory=110e9, device=12e9, shared=48e9)
 """Eight V100 by four PCIe 3.0 switches; two Xeons with six channels of DDR4-2666 each."""
 A100_HOST = Host(memory=126e9, device=24e9, shared=96e9, nvme_read=16e9, nvme_write=8e9)
