@@ -15,7 +15,7 @@ from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.footing import Footing, footings
 from alpa_dejavu.planning.price import PricedPlan
 from alpa_dejavu.planning.runtimes import runtimes_text
-from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, stage_rows
+from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, known_columns, stage_rows
 from alpa_dejavu.plans.table import planning_text
 from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
@@ -98,7 +98,8 @@ def print_plan(plan: Plan, to: Console) -> None:
         f"{counted(plan.num_layers, 'layer')} in {counted(len(plan.stages), 'stage')}"
         + (f", {each} on each submesh" if each > 1 else "")
     )
-    to.print(stage_table(PLANNED, stage_rows(plan)))
+    rows = stage_rows(plan)
+    to.print(stage_table(known_columns(PLANNED, rows), rows))
 
 
 def print_said(plan: Plan, to: Console) -> None:

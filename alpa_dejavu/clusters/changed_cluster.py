@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import Cluster, Device, Link, counted_name
 
-__all__ = ["fair_ratio", "faster_devices", "faster_links", "slowed", "slower", "without"]
+__all__ = ["fair_ratio", "faster_devices", "faster_links", "slowed", "slower", "with_more_memory", "without"]
 
 _FAIR = 1.5
 
@@ -74,6 +74,13 @@ def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster,
         new |= {device: each.device} if device is not each.device else {}
         hosts.append(dataclasses.replace(each, device=device))
     return dataclasses.replace(cluster, hosts=tuple(hosts)), new
+
+
+def with_more_memory(cluster: Cluster, factor: float) -> Cluster:
+    """Returns the cluster in which each device has `factor` times the memory."""
+    more = [dataclasses.replace(host.device, memory_bytes=host.device.memory_bytes * factor) for host in cluster.hosts]
+    pairs = zip(cluster.hosts, more, strict=True)
+    return dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(host, device=device) for host, device in pairs))
 
 
 def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: float) -> Cluster:

@@ -99,7 +99,8 @@ class EvenDivision:
         keeping = 1 / (along * (across if self.zero == 3 else 1))
         sharing = 1 / (along * (across if self.zero >= 2 else 1))
         activations = (REPLICATED_SHARE + (1 - REPLICATED_SHARE) / along) / across
-        return MemoryShares(keeping, keeping, sharing, activations, activations, activations)
+        gathered = 1 / along if self.zero == 3 and across > 1 else 0.0
+        return MemoryShares(keeping, keeping, sharing, activations, activations, activations, gathered)
 
 
 def _divided(layers: Sequence[Layer], phase: str, ways: tuple[int, int]) -> list[Operators]:

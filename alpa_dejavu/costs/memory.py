@@ -18,6 +18,11 @@ __all__ = [
     "MemoryLimits", "ModelMemory", "OffloadedMemory", "StageMemory", "stage_memory", "successors_that_fit",
 ]  # fmt: skip
 
+_WITH_COPIES = 5.0
+"""An optimizer's state of more bytes than so many times the parameters' has float32 copies of these: beside parameters
+of 16 bits Adam's moments take 4 times their bytes, with the copies 6 times."""
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelMemory:
@@ -25,7 +30,8 @@ class ModelMemory:
 
     `activations` are those of one micro-batch that wait for its backward pass; `layer_inputs` what its layers take in
     from other layers or from outside, which is all that remat keeps; `temporaries` the largest layer's while it
-    computes, `remat_temporaries` the same where its backward pass computes its activations again.
+    computes, `remat_temporaries` the same where its backward pass computes its activations again; `largest_parameter`
+    those of one parameter and, in training, of its gradient.
     """
 
     parameters: FloatArray
@@ -35,6 +41,7 @@ class ModelMemory:
     layer_inputs: FloatArray
     temporaries: FloatArray
     remat_temporaries: FloatArray
+    largest_parameter: FloatArray
 
     @classmethod
     def of(cls, model: Model) -> ModelMemory:
@@ -62,7 +69,19 @@ class ModelMemory:
             touched_sum(num_layers, _inputs(model)),
             range_max(temporaries),
             range_max(again),
+            range_max(_largest_parameters(model)),
         )
+
+
+def _largest_parameters(model: Model) -> list[float]:
+    """Returns for each layer the bytes of its largest parameter, with its gradient where the model is trained."""
+    found = [0.0] * model.num_layers
+    for tensor in model.tensors:
+        if tensor.role == "parameter":
+            for position in tensor.users:
+                layer = min(position, 2 * model.num_layers - 1 - position)
+                found[layer] = max(found[layer], tensor.num_bytes * (2 if model.training else 1))
+    return found
 
 
 def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
@@ -148,35 +167,38 @@ def stage_memory(
 ) -> StageMemory:
     """Returns the bytes that each device keeps of a stage of layers i..j, given its shares of the unsharded tensors.
 
-    With `remat` a layer keeps only its inputs, and computes the rest again before its backward pass. What is offloaded
+    With `remat` a layer keeps only its inputs, and computes the rest again before its backward pass. What ZeRO-3 divides
+    is whole while it is needed, one parameter with its gradient at a time. What is offloaded
     is on the device while it is copied: parameters of the layer that computes and of the next one, gradients and
-    activations of one layer. Beside its part of the optimizer's state a host keeps the gradients, and the parameters
-    that it has updated.
+    activations of one layer. Beside its part of the optimizer's state a host keeps the gradients of what it updates,
+    and the parameters that it sends, or that it updates without a float32 copy in the state.
     """
     kept = memory.layer_inputs * shares.layer_inputs if remat else memory.activations * shares.activations
     computing = memory.remat_temporaries if remat else memory.temporaries
     parameters, gradients = memory.parameters * shares.parameters, memory.gradients * shares.gradients
     optimizer = memory.optimizer * shares.optimizer
+    temporary = computing * shares.temporaries + memory.largest_parameter * shares.gathered
     if not offload.any:
-        return StageMemory(parameters + gradients + optimizer, kept, computing * shares.temporaries)
+        return StageMemory(parameters + gradients + optimizer, kept, temporary)
     copied = (
-        _largest(parameters) * 2 * offload.parameters
+        np.minimum(_largest(parameters) * 2, parameters) * offload.parameters
         + _largest(gradients) * offload.gradients
         + _largest(kept) * offload.activations
     )
-    updated = memory.parameters * shares.optimizer * offload.optimizer
     states, sums = optimizer * offload.optimizer, memory.gradients * shares.optimizer * offload.optimizer
+    copies = memory.optimizer > _WITH_COPIES * memory.parameters
+    sent = np.where(copies, parameters * offload.parameters, memory.parameters * shares.optimizer * offload.optimizer)
     on_drives = offload.place == "nvme"
     return StageMemory(
         resident=parameters * (1 - offload.parameters)
         + gradients * (1 - offload.gradients)
         + optimizer * (1 - offload.optimizer),
         per_micro_batch=kept * (1 - offload.activations),
-        temporary=computing * shares.temporaries + copied,
+        temporary=temporary + copied,
         elsewhere=OffloadedMemory(
-            resident=sums + (_largest(states + updated) * 2 if on_drives else states + updated),
+            resident=sums if on_drives else sums + states + sent,
             per_micro_batch=kept * offload.activations,
-            nvme=states + parameters * offload.parameters if on_drives else np.zeros_like(states),
+            nvme=states + sent if on_drives else np.zeros_like(states),
         ),
     )
 

@@ -131,6 +131,7 @@ def _offload(found: Candidate, choice: StageChoice, config: MeshConfig, successo
         host_limit_bytes=limits.host_bytes,
         nvme_bytes=float(memory.elsewhere.nvme[where]),
         nvme_limit_bytes=limits.nvme_bytes,
-        copies_s=sum(float(part[where]) for part in (*added.forward, *added.backward)),
+        forward_s=sum(float(part[where]) for part in added.forward),
+        backward_s=sum(float(part[where]) for part in added.backward),
         step_s=sum(float(part[where]) for part in added.step),
     )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import final
 
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import OFFLOADED, Plan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
 
@@ -22,17 +22,21 @@ class Runtime:
         unlike_submeshes: whether stages may have unlike numbers of devices or logical meshes.
         unlike_remat: whether some stages may compute activations again and others not.
         zero: the ZeRO levels that stages may have under a pipeline.
+        offload: the kinds of tensors that it can offload to the memory of hosts.
+        drives: whether it can offload them to NVMe drives, too.
     """
 
     unlike_submeshes: bool = False
     unlike_remat: bool = True
     zero: tuple[int, ...] = (0, 2, 3)
+    offload: tuple[str, ...] = ()
+    drives: bool = False
 
 
 RUNTIMES = {
     "alpa": Runtime(unlike_submeshes=True),
-    "megatron": Runtime(unlike_remat=False, zero=(0, 2)),
-    "deepspeed": Runtime(zero=(0,)),
+    "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=("optimizer",)),
+    "deepspeed": Runtime(zero=(0,), offload=OFFLOADED, drives=True),
     "galvatron": Runtime(),
     "torchtitan": Runtime(),
     "jaxpp": Runtime(),
@@ -87,7 +91,8 @@ def _hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[str]:
     """Yields what keeps a framework from running a plan."""
     if name not in schedule_kind(plan.schedule).runtimes:
         yield f"no {plan.schedule} there"
-    if not plan.runs_on_alpa and (plan.strategy or plan.schedule in ALPA_SCHEDULES):
+    offloads = any(stage.offloaded.any for stage in plan.stages)
+    if not plan.runs_on_alpa and (plan.strategy or (plan.schedule in ALPA_SCHEDULES and not offloads)):
         yield f"no {plan.strategy or 'reduction servers'} there"
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
@@ -98,3 +103,8 @@ def _hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[str]:
             yield f"stages 0 and {n} have unlike remat"
         if len(plan.on_submeshes) > 1 and stage.zero not in limits.zero:
             yield f"stage {n} has ZeRO {stage.zero} in a pipeline"
+        there = stage.offloaded
+        kinds = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if share]
+        lacking = [kind for kind in kinds if kind not in limits.offload]
+        if lacking or (there.any and there.place == "nvme" and not limits.drives):
+            yield f"no offload of {lacking[0]} there" if lacking else "no offload to nvme there"

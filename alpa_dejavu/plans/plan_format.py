@@ -116,7 +116,8 @@ class OffloadData(TypedDict):
     host_limit_bytes: NotRequired[Bytes]
     nvme_bytes: NotRequired[Bytes]
     nvme_limit_bytes: NotRequired[Bytes]
-    copies_s: NotRequired[Seconds]
+    forward_s: NotRequired[Seconds]
+    backward_s: NotRequired[Seconds]
     step_s: NotRequired[Seconds]
 
 

@@ -15,8 +15,8 @@ from alpa_dejavu._util import units
 from alpa_dejavu.problem import Plan, StagePlan
 
 __all__ = [
-    "BRIEF", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "layers_text", "mesh_text",
-    "stage_rows",
+    "BRIEF", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "known_columns",
+    "layers_text", "mesh_text", "stage_rows",
 ]  # fmt: skip
 
 
@@ -83,6 +83,11 @@ def stage_rows(plan: Plan) -> list[StageRow]:
     return [StageRow(n, stage) for n, stage in enumerate(plan.stages)]
 
 
+def known_columns(columns: Sequence[Column], rows: Sequence[StageRow]) -> list[Column]:
+    """Returns those columns of a table of a plan's stages of which some row knows something."""
+    return [column for column in columns if any(map(column.cell, rows))]
+
+
 def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]]:
     """Returns the text of each cell of a table of a plan's stages: a list for each row, with a text for each column."""
     return [[column.cell(row) for column in columns] for row in rows]
@@ -112,6 +117,15 @@ def _some_hosts(row: StageRow) -> str:
 def _headroom(row: StageRow) -> str:
     left = row.stage.memory_limit_bytes - row.stage.memory_bytes
     return units.size(left) if left >= 0 else f"MISSING {units.size(-left)}"
+
+
+def _host_bytes(row: StageRow) -> str:
+    """Returns what the hosts keep for each device, in memory and on drives."""
+    there = row.stage.offload
+    if there is None:
+        return ""
+    missing = f", MISSING {units.size(there.missing_bytes)}" if there.missing_bytes else ""
+    return units.size(there.host_bytes) + (f" + {units.size(there.nvme_bytes)}" if there.nvme_bytes else "") + missing
 
 
 def _percent(share: float) -> str:
@@ -176,6 +190,10 @@ _SHARES = (
 _MEMORY = Column("memory", lambda row: units.size(row.stage.memory_bytes))
 _LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
 _HEADROOM = Column("headroom", _headroom)
+_OFFLOAD = (
+    Column("offload", lambda row: "" if row.stage.offload is None else row.stage.offload.shares.text, False),
+    Column("of the host", _host_bytes),
+)
 _BESIDE = (
     _timed("measured forward", _measured, lambda times: times.forward_s),
     _timed("measured backward", _measured, lambda times: times.backward_s),
@@ -184,9 +202,11 @@ _BESIDE = (
 
 BRIEF = (*_PLACE, *_MESHES, _SOME_HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 """The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
-PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _MEMORY, _HEADROOM)
-"""The columns of a plan on the command line."""
-REPORTED = (*_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, *_BESIDE)
+PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _MEMORY, _HEADROOM, *_OFFLOAD)
+"""The columns of a plan on the command line; those of which no row knows anything are left out."""
+REPORTED = (
+    *_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, *_OFFLOAD, *_BESIDE,
+)  # fmt: skip
 """The columns of a report; those of which no row knows anything are left out."""
 PROFILED = (
     *_PLACE,

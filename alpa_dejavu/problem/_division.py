@@ -43,6 +43,8 @@ class AxisCollectives:
 class MemoryShares:
     """The fractions of the tensors of a stage of layers i..j that one device keeps, each a number or of shape
     (L, L), L being the number of layers.
+
+    `gathered` is the fraction of a parameter, and of its gradient, that a device has only while it computes with them.
     """
 
     parameters: FloatArray | float
@@ -51,6 +53,7 @@ class MemoryShares:
     activations: FloatArray | float
     layer_inputs: FloatArray | float
     temporaries: FloatArray | float
+    gathered: FloatArray | float = 0.0
 
 
 class Division(Protocol):

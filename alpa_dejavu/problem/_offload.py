@@ -89,7 +89,7 @@ class StageOffload:
         shares: the shares of what the stage keeps that are offloaded.
         host_bytes, nvme_bytes: predicted peaks in the memory of its hosts and on their drives, for each device.
         host_limit_bytes, nvme_limit_bytes: the bytes of these that each device has for itself.
-        copies_s: predicted seconds that copies add to a micro-batch, forward and backward; part of `collective_s`.
+        forward_s, backward_s: predicted seconds that copies add to a micro-batch's passes; part of `collective_s`.
         step_s: predicted seconds once a step of the hosts' updates, with copies and drives; part of `per_step_s`.
     """
 
@@ -98,7 +98,8 @@ class StageOffload:
     host_limit_bytes: float = 0.0
     nvme_bytes: float = 0.0
     nvme_limit_bytes: float = 0.0
-    copies_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
     step_s: float = 0.0
 
     @property

@@ -80,7 +80,8 @@ def _config(config: Any) -> str:
     if config is None:
         return "no config"
     logical = " x ".join(map(str, config.shape))
-    return f"logical mesh {logical}, remat {config.remat}, ZeRO {config.zero}"
+    offload = f", offload {config.offload.text}" if config.offload.any else ""
+    return f"logical mesh {logical}, remat {config.remat}, ZeRO {config.zero}{offload}"
 
 
 def _marks(stages: list[tuple[int, Any]], color: str, symbol: str, where: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.runtimes import runtimes_text
-from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, cells, mesh_text
+from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, cells, known_columns, mesh_text
 from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
@@ -63,7 +63,7 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
         )
         for n, (stage, on) in enumerate(zip(planned.plan.stages, timeline.schedule.device_of, strict=True))
     ]  # fmt: skip
-    known = [column for column in REPORTED if any(map(column.cell, rows))]
+    known = known_columns(REPORTED, rows)
     return {"heads": [column.name for column in known], "rows": cells(known, rows)}
 
 
@@ -83,12 +83,13 @@ def described(plan: Plan) -> str:
     """Returns a description of a plan in one line of text.
 
     The line says how many micro-batches there are, where the layers are cut, and for each run of stages alike: how
-    many, submesh, logical mesh, remat and ZeRO.
+    many, submesh, logical mesh, remat, ZeRO and offload.
     """
     runs: list[list[object]] = []
     for stage in plan.stages:
         text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
         text += (", remat" if stage.remat != "none" else "") + (f", ZeRO-{stage.zero}" if stage.zero else "")
+        text += f", {stage.offloaded.text}" if stage.offloaded.any else ""
         if runs and runs[-1][1] == text:
             runs[-1] = [int(str(runs[-1][0])) + 1, text]
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.plans.difference import stages_text
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import Plan, StagePlan
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.simulation.plan_times import PlanStep, scaled
 from alpa_dejavu.simulation.sensitivity import Sensitivity, ranked, sensitivities
@@ -96,7 +96,7 @@ def explain(
         plan=plan,
         bound=f"{share:.0f} % of the step is {_BOUNDS[largest]}",
         parts=parts,
-        notes=(*_slowest(plan), *_fullest(plan), *better),
+        notes=(*_slowest(plan), *_fullest(plan), *_offloaded(plan), *better),
         what_if=tuple(option for option in options if option.step_s < plan.step_s * (1 - 1e-3)),
         sensitivities=found,
     )
@@ -114,10 +114,16 @@ def _found(
     made = upgrades(plan, kept, calibration=calibration)
     # Of what both know, what is kept knows more.
     by_name = {one.what: one for one in (*own, *made.found)}
-    if made.now is None:
-        return ranked(by_name.values()), []
-    better = f"the best plan as things are takes {units.seconds(made.now.step_s)}: {stages_text(made.now)}"
-    return ranked(by_name.values()), [better]
+    better = []
+    if made.now is not None:
+        better.append(f"the best plan as things are takes {units.seconds(made.now.step_s)}: {stages_text(made.now)}")
+    if made.with_memory is not None:
+        saved, best = 1 - made.with_memory.step_s / plan.step_s, made.with_memory
+        better.append(
+            f"with twice the memory on each device the best plan takes {units.seconds(best.step_s)}, "
+            f"{100 * saved:.0f} % less: {stages_text(best)}"
+        )
+    return ranked(by_name.values()), better
 
 
 def _slowest(plan: Plan) -> Iterator[str]:
@@ -152,6 +158,20 @@ def _fullest(plan: Plan) -> Iterator[str]:
         yield f"memory sets no limit: the fullest, stage {fullest}, has {figures}"
 
 
+def _offloaded(plan: Plan) -> Iterator[str]:
+    for n, stage in enumerate(plan.stages):
+        there = stage.offload
+        if there is None:
+            continue
+        copies_s = plan.num_micro_batches * (there.forward_s + there.backward_s)
+        room = f"{units.size(there.host_bytes)} of {units.size(there.host_limit_bytes)} of its host for each device"
+        lack = f", {units.size(there.missing_bytes)} are missing" if there.missing_bytes else ""
+        yield (
+            f"stage {n} offloads {there.shares.text}: copies take {units.seconds(copies_s)} of a step, the hosts' "
+            f"update {units.seconds(there.step_s)}; it takes {room}{lack}"
+        )
+
+
 def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
     step, count = PlanStep(plan), plan.num_micro_batches
     times = step.times
@@ -161,6 +181,8 @@ def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
 
     yield WhatIf("devices that compute twice as fast", changed(scaled(t, computing=0.5) for t in times))
     yield WhatIf("links inside of stages twice as fast", changed(scaled(t, links=0.5) for t in times))
+    if any(stage.offloaded.any for stage in plan.stages):
+        yield WhatIf("offload that takes no time", changed(map(_without_copies, times, plan.stages)))
     yield WhatIf("links between stages twice as fast", changed(scaled(t, sends=(0.5, 0.5)) for t in times))
     if len(times) > 1:
         yield WhatIf("stages that all take equally long", changed(_evened(times)))
@@ -168,6 +190,21 @@ def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
             halved = [scaled(t, computing=0.5, links=0.5, sends=(0.5, 0.5), once=1.0) for t in times]
             change = f"{2 * count} micro-batches, if halves of them take half as long"
             yield WhatIf(change, changed(halved, 2 * count))
+
+
+def _without_copies(times: StageTimes, stage: StagePlan) -> StageTimes:
+    """Returns a stage's times without those of copies to its hosts, and of the hosts' updates."""
+    there = stage.offload
+    if there is None:
+        return times
+    return dataclasses.replace(
+        times,
+        forward_s=times.forward_s - there.forward_s,
+        backward_s=times.backward_s - there.backward_s,
+        forward_collective_s=max(times.forward_collective_s - there.forward_s, 0.0),
+        backward_collective_s=max(times.backward_collective_s - there.backward_s, 0.0),
+        per_step_s=times.per_step_s - there.step_s,
+    )
 
 
 def _evened(times: Sequence[StageTimes]) -> list[StageTimes]:

@@ -11,6 +11,7 @@ import os
 from typing import final
 
 from alpa_dejavu.calibration import Calibration, Prices
+from alpa_dejavu.clusters.changed_cluster import with_more_memory
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning import PlanningResult, PlanningTask, estimate, given_stages
@@ -27,6 +28,8 @@ __all__ = ["Upgrades", "upgrades"]
 
 _RESOURCES, _LAYERS = 6, 2
 """The best plan is looked for at twice so many devices and bandwidths, and halves of so many layers, that save most."""
+_FULL = 0.9
+"""The share of a device's memory from which on more of it may be worth something."""
 _BETTER = 1e-4
 """A plan that saves less than this share of a step isn't another one."""
 
@@ -40,10 +43,12 @@ class Upgrades:
         found: how the step depends on the speed of each type of devices, kind of links and layer; for those that help
             most, with the best plan if it is twice as fast.
         now: another plan that is better without any change; None: there is none.
+        with_memory: the best plan if each device had twice the memory; None: it isn't better, or memory sets no limit.
     """
 
     found: tuple[Sensitivity, ...]
     now: Plan | None = None
+    with_memory: Plan | None = None
 
 
 def upgrades(
@@ -85,7 +90,11 @@ def upgrades(
         cheaper = layers[n - len(things)][0]
         factors = tuple(0.5 if layer == cheaper else 1.0 for layer in range(kept.model.num_layers))
         found[n] = looker.with_best(found[n], dataclasses.replace(looker.task(given), factors=factors))
-    return Upgrades(tuple(found), looker.best(looker.task(given), below_s=plan.step_s))
+    now, roomier = looker.best(looker.task(given), below_s=plan.step_s), None
+    if any(stage.offloaded.any or stage.memory_bytes > _FULL * stage.memory_limit_bytes for stage in plan.stages):
+        more = dataclasses.replace(given, cluster=with_more_memory(given.cluster, 2.0))
+        roomier = looker.best(looker.task(more), below_s=plan.step_s if now is None else now.step_s)
+    return Upgrades(tuple(found), now, roomier)
 
 
 @final

@@ -44,8 +44,9 @@ class ModelSharding:
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
         """Returns the model's layers as the devices of one mesh divide them; `config` has its axes and ZeRO level."""
-        solved = self.solved(*solved_for(config))[ZERO.index(config.zero)]
-        return ShardedDivision(self, tuple(layers), self._scaled(solved, config.data_parallel))
+        levels, length = self.solved(*solved_for(config)), config.data_parallel
+        gathered = self._scaled(levels[0], length) if config.zero >= 3 else None
+        return ShardedDivision(self, tuple(layers), self._scaled(levels[ZERO.index(config.zero)], length), gathered)
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
         """Solves the auto-sharding of a model's layers for some mesh configurations ahead of their use."""
@@ -99,11 +100,13 @@ class ShardedDivision:
         sharding: the model's sharding on any mesh.
         whole: the model's layers, undivided.
         layers: the layers' shardings on this mesh, several variants of a layer where it depends on the stage.
+        gathered: the same with parameters as a device has them while it computes; None: as it always has them.
     """
 
     sharding: ModelSharding
     whole: tuple[Layer, ...]
     layers: StageLayers
+    gathered: StageLayers | None = None
 
     @property
     def variants(self) -> Sequence[int]:
@@ -209,4 +212,9 @@ class ShardedDivision:
         # All of it where there is nothing to divide.
         shares = np.divide(here, whole, out=np.ones_like(here), where=whole > 0)
         parameters, optimizer, gradients, activations, inputs, temporaries = np.moveaxis(shares, -1, 0)
-        return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries)
+        gathered: FloatArray | float = 0.0
+        if self.gathered is not None:
+            computing = self.gathered.sums(LayerSharding.memory)[..., 0]
+            gathered = np.divide(computing, whole[..., 0], out=np.zeros_like(computing), where=whole[..., 0] > 0)
+            gathered = np.where(gathered > parameters, gathered, 0.0)
+        return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries, gathered)

@@ -1,7 +1,8 @@
 """The models by name: facts about their sizes, from which the functions are made when they are asked for.
 
 The sizes are those of Alpa's benchmark suites (`suite_manual_gpt.py`, `suite_manual_moe.py`, `suite_wresnet.py` of
-Alpa 0.2.3), which are the ones of the paper's tables.
+Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown et al., Language Models are Few-Shot
+Learners, NeurIPS 2020, table 2.1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SUITES: dict[str, GPT | MoE | WideResNet] = {
     "gpt-1.3b": GPT(2048, 24, 32),
     "gpt-2.6b": GPT(2560, 32, 32),
     "gpt-6.7b": GPT(4096, 32, 32),
+    "gpt-13b": GPT(5120, 40, 40),
     "gpt-15b": GPT(5120, 48, 40),
     "gpt-39b": GPT(8192, 48, 64),
     "gpt-76b": GPT(10240, 60, 80),

@@ -31,6 +31,7 @@ def kept_data(kept: Kept) -> dict[str, Any]:
         "imbalance": None if math.isinf(kept.imbalance) else kept.imbalance,
         "models": list(kept.models),
         "memory_margin": kept.memory_margin,
+        "offload": kept.offload,
         "cluster": cluster_data(kept.cluster),
         "model": model_data(kept.model),
         "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
@@ -54,6 +55,7 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
         imbalance=math.inf if data["imbalance"] is None else float(data["imbalance"]),
         models=(latency, communication),
         memory_margin=data.get("memory_margin"),
+        offload=data.get("offload", "none"),
     )
 
 

@@ -31,6 +31,7 @@ class Kept:
         imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
         models: the latency and the communication model that priced the plan, by the names of their classes.
         memory_margin: the share of the memory that the plan left free; None: the hosts' own.
+        offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
     """
 
     model: Model
@@ -43,6 +44,7 @@ class Kept:
     imbalance: float = float("inf")
     models: tuple[str, str] = DEFAULT_MODELS
     memory_margin: float | None = None
+    offload: str = "none"
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
@@ -65,6 +67,7 @@ class Kept:
             imbalance=planned.space.allowed_imbalance,
             models=costs.models.names,
             memory_margin=planned.table.margin.free_share,
+            offload=planned.plan.priced_by.offload if planned.plan.priced_by else "none",
         )
 
     def knows(self, config: MeshConfig) -> bool:
