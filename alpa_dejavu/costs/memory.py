@@ -167,11 +167,11 @@ def stage_memory(
 ) -> StageMemory:
     """Returns the bytes that each device keeps of a stage of layers i..j, given its shares of the unsharded tensors.
 
-    With `remat` a layer keeps only its inputs, and computes the rest again before its backward pass. What ZeRO-3 divides
-    is whole while it is needed, one parameter with its gradient at a time. What is offloaded
-    is on the device while it is copied: parameters of the layer that computes and of the next one, gradients and
-    activations of one layer. Beside its part of the optimizer's state a host keeps the gradients of what it updates,
-    and the parameters that it sends, or that it updates without a float32 copy in the state.
+    With `remat` a layer keeps only its inputs, and computes the rest again before its backward pass. What ZeRO-3
+    divides is whole while it is needed, one parameter with its gradient at a time. What is offloaded is on the device
+    while it is copied: parameters of the layer that computes and of the next one, gradients and activations of one
+    layer. Beside its part of the optimizer's state a host keeps the gradients of what it updates, and the parameters
+    that it sends, or that it updates without a float32 copy in the state.
     """
     kept = memory.layer_inputs * shares.layer_inputs if remat else memory.activations * shares.activations
     computing = memory.remat_temporaries if remat else memory.temporaries

@@ -171,7 +171,8 @@ class MemoryMargin:
         """Returns whether a stage fits, margin included, in the memory of a device of each of these hosts;
         `counted_bytes` has the bytes counted from its tensors by kind (`MEMORY_PARTS`).
         """
-        needed = self.needed(StageMemory(**{kind: np.array([[counted_bytes[kind]]]) for kind in MEMORY_PARTS}))
+        resident, kept, temporary = (np.array([[counted_bytes[kind]]]) for kind in MEMORY_PARTS)
+        needed = self.needed(StageMemory(resident, kept, temporary))
         return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:

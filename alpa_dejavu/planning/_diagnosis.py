@@ -75,12 +75,35 @@ def _devices(cluster: Cluster, limit: float, margin: MemoryMargin) -> str:
     return f"the {cluster.num_devices} devices have {whole}{left}"
 
 
+def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
+    """Returns what offload would do, or why it doesn't do; empty where nothing is known of the hosts' memory."""
+    if any(host.memory is None for host in cluster.hosts):
+        return ""
+    on_devices, on_hosts, count = [], [], run.in_flight(0)
+    for s, kept in enumerate(table.memory):
+        for stage in kept:
+            if stage is not None and stage.elsewhere is not None:
+                on_devices.append(float(table.margin.needed(stage).peak(count)[0, -1]))
+                if on_devices[-1] <= table.usable_bytes[s]:
+                    on_hosts.append((float(stage.elsewhere.peak(count)[0, -1]), table.limits(s).host_bytes))
+    if not on_devices:
+        least = min(host.memory.num_bytes for host in cluster.hosts if host.memory is not None)
+        return f"each host has {units.size(least)} beside, to which stages may offload what they keep (offload='cpu')"
+    if not on_hosts:
+        return f"with offload all layers as one stage still need {units.size(min(on_devices))} on each device"
+    needed, has = min(on_hosts)
+    return (
+        f"with offload all layers as one stage would fit on the devices, but need {units.size(needed)} of the host's "
+        f"memory for each, which has {units.size(has)} for each: add memory to the hosts, or use offload='nvme'"
+    )
+
+
 def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable) -> str:
     limit = float(table.usable_bytes.max())
     least = np.full((model.num_layers, model.num_layers), np.inf)
     for kept, own in zip(table.memory, table.usable_bytes.tolist(), strict=True):
         for stage in kept:
-            if stage is not None and own == limit:
+            if stage is not None and own == limit and stage.elsewhere is None:
                 least = np.minimum(least, table.margin.needed(stage).peak(run.in_flight(0)))
     alone = np.diag(least)
     worst = int(np.argmax(alone))
@@ -92,6 +115,8 @@ def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table:
     if alone[worst] > limit:
         missing = alone[worst] - limit
         parts.append(f"layer {worst} alone needs {units.size(alone[worst])}: {units.size(missing)} are missing")
+    if offload := _offload(cluster, run, table):
+        parts.append(offload)
     risk = "" if table.margin.residuals is None else f"a larger risk than {table.margin.risk:.2%}, "
     parts.append(
         f"what helps: {risk}more micro-batches (now {run.num_micro_batches}), remat "

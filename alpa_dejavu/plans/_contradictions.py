@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu.problem.run import schedule_form
@@ -88,7 +88,8 @@ def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, s
         if len(stage["hosts"]) != hosts:
             said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
             yield (*place, "hosts"), said
-        yield from _of_offload(stage.get("offload", {"place": "cpu"}), (*place, "offload"), f"{key}.offload")
+        if "offload" in stage:
+            yield from _of_offload(stage["offload"], (*place, "offload"), f"{key}.offload")
         expected = last + 1
 
 
@@ -96,8 +97,8 @@ def _of_offload(data: OffloadData, place: Path, key: str) -> Iterator[tuple[Path
     """Yields where a stage's hosts would keep gradients or parameters whose optimizer state they don't."""
     optimizer = data.get("optimizer", 0.0)
     for kind in ("gradients", "parameters"):
-        share = data.get(kind, 0.0)
-        if isinstance(share, float | int) and share > optimizer:
+        share = cast("float", data.get(kind, 0.0))
+        if share > optimizer:
             yield (*place, kind), f"{key}.{kind} is {share}, but must be at most the optimizer's share, {optimizer}"
 
 

@@ -241,9 +241,9 @@ def _offload_data(offload: StageOffload) -> dict[str, Any]:
 
 
 def _offload(data: OffloadData) -> StageOffload:
-    shares = {field.name for field in dataclasses.fields(Offload)}
-    figures = {name: value for name, value in data.items() if name not in shares}
-    return StageOffload(Offload(**{name: value for name, value in data.items() if name in shares}), **figures)
+    given: dict[str, Any] = dict(data)
+    shares = {field.name: given.pop(field.name) for field in dataclasses.fields(Offload) if field.name in given}
+    return StageOffload(Offload(**shares), **given)
 
 
 def _stage(data: StageData) -> StagePlan:
