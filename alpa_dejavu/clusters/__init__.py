@@ -16,6 +16,7 @@ from alpa_dejavu.clusters.cpu_link import measured_cpu_link
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.clusters.machine_file import device as _device
 from alpa_dejavu.clusters.machine_file import devices_and_hosts, known_machines, read_machine
+from alpa_dejavu.clusters.machine_file import host_memory as _host_memory
 from alpa_dejavu.clusters.machine_file import link as _link
 from alpa_dejavu.clusters.machine_file import memory_margin as _memory_margin
 from alpa_dejavu.clusters.machine_file import price as _price
@@ -57,8 +58,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     within, between = _link(data["within"]), _link(data["between"])
     if data["device"] is None and num_hosts > 1:
         between = measured_cpu_link(between)
-    # The price is that of a whole machine, however many of its devices are used.
-    of_host = _price(data), _memory_margin(data)
+    # Price and memory are those of a whole machine, however many of its devices are used.
+    of_host = _price(data), _memory_margin(data), _host_memory(data)
     cluster = Cluster.uniform(
         counted_name(num_hosts, data["name"]), hosts, device, used, within, between, *of_host
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu._util.json_file import write_whole
-from alpa_dejavu.problem import Cluster, Device, Host, Link
+from alpa_dejavu.problem import Cluster, Device, Host, HostMemory, Link, Nvme
 
 _SOURCE = "written by alpa-dejavu"
 _UNITS = (("_bytes_per_s", "bytes/s"), ("flop_per_s", "FLOP/s"), ("bytes_per_s", "bytes/s"), ("_bytes", "bytes"))
@@ -61,6 +61,7 @@ def _host(host: Host, within: Link) -> dict[str, Any]:
             for name, (value, unit) in figures.items()
             if value is not None
         },
+        **({} if host.memory is None else {"host_memory": _figures(host.memory)}),
         "within": _link(within),
         "device": _device(host.device),
     }
@@ -85,6 +86,15 @@ def _link(link: Link) -> dict[str, Any]:
         if field.name != "shares" and getattr(link, field.name) is not None
     }
     return figures | ({"shares": list(link.shares)} if link.shares else {})
+
+
+def _figures(memory: HostMemory | Nvme) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for field in dataclasses.fields(memory):
+        value = getattr(memory, field.name)
+        if value is not None:
+            said[field.name] = _figures(value) if isinstance(value, Nvme) else _figure(field.name, value)
+    return said
 
 
 def _device(device: Device) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.json_file import peek, read_checked
@@ -36,6 +36,12 @@ REMEDY = "schemas/cluster-1.json says what each key may be, and `write_cluster` 
 EVERY = "*"
 _FIGURES = {"latency_s", "bytes_per_s", "send_latency_s", "send_bytes_per_s", "pair_bytes_per_s"}
 _SECONDS = ("kernel_s", "dispatch_s", "step_s")
+_OF_HOST: Sequence[tuple[str, str, Callable[[Mapping[str, Any]], object]]] = (
+    ("price_per_hour", "price_per_hour", machine_file.price),
+    ("memory_margin", "memory_margin", machine_file.memory_margin),
+    ("memory", "host_memory", machine_file.host_memory),
+)
+"""The fields of a host that it has of its machine type where its file says nothing else, with their keys there."""
 _PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "strided")
 
 
@@ -148,14 +154,11 @@ class _File:
                 device = measured_cpu(local) if measured[n] else _device(said if machine is None else machine)
                 inside: Mapping[str, Any] = said if "within" in said or machine is None else machine
                 within.append(link_of(inside["within"]))
-                price, margin = (
-                    read(said if name in said or machine is None else machine)
-                    for name, read in (
-                        ("price_per_hour", machine_file.price),
-                        ("memory_margin", machine_file.memory_margin),
-                    )
-                )
-                hosts.append(Host(said["name"], device, counts[n], price, margin))
+                of_host: dict[str, Any] = {
+                    field: read(said if name in said or machine is None else machine)
+                    for field, name, read in _OF_HOST
+                }
+                hosts.append(Host(said["name"], device, counts[n], **of_host))
             except ValueError as error:
                 raise self.wrong(("hosts", n), f"the host {said['name']!r}: {error}") from None
         return tuple(hosts), within

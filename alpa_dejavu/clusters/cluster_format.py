@@ -30,6 +30,7 @@ from alpa_dejavu.clusters.machine_format import (
     BytesFigure,
     BytesPerSUnit,
     FlopPerSFigure,
+    HostMemoryFigures,
     MemoryMarginFigure,
     PriceData,
     SecondsUnit,
@@ -110,6 +111,7 @@ class HostData(TypedDict):
         ]
     ]
     memory_margin: NotRequired[MemoryMarginFigure]
+    host_memory: NotRequired[HostMemoryFigures]
     device: NotRequired[Annotated[OwnDeviceData, said("an object with the figures of a device")]]
     within: NotRequired[Annotated[WithinData, said("an object with the figures of the link within a host")]]
 

@@ -2,8 +2,9 @@
 
 A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, or null), `devices_per_host`, perhaps a
 `price_per_hour` and a `memory_margin` (the share of the memory that plans leave free), and the objects `device`,
-`within` and `between`, whose figures are {"value": number, "unit": text, "source": text}. The key names what a figure
-is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s", "TFLOP/s").
+`within`, `between`, and perhaps `host_memory`, whose figures are {"value": number, "unit": text, "source": text}. The
+key names what a figure is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s",
+"TFLOP/s").
 `schemas/machine-1.json` has every key and unit.
 """
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.problem import Device, Link
+from alpa_dejavu.problem import Device, HostMemory, Link, Nvme
 
 if TYPE_CHECKING:
     from alpa_dejavu.clusters.machine_format import MachineData
@@ -118,6 +119,18 @@ def memory_margin(data: Mapping[str, Any]) -> float | None:
     """
     figure = data.get("memory_margin")
     return None if figure is None else si(figure)
+
+
+def host_memory(data: Mapping[str, Any]) -> HostMemory | None:
+    """Returns the memory of a host beside that of its devices, by the data of a machine's file; None if that has
+    none.
+    """
+    if "host_memory" not in data:
+        return None
+    figures = dict(data["host_memory"])
+    nvme = figures.pop("nvme", None)
+    drives = None if nvme is None else Nvme(**{name: si(figure) for name, figure in nvme.items()})
+    return HostMemory(**{name: si(figure) for name, figure in figures.items()}, nvme=drives)
 
 
 def link(figures: Mapping[str, Any]) -> Link:

@@ -129,6 +129,28 @@ class LinkData(TypedDict):
     pair_bytes_per_s: NotRequired[BytesPerSFigure]
 
 
+class NvmeData(TypedDict):
+    """The NVMe drives of a host, all together, in a machine or cluster file, as `Nvme` has them."""
+
+    num_bytes: BytesFigure
+    read_bytes_per_s: BytesPerSFigure
+    write_bytes_per_s: BytesPerSFigure
+
+
+class HostMemoryData(TypedDict):
+    """The memory of a host in a machine or cluster file, with the rates to its devices, as `HostMemory` has it."""
+
+    num_bytes: BytesFigure
+    bytes_per_s: BytesPerSFigure
+    device_bytes_per_s: BytesPerSFigure
+    shared_bytes_per_s: BytesPerSFigure
+    nvme: NotRequired[Annotated[NvmeData, said("an object with num_bytes, read_bytes_per_s and write_bytes_per_s")]]
+
+
+HostMemoryFigures: TypeAlias = Annotated[
+    HostMemoryData,
+    said("an object with num_bytes, bytes_per_s, device_bytes_per_s, shared_bytes_per_s, and perhaps nvme"),
+]
 _Devices: TypeAlias = Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]
 _Link: TypeAlias = Annotated[LinkData, said("an object with the figures of a link")]
 
@@ -151,6 +173,7 @@ class MachineData(TypedDict):
         ]
     ]
     memory_margin: NotRequired[MemoryMarginFigure]
+    host_memory: NotRequired[HostMemoryFigures]
     device: Annotated[
         DeviceData | None, said("an object with the figures of a device, or null: this machine's CPU is measured")
     ]

@@ -14,8 +14,9 @@ def host_kinds(cluster: Cluster) -> tuple[int, ...]:
     """Returns for each host of a cluster the number of its kind (hosts of one kind are interchangeable), from 0 in the
     order of the hosts.
 
-    Two hosts are of one kind if the cluster stays the same when they change places: devices, the links within, and
-    those to and from every other host are alike. So all hosts of a kind have the same link to each host of another.
+    Two hosts are of one kind if the cluster stays the same when they change places: devices, their own memory, the
+    links within, and those to and from every other host are alike. So all hosts of a kind have the same link to each
+    host of another.
     Names of media that links share (`Link.shares`) may differ: each host's network card has a name of its own.
 
     >>> from alpa_dejavu.clusters import named_cluster

@@ -12,6 +12,10 @@ from alpa_dejavu.clusters.machine_file import FOLDER, UNITS
 
 RIGHT = json.loads((FOLDER / "p3.8xlarge.json").read_text())
 GONE = object()
+NVME = {
+    "num_bytes": {"value": 1, "unit": "TB", "source": "made up"},
+    "read_bytes_per_s": {"value": 3, "unit": "GB/s", "source": "made up"},
+}
 
 
 def written(tmp_path, *changes):
@@ -56,6 +60,12 @@ def line_with(file, text):
         (["memory_margin"], {"value": -5, "unit": "%", "source": "x"}, '"value": -5', "memory_margin.value is -5, but"),
         (["memory_margin"], {"value": 100, "unit": "%", "source": "x"}, '"memory_margin"', "is 1 of the memory, but"),
         (["memory_margin"], 0.05, '"memory_margin"', 'but must be an object such as {"value": 5'),
+        (["host_memory", "num_bytes", "unit"], "lb", '"lb"', 'host_memory.num_bytes.unit is "lb", but must be'),
+        (["host_memory", "bytes_per_s", "value"], -33, '"value": -33', "host_memory.bytes_per_s.value is -33, but"),
+        (["host_memory", "shared_bytes_per_s"], GONE, '"host_memory"', "lacks the key 'shared_bytes_per_s'"),
+        (["host_memory", "device_bytes_per_s", "source"], GONE, '"device_bytes_per_s"', "lacks the key 'source'"),
+        (["host_memory"], 5, '"host_memory"', "must be an object with num_bytes, bytes_per_s, device_bytes_per_s"),
+        (["host_memory", "nvme"], NVME, '"nvme"', "host_memory.nvme lacks the key 'write_bytes_per_s'; "),
         (["between"], GONE, "{\n", "the file lacks the key 'between'"),
     ],
 )

@@ -10,7 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.clusters import known_machines, named_cluster, read_cluster, write_cluster
-from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer, SmallProducts, StridedReads, host_kinds
+from alpa_dejavu.clusters.changed_cluster import faster_devices, slowed, without
+from alpa_dejavu.planning.kept._cluster import cluster_data, cluster_of
+from alpa_dejavu.problem import (
+    Cluster,
+    Device,
+    Host,
+    HostMemory,
+    Link,
+    Nvme,
+    ReductionServer,
+    SmallProducts,
+    StridedReads,
+    host_kinds,
+)
 from alpa_dejavu.testing import example_cluster
 
 
@@ -197,6 +210,9 @@ DEVICES = st.builds(
     st.just(1e12), SECONDS, SECONDS, SECONDS, st.none() | st.builds(SmallProducts, RATES, RATES), RATES,
     st.none() | RATES, st.none() | st.builds(StridedReads, RATES, RATES, RATES), RATES, st.text(max_size=3),
 )  # fmt: skip
+MEMORIES = st.none() | st.builds(
+    HostMemory, RATES, RATES, RATES, RATES, st.none() | st.builds(Nvme, RATES, RATES, RATES)
+)
 
 
 @settings(max_examples=15, deadline=None)
@@ -204,7 +220,9 @@ DEVICES = st.builds(
 def test_any_cluster_goes_through_a_file_unchanged(tmp_path_factory, data):
     count = data.draw(st.integers(1, 3))
     figures = st.integers(1, 9), st.none() | SECONDS, st.none() | st.floats(0.0, 0.99)
-    hosts = tuple(Host(f"h{n}", data.draw(DEVICES), *map(data.draw, figures)) for n in range(count))
+    hosts = tuple(
+        Host(f"h{n}", data.draw(DEVICES), *map(data.draw, figures), data.draw(MEMORIES)) for n in range(count)
+    )
     links = tuple(tuple(data.draw(LINKS) for _ in range(count)) for _ in range(count))
     used = sorted({name for row in links for link in row for name in link.shares})
     media = {name: data.draw(RATES) for name in used if data.draw(st.booleans())}
@@ -260,3 +278,69 @@ def test_cards_that_reach_the_others_slowly_are_a_kind_of_their_own(tmp_path):
     assert host_kinds(cluster) == (0, 0, 1, 1, 2, 2)
     assert cluster.links[0][2].bytes_per_s * 24 < cluster.links[2][4].bytes_per_s
     assert cluster.links[0][1].bytes_per_s == cluster.links[2][4].bytes_per_s == pytest.approx(2.86e9)
+
+
+MEMORY = {
+    "num_bytes": figure(100, "GiB"), "bytes_per_s": figure(50, "GB/s"), "device_bytes_per_s": figure(10, "GB/s"),
+    "shared_bytes_per_s": figure(15, "GB/s"),
+}  # fmt: skip
+DRIVES = {
+    "num_bytes": figure(1, "TB"), "read_bytes_per_s": figure(3, "GB/s"), "write_bytes_per_s": figure(800, "MB/s")
+}  # fmt: skip
+
+
+def test_a_host_has_the_memory_of_its_machine_type_or_its_own(tmp_path):
+    data = copy.deepcopy(RIGHT)
+    data["hosts"][1]["host_memory"] = MEMORY | {"nvme": DRIVES}
+    data["hosts"][3]["host_memory"] = MEMORY
+    a, b, c, d = (host.memory for host in read_cluster(written(tmp_path, data)).hosts)
+    assert a == named_cluster("p3.8xlarge").hosts[0].memory
+    assert b == HostMemory(100 * 2**30, 5e10, 1e10, 1.5e10, Nvme(1e12, 3e9, 8e8))
+    assert c == named_cluster("g4dn.12xlarge").hosts[0].memory
+    assert d == HostMemory(100 * 2**30, 5e10, 1e10, 1.5e10)
+    # Two devices of c copy at their own rate, as of all of its four.
+    assert c.copied_bytes_per_s(2) == c.device_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        (MEMORY | {"num_bytes": figure(-1, "GiB")}, r"hosts\[3\].host_memory.num_bytes.value is -1, but must be"),
+        (MEMORY | {"nvme": {}}, r"hosts\[3\].host_memory.nvme lacks the key 'num_bytes'; schemas/cluster-1.json says"),
+        (MEMORY | {"bytes_per_s": figure(1, "GB")}, 'is "GB", but must be one of the units bytes/s'),
+        (MEMORY | {"pcie": 1}, r"host_memory.pcie is an unknown key"),
+    ],
+)
+def test_a_wrong_memory_of_a_host_is_named(tmp_path, memory, said):
+    data = copy.deepcopy(RIGHT)
+    data["hosts"][3]["host_memory"] = memory
+    with pytest.raises(ValueError, match=said):
+        read_cluster(written(tmp_path, data))
+
+
+def test_changed_clusters_keep_the_memory_of_their_hosts():
+    cluster = named_cluster("p4d.24xlarge", 3)
+    left = slowed(without(cluster, [cluster.hosts[1].name]), cluster.hosts[0].name, 2.0)
+    faster, _ = faster_devices(left, cluster.hosts[0].device.name, 2.0)
+    assert [host.memory for host in faster.hosts] == [cluster.hosts[0].memory] * 2
+    assert cluster_of(cluster_data(faster)) == faster
+
+
+def test_what_was_kept_of_a_cluster_before_it_had_memory_is_read():
+    cluster = named_cluster("p3.8xlarge", 2)
+    data = json.loads(json.dumps(cluster_data(cluster)))
+    assert cluster_of(data) == cluster
+    for host in data["hosts"]:
+        del host["memory"]
+    assert [host.memory for host in cluster_of(data).hosts] == [None, None]
+
+
+def test_a_host_of_another_memory_is_of_another_kind():
+    cluster = named_cluster("p3.8xlarge", 3)
+    more = dataclasses.replace(cluster.hosts[1], memory=named_cluster("p3.16xlarge").hosts[0].memory)
+    assert host_kinds(cluster) == (0, 0, 0)
+    assert host_kinds(dataclasses.replace(cluster, hosts=(cluster.hosts[0], more, cluster.hosts[2]))) == (0, 1, 0)
+
+
+def test_the_devices_of_a_cpu_have_all_memory_between_them():
+    assert [host.memory for host in named_cluster("local-cpu", 2).hosts] == [None, None]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer
+from alpa_dejavu.problem import Cluster, Device, Host, HostMemory, Link, Nvme, ReductionServer
 
 Data = dict[str, Any]
 
@@ -15,7 +15,14 @@ def cluster_data(cluster: Cluster) -> Data:
     """Returns a cluster as JSON data, in which hosts refer to devices and links by number."""
     devices: dict[Device, int] = {}
     links: dict[Link, int] = {}
-    hosts = [{**_fields(host), "device": devices.setdefault(host.device, len(devices))} for host in cluster.hosts]
+    hosts = [
+        {
+            **_fields(host),
+            "device": devices.setdefault(host.device, len(devices)),
+            "memory": None if host.memory is None else dataclasses.asdict(host.memory),
+        }
+        for host in cluster.hosts
+    ]
     matrix = [[links.setdefault(link, len(links)) for link in row] for row in cluster.links]
     return {
         "name": cluster.name,
@@ -37,7 +44,10 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
     links = [Link(**{**each, "shares": tuple(each["shares"])}) for each in data["links"]]
     return Cluster(
         name=data["name"],
-        hosts=tuple(Host(**{**host, "device": devices[host["device"]]}) for host in data["hosts"]),
+        hosts=tuple(
+            Host(**{**host, "device": devices[host["device"]], "memory": _memory(host.get("memory"))})
+            for host in data["hosts"]
+        ),
         links=tuple(tuple(links[n] for n in row) for row in data["matrix"]),
         cores=data["cores"],
         media=data["media"],
@@ -45,6 +55,13 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
         machine=data.get("machine", ""),
         machine_file=data.get("machine_file", ""),
     )
+
+
+def _memory(data: Mapping[str, Any] | None) -> HostMemory | None:
+    """The memory of a host; what was kept before there was such an entry says nothing of it."""
+    if data is None:
+        return None
+    return HostMemory(**{**data, "nvme": None if data["nvme"] is None else Nvme(**data["nvme"])})
 
 
 def _fields(one: Any) -> Data:
