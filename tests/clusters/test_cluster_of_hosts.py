@@ -299,7 +299,7 @@ def test_a_host_has_the_memory_of_its_machine_type_or_its_own(tmp_path):
     assert c == named_cluster("g4dn.12xlarge").hosts[0].memory
     assert d == HostMemory(100 * 2**30, 5e10, 1e10, 1.5e10)
     # Two devices of c copy at their own rate, as of all of its four.
-    assert c.copied_bytes_per_s(2) == c.device_bytes_per_s
+    assert c.share(2).copied_bytes_per_s == c.device_bytes_per_s
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from published_estimates import FP16, FP32, T5_3B, T5_3B_LARGEST, deepspeed_zero2, deepspeed_zero3
-from published_offload import CONFIGURATIONS, stage
 
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.memory import ModelMemory, stage_memory
@@ -15,13 +13,14 @@ from alpa_dejavu.problem import (
     HostMemory,
     Layer,
     MemoryShares,
-    MeshConfig,
     Model,
     Nvme,
     Offload,
     Operators,
     Tensor,
 )
+from published_estimates import FP16, FP32, T5_3B, T5_3B_LARGEST, deepspeed_zero2, deepspeed_zero3
+from published_offload import CONFIGURATIONS, stage
 
 MIXED = {"parameter": FP16, "gradient": FP16, "optimizer": 3 * FP32}
 

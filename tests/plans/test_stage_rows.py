@@ -4,8 +4,17 @@ import dataclasses
 
 import pytest
 
-from alpa_dejavu.plans.stage_rows import BRIEF, PLANNED, PROFILED, REPORTED, StageRow, cells, stage_rows
-from alpa_dejavu.problem import Plan, StagePlan, Submesh
+from alpa_dejavu.plans.stage_rows import (
+    BRIEF,
+    PLANNED,
+    PROFILED,
+    REPORTED,
+    StageRow,
+    cells,
+    known_columns,
+    stage_rows,
+)
+from alpa_dejavu.problem import Offload, Plan, StageOffload, StagePlan, Submesh
 from alpa_dejavu.simulation.step import StageTimes
 
 STAGE = StagePlan(
@@ -22,7 +31,7 @@ def test_cells_have_their_units():
     assert found == {
         "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a ... c (3)", "remat": "none",
         "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
-        "memory": "8.00 GiB", "headroom": "8.00 GiB",
+        "memory": "8.00 GiB", "headroom": "8.00 GiB", "offload": "", "of the host": "",
     }  # fmt: skip
     assert told(PLANNED, StageRow(1, dataclasses.replace(STAGE, layers=(4, 4))))["layers"] == "4"
 
@@ -32,10 +41,20 @@ def test_what_is_missing_is_said():
     assert {told(columns, row)["headroom"] for columns in (BRIEF, PLANNED, REPORTED)} == {"MISSING 8.00 GiB"}
 
 
+def test_what_hosts_keep_is_said():
+    shares = Offload(1.0, activations=0.5, place="nvme")
+    there = StageOffload(shares, 2.0**30, 2.0**31, 2.0**34, 2.0**33)
+    row = StageRow(0, dataclasses.replace(STAGE, offload=there))
+    assert told(PLANNED, row)["offload"] == "optimizer and 50% of activations to nvme"
+    assert told(PLANNED, row)["of the host"] == "1.00 GiB + 16.00 GiB, MISSING 8.00 GiB"
+    assert [column.name for column in known_columns(PLANNED, [row])][-2:] == ["offload", "of the host"]
+
+
 def test_what_a_row_does_not_know_is_blank():
     (row,) = stage_rows(Plan((STAGE,), 1.0, 1.0, 4, "1f1b", "example", {}))
     assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
-        "computing", "bubbles", "measured forward", "measured backward", "measured to predicted",
+        "computing", "bubbles", "offload", "of the host", "measured forward", "measured backward",
+        "measured to predicted",
     ]  # fmt: skip
     known = dataclasses.replace(row, busy_share=0.5, predicted=StageTimes(1, 1), measured=StageTimes(1.5, 1))
     found = told(REPORTED, known)
