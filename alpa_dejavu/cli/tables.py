@@ -100,6 +100,16 @@ def print_plan(plan: Plan, to: Console) -> None:
     )
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))
+    by_text: dict[str, list[str]] = {}
+    for row in rows:
+        if row.stage.offloaded.any:
+            by_text.setdefault(row.stage.offloaded.text, []).append(str(row.number))
+    for text, numbers in by_text.items():
+        to.print(f"{f'offload of stage {_listed(numbers)}':<24}{text}", soft_wrap=True)
+
+
+def _listed(numbers: Sequence[str]) -> str:
+    return ", ".join(numbers[:4]) + (" ..." if len(numbers) > 4 else "")
 
 
 def print_said(plan: Plan, to: Console) -> None:

@@ -190,10 +190,8 @@ _SHARES = (
 _MEMORY = Column("memory", lambda row: units.size(row.stage.memory_bytes))
 _LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
 _HEADROOM = Column("headroom", _headroom)
-_OFFLOAD = (
-    Column("offload", lambda row: "" if row.stage.offload is None else row.stage.offload.shares.text, False),
-    Column("of the host", _host_bytes),
-)
+_OFFLOAD = Column("offload", lambda row: row.stage.offloaded.text if row.stage.offloaded.any else "", False)
+_OF_HOST = Column("of the host", _host_bytes)
 _BESIDE = (
     _timed("measured forward", _measured, lambda times: times.forward_s),
     _timed("measured backward", _measured, lambda times: times.backward_s),
@@ -202,10 +200,11 @@ _BESIDE = (
 
 BRIEF = (*_PLACE, *_MESHES, _SOME_HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 """The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
-PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _MEMORY, _HEADROOM, *_OFFLOAD)
+PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _MEMORY, _HEADROOM, _OF_HOST)
 """The columns of a plan on the command line; those of which no row knows anything are left out."""
 REPORTED = (
-    *_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, *_OFFLOAD, *_BESIDE,
+    *_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD, _OF_HOST,
+    *_BESIDE,
 )  # fmt: skip
 """The columns of a report; those of which no row knows anything are left out."""
 PROFILED = (

@@ -70,14 +70,11 @@ class Offload:
         """Returns what is offloaded in a few words; "none" if nothing is.
 
         >>> Offload(optimizer=1.0, activations=0.25).text
-        'optimizer and 25% of activations to cpu'
+        '100% of the optimizer state, 25% of activations to cpu'
         """
-        said = [
-            kind if share == 1 else f"{share:.0%} of {kind}"
-            for kind, share in zip(OFFLOADED, self.shares, strict=True)
-            if share > 0
-        ]
-        return f"{' and '.join(said)} to {self.place}" if said else "none"
+        names = ("the optimizer state", *OFFLOADED[1:])
+        said = [f"{share:.0%} of {name}" for name, share in zip(names, self.shares, strict=True) if share > 0]
+        return f"{', '.join(said)} to {self.place}" if said else "none"
 
 
 @final

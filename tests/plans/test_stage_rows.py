@@ -31,7 +31,7 @@ def test_cells_have_their_units():
     assert found == {
         "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a ... c (3)", "remat": "none",
         "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
-        "memory": "8.00 GiB", "headroom": "8.00 GiB", "offload": "", "of the host": "",
+        "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "",
     }  # fmt: skip
     assert told(PLANNED, StageRow(1, dataclasses.replace(STAGE, layers=(4, 4))))["layers"] == "4"
 
@@ -45,9 +45,9 @@ def test_what_hosts_keep_is_said():
     shares = Offload(1.0, activations=0.5, place="nvme")
     there = StageOffload(shares, 2.0**30, 2.0**31, 2.0**34, 2.0**33)
     row = StageRow(0, dataclasses.replace(STAGE, offload=there))
-    assert told(PLANNED, row)["offload"] == "optimizer and 50% of activations to nvme"
+    assert told(REPORTED, row)["offload"] == "100% of the optimizer state, 50% of activations to nvme"
     assert told(PLANNED, row)["of the host"] == "1.00 GiB + 16.00 GiB, MISSING 8.00 GiB"
-    assert [column.name for column in known_columns(PLANNED, [row])][-2:] == ["offload", "of the host"]
+    assert [column.name for column in known_columns(PLANNED, [row])][-1:] == ["of the host"]
 
 
 def test_what_a_row_does_not_know_is_blank():
