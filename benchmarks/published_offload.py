@@ -31,6 +31,7 @@ from typing import Any
 from tqdm import tqdm
 
 from alpa_dejavu import layers, sharding
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.layers.models._sizes import GPT
 from alpa_dejavu.layers.models._transformer import transformer_step
@@ -106,7 +107,7 @@ def rows() -> Iterator[dict[str, Any]]:
         one = Job(GPT_10B, dgx_2(), 0, 10, GRADIENTS_TOO, count, "layer")
         flop = 8 * 10e9 * one.size.sequence * one.samples * count
         step_s = one.estimated().plan.step_s
-        said, judged = f"{flop / step_s / 1e12:.1f} TFLOP/s, published: 40", count == 1
+        said, judged = f"{units.flop_rate(flop / step_s)}, published: {units.flop_rate(40e12)}", count == 1
         name = "10B on one V100: a step" + ("" if judged else f" of {count} micro-batches")
         yield row(name, flop / 40e12, step_s, said if judged else f"{said}; not judged", judged)
     for billion, published in ((1, 0.22), (2, 0.51), (4, 1.03), (8, 2.41), (10, 2.57)):
