@@ -55,7 +55,7 @@ def improved_order(planned: PlanningResult) -> ImprovedSchedule:
     ]
     tries = max(20, _SIMULATED_TASKS // (3 * len(times) * run.num_micro_batches))
     begin = _like(planned)
-    return improved_schedule(times, begin, sends=sending(run.schedule), most_tries=min(tries, 4000))
+    return improved_schedule(times, begin, sends=sending(run.schedule, times), most_tries=min(tries, 4000))
 
 
 def _like(planned: PlanningResult) -> list[Schedule]:

@@ -35,6 +35,7 @@ class StageTimes:
             backward passes may put off.
         start_s: from the step's start until the stage can begin, where the program launches one stage after the other.
         devices: how many devices the stage has; it only matters where devices share cores.
+        streams: whether its devices compute while they send to other stages and receive from them.
 
     Raises ValueError for what is negative or not finite, and for a part that is larger than its whole.
     """
@@ -56,10 +57,11 @@ class StageTimes:
     forward_post_s: float = 0.0
     backward_post_s: float = 0.0
     backward_weight_s: float = 0.0
+    streams: bool = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if field.name not in ("memory_limit_bytes", "devices"):
+            if field.name not in ("memory_limit_bytes", "devices", "streams"):
                 checks.not_negative("stage", field.name, getattr(self, field.name))
         checks.positive("stage", "devices", self.devices)
         if not self.memory_limit_bytes > 0:

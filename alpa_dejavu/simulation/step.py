@@ -45,7 +45,8 @@ def simulate(
             micro-batches. Stages of one device take turns on it.
         sends: how a transfer goes. "blocking": sender and receiver meet, and both wait until it is done, as NCCL does
             on the stream that computes. "buffered": the sender goes on once it has posted, and the receiver
-            waits for its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: as `sending` says.
+            waits for its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: as `sending` says for
+            the stages.
         cores: if all devices share the cores of one CPU, how many there are; the stages' seconds are then those of a
             device that has a core for itself. None: each device has its own.
 
@@ -65,7 +66,7 @@ def simulate(
     """
     stages = tuple(stages)
     order = schedule_of(stages, num_micro_batches, schedule)
-    sends = sending(order.name) if sends is None else sends
+    sends = sending(order.name, stages) if sends is None else sends
     tasks = step_program(stages, num_micro_batches, order, sends)
     starts, ends = _run(tasks, stages, _seconds(tasks, stages, order), cores)
     forward, backward, ahead, back, update, by_input, by_weight = (
@@ -114,7 +115,7 @@ def step_program(
             micro-batches, or numbers below what they can be.
     """
     order = schedule_of(stages, num_micro_batches, schedule)
-    sends = sending(order.name) if sends is None else sends
+    sends = sending(order.name, stages) if sends is None else sends
     checks.one_of("simulate", "sends", sends, SENDS)
     names = ("forward_send_s", "backward_send_s", "start_s")
     takes_time = [tuple(getattr(stage, name) > 0 for stage in stages) for name in names]
@@ -140,12 +141,13 @@ def schedule_of(stages: Sequence[StageTimes], num_micro_batches: int, schedule: 
     return schedule
 
 
-def sending(schedule: str) -> str:
+def sending(schedule: str, stages: Sequence[StageTimes] = ()) -> str:
     """Returns how tensors go from stage to stage by default in a pipeline schedule of this name: "blocking" (both
     stages wait) in "1f1b", "gpipe" and "inference", as Alpa has them; "overlapped" (both compute meanwhile) in any
-    other, as in Alpa's overlap-friendly one and in the runtimes of the others.
+    other, as in Alpa's overlap-friendly one and in the runtimes of the others, and where all stages have streams.
     """
-    return "blocking" if schedule in _BLOCKING else "overlapped"
+    streams = bool(stages) and all(stage.streams for stage in stages)
+    return "blocking" if schedule in _BLOCKING and not streams else "overlapped"
 
 
 def _run(
