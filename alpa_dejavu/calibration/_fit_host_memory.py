@@ -22,7 +22,7 @@ gradient once."""
 _USABLE = 0.9
 """The share of a host's memory, and of what is free on its drives, that training may use; the system needs some."""
 _PARAMETER_BYTES = 4.0
-_BESIDE_BYTES, _UPDATE_BYTES, _COPIED_BYTES, _FILE_BYTES = 1 << 27, 1 << 28, 1 << 24, 1 << 28
+_BESIDE_BYTES, _UPDATE_BYTES, _COPIED_BYTES, _FILE_BYTES = 1 << 27, 1 << 28, 1 << 24, (1 << 28, 1 << 26)
 """Parameters and files that caches don't hold; of copies also a smaller one."""
 _LEAST_SPREAD, _ONE_SPREAD = 0.05, 0.15
 _BOTH_WAYS = ("device_bytes_per_s", "shared_bytes_per_s")
@@ -43,10 +43,11 @@ def host_probes(num_devices: int, folder: str) -> list[HostProbe]:
         HostProbe("update", _UPDATE_BYTES),
         HostProbe("copies", _BESIDE_BYTES),
         *together,
-        HostProbe("files", _FILE_BYTES, folder=folder),
+        HostProbe("files", _FILE_BYTES[0], folder=folder),
         HostProbe("update", _BESIDE_BYTES),
         HostProbe("update beside copies", _BESIDE_BYTES),
         HostProbe("copies", _COPIED_BYTES),
+        HostProbe("files", _FILE_BYTES[1], folder=folder),
     ]
 
 
@@ -98,7 +99,7 @@ def fit_host_memory(found: Found, num_devices: int, folder: str, stand_in: bool)
     """Returns the figures of a host's memory that follow from what its probes found; None if none was measured.
 
     Each rate is that of the largest probe, of copies the geometric mean of both ways. Its spread is that of all sizes
-    of updates, or of both ways.
+    of updates and files, or of both ways.
 
     Args:
         found: seconds and bytes by probe, and by the probe's `names`.
@@ -110,7 +111,7 @@ def fit_host_memory(found: Found, num_devices: int, folder: str, stand_in: bool)
     if not probes:
         return None
     updates = _largest_last(probe for probe in probes if probe.name == "update")
-    files = _largest_last(probe for probe in probes if probe.name == "files" and probe.folder == folder)[-1:]
+    files = _largest_last(probe for probe in probes if probe.name == "files" and probe.folder == folder)
     rates = {
         "bytes_per_s": [_updated_bytes(probe) / found[probe]["update_s"] for probe in updates],
         **{
@@ -128,7 +129,7 @@ def fit_host_memory(found: Found, num_devices: int, folder: str, stand_in: bool)
     figures = {name: values[-1] for name, values in rates.items() if values}
     figures |= {name: statistics.geometric_mean(rates[name]) for name in _BOTH_WAYS if rates[name]}
     memory = HostProbe("memory")
-    sizes = (("num_bytes", [memory] if memory in found else []), ("free_bytes", files))
+    sizes = (("num_bytes", [memory] if memory in found else []), ("free_bytes", files[-1:]))
     figures |= {name: _USABLE * found[probe][name] for name, having in sizes for probe in having}
     return MeasuredHostMemory(
         **figures, folder=folder if files else "", stand_in=stand_in,
@@ -152,7 +153,7 @@ def _spread(values: Sequence[float]) -> float:
 def _slowdown(found: Found, files: Sequence[HostProbe]) -> dict[str, float]:
     """Returns how many times as long as alone each of two takes while the other goes on."""
     slower: dict[str, float] = {}
-    for probe in files:
+    for probe in files[-1:]:
         took = found[probe]
         slower |= {"reads": took["read_beside_s"] / took["read_s"], "writes": took["write_beside_s"] / took["write_s"]}
     for both, took in found.items():

@@ -65,6 +65,17 @@ def test_what_differs_between_sizes_or_ways_is_the_spread():
     assert found.spread["bytes_per_s"] == pytest.approx(math.log(2) / 2)
     assert found.device_bytes_per_s == pytest.approx(2e9)
     assert found.spread["device_bytes_per_s"] == pytest.approx(math.log(4) / 2)
+    files = {
+        HostProbe("files", num_bytes): {
+            "write_s": num_bytes / rate, "read_s": num_bytes / 1e9, "write_beside_s": 1.0, "read_beside_s": 1.0,
+            "free_bytes": 1e12,
+        }
+        for num_bytes, rate in ((1 << 22, 1e9), (1 << 20, 2e9))
+    }  # fmt: skip
+    drives = fit_host_memory(files, 2, "", stand_in=False)
+    assert drives.write_bytes_per_s == pytest.approx(1e9)
+    assert drives.spread["write_bytes_per_s"] == pytest.approx(math.log(2) / 2)
+    assert drives.spread["read_bytes_per_s"] == 0.05
     # What all devices together have wasn't measured.
     assert found.shared_bytes_per_s is None
     assert found.applied_to(KNOWN).shared_bytes_per_s == KNOWN.shared_bytes_per_s
@@ -140,6 +151,7 @@ def test_parts_of_a_cpu_get_no_memory_and_that_is_said(tmp_path):
 
 def test_drives_that_fail_are_named_and_nothing_else_is_lost(tmp_path):
     found = measure(tmp_path, cluster_of(PRIOR, LINK), MemoryAlone(failing=("files",)))
+    # One that fails isn't tried again with another size.
     assert any("files of 268435456 bytes can't be measured: out of memory" in said for said in found.missing)
     memory = found.host_memory["test"]
     assert memory.read_bytes_per_s is None
