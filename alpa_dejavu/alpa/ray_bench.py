@@ -1,7 +1,8 @@
 """Runs the probes of a calibration by Alpa's workers, on the cluster that Ray has.
 
-Programs run on all devices of a host at the same time, each in a worker of its own as the stages of a pipeline are.
-Collectives run by Alpa's own profiler, in workers that have all devices of a host. Pipelines run as plans do.
+Programs run on all devices of a host at the same time, each in a worker of its own as the stages of a pipeline are,
+and so do copies between them and the host's memory. Collectives run by Alpa's own profiler, in workers that have all
+devices of a host. Pipelines run as plans do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ from typing import Any, final
 from alpa_dejavu.alpa._ray_ports import ray_ports
 from alpa_dejavu.alpa._relay import relay_seconds
 from alpa_dejavu.alpa.ray_cluster import cluster_of
-from alpa_dejavu.calibration.bench import WITHIN, Bench, Collective, MeasurementError, Pipeline, Place, Probe
+from alpa_dejavu.calibration.bench import (
+    HOST_MEMORY,
+    WITHIN,
+    Bench,
+    Collective,
+    HostProbe,
+    MeasurementError,
+    Pipeline,
+    Place,
+    Probe,
+)
+from alpa_dejavu.calibration.host_probes import copied, copier, host_figures
 from alpa_dejavu.calibration.operators import Program
 from alpa_dejavu.problem import Cluster
 
@@ -29,7 +41,8 @@ _AHEAD_S = 0.02
 """Until then all workers know when they begin."""
 _MEASURED_S = 0.25
 _FEWEST_RUNS = 3
-_PROGRAM = "_alpa_dejavu_program"
+_PROGRAM, _COPIES = "_alpa_dejavu_program", "_alpa_dejavu_copies"
+_CPU = "cpu"
 Runner = Callable[[Probe], Mapping[str, float]]
 
 
@@ -72,11 +85,13 @@ class RayBench(Bench):
         `with` block runs; yields a function that measures a probe and returns seconds by name.
 
         Args:
-            place: what is measured ("programs", "collectives", "pipelines" or "links"), and on which kind of device or
-                over which kind of links.
+            place: what is measured ("programs", "collectives", "pipelines", "links" or a host's memory), and on which
+                kind of device or over which kind of links.
         """
         if place.what == "programs":
             return self._programs(place.where)
+        if place.what == HOST_MEMORY:
+            return self._host_memory(place.where)
         if place.what == "links":
             return self._flows()
         return self._collectives(place.where) if place.what == "collectives" else self._pipelines(place.where)
@@ -89,6 +104,13 @@ class RayBench(Bench):
             seats = [(host, seat) for host in chosen for seat in range(self._cluster.hosts[host].num_devices)]
             with _workers([virtual.slice_2d([host], [[seat]]) for host, seat in seats]) as workers:
                 yield functools.partial(_run_program, workers)
+
+    @contextlib.contextmanager
+    def _host_memory(self, device: str) -> Iterator[Runner]:
+        number, host = next((n, host) for n, host in enumerate(self._cluster.hosts) if host.device.name == device)
+        seats = range(host.num_devices)
+        with _connected() as virtual, _workers([virtual.slice_2d([number], [[seat]]) for seat in seats]) as workers:
+            yield functools.partial(_run_host_probe, workers, device == _CPU)
 
     @contextlib.contextmanager
     def _collectives(self, where: str) -> Iterator[Runner]:
@@ -203,6 +225,40 @@ def _time(worker: Any, start: float) -> list[float]:
             run()
         found.append(time.perf_counter() - before)
     return found
+
+
+def _run_host_probe(workers: Sequence[Any], stand_in: bool, probe: Probe) -> dict[str, float]:
+    assert isinstance(probe, HostProbe), "a host's memory is probed"
+    chosen = workers[: probe.num_devices]
+    if probe.name != "copies":
+        (found,) = _ask(chosen, _probe_host, probe, stand_in)
+        return dict(found)
+    _ask(chosen, _open_copies, probe.num_bytes, stand_in)
+    try:
+        every = _ask(chosen, _copy, time.time() + _AHEAD_S)
+    finally:
+        _ask(chosen, _close_copies)
+    return {name: max(took[name] for took in every) for name in probe.names}
+
+
+def _probe_host(worker: Any, probe: HostProbe, stand_in: bool) -> dict[str, float]:
+    return host_figures(probe, None if stand_in else worker.local_devices[0])
+
+
+def _open_copies(worker: Any, num_bytes: int, stand_in: bool) -> None:
+    """Makes the arrays in a worker that are copied to its device and back."""
+    stack = contextlib.ExitStack()
+    trip = stack.enter_context(copier(num_bytes, None if stand_in else worker.local_devices[0]))
+    setattr(worker, _COPIES, (stack, trip))
+
+
+def _copy(worker: Any, start: float) -> dict[str, float]:
+    return copied(getattr(worker, _COPIES)[1], start)
+
+
+def _close_copies(worker: Any) -> None:
+    getattr(worker, _COPIES)[0].close()
+    delattr(worker, _COPIES)
 
 
 def _run_collective(workers: Sequence[Any], devices: int, probe: Probe) -> dict[str, float]:

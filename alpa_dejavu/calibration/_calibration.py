@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.calibration._calibration_text import calibration_text
 from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
 from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
@@ -106,10 +107,13 @@ class Calibration:
         links: measured kinds of links, which replace the cluster's.
         memory: measured peaks of memory relative to those counted from tensors; None: none was measured.
         host_links: measured links from host to host, which go before `links`; None: they weren't measured.
+        host_memory: the measured memory of hosts by the `Device.name` of their devices; its rates replace the
+            cluster's.
 
     Raises:
-        ValueError: a figure isn't finite, a kind of link is there twice, a spread is of a device or field that isn't,
-            kernels are known without a data sheet, or collectives across hosts but not within them.
+        ValueError: a figure isn't finite, a kind of link is there twice, a spread or a host's memory is of a device
+            that isn't, a spread is of a field that isn't, kernels are known without a data sheet, or collectives across
+            hosts but not within them.
     """
 
     name: str
@@ -128,6 +132,7 @@ class Calibration:
     links: tuple[MeasuredLink, ...] = ()
     memory: MemoryResiduals | None = None
     host_links: HostLinks | None = None
+    host_memory: Mapping[str, MeasuredHostMemory] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_date(self)
@@ -142,6 +147,11 @@ class Calibration:
         if strange:
             said = "which has neither a data sheet nor measured figures there"
             raise ValueError(f"calibration {self.name}: products are of {strange[0]!r}, {said}")
+        for name in sorted(set(self.host_memory) - set(self.device_names)):
+            raise ValueError(
+                f"calibration {self.name}: host_memory is of hosts with {name!r}, but there are no figures of such "
+                "devices; measure anew"
+            )
         if self.kernels is not None and not self.sheets:
             raise ValueError(f"calibration {self.name}: has kernels, but no data sheet of a device; add `sheets`")
         kinds = [link.kind for link in self.links]
@@ -195,7 +205,8 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with the calibration's measured figures of devices and links in place of its own.
+        """Returns the cluster with the calibration's measured figures of devices, links and hosts' memory in place of
+        its own.
 
         Raises:
             ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;
@@ -218,12 +229,7 @@ class Calibration:
                 f"the calibration {self.name} was measured on {absent[0]!r}, which the cluster {cluster.name} "
                 f"doesn't have (it has {', '.join(map(repr, sorted(present)))}); give the calibration of this cluster"
             )
-        hosts = tuple(
-            dataclasses.replace(host, device=slower(self.devices[host.device.name], host.slowdown))
-            if host.device.name in self.devices
-            else host
-            for host in cluster.hosts
-        )
+        hosts = tuple(map(self._measured, cluster.hosts))
         known = {link.kind: link.link for link in self.links}
         links = tuple(
             tuple(known.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
@@ -233,6 +239,14 @@ class Calibration:
         if self.links:
             applied.check_rates()
         return applied if self.host_links is None else self.host_links.applied_to(applied, self.name)
+
+
+    def _measured(self, host: Host) -> Host:
+        """Returns the host with the measured figures of its devices and its memory, where there are some."""
+        kind = host.device.name
+        device = slower(self.devices[kind], host.slowdown) if kind in self.devices else host.device
+        memory = self.host_memory[kind].applied_to(host.memory) if kind in self.host_memory else host.memory
+        return dataclasses.replace(host, device=device, memory=memory)
 
 
 def _kind(first: Host, second: Host, within: bool) -> tuple[tuple[str, ...], bool]:

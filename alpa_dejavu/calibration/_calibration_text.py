@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
 from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.problem import Device, Link
 
@@ -37,6 +38,7 @@ def calibration_text(calibration: Calibration) -> str:
         "links": [{**dataclasses.asdict(link), "link": _without_none(link.link)} for link in calibration.links],
         "memory": {} if calibration.memory is None else dataclasses.asdict(calibration.memory),
         "host_links": {} if calibration.host_links is None else _host_links_text(calibration.host_links),
+        "host_memory": {name: _host_memory_text(memory) for name, memory in calibration.host_memory.items()},
         **{name: model.state() for name, model in models.items() if model is not None},
     }
     return json_text({key: value for key, value in data.items() if value not in ([], {})})
@@ -44,6 +46,12 @@ def calibration_text(calibration: Calibration) -> str:
 
 def _without_none(figures: Device | Link) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(figures).items() if value is not None and value != ()}
+
+
+def _host_memory_text(found: MeasuredHostMemory) -> dict[str, Any]:
+    """Figures that were measured; an empty folder and empty mappings are left out."""
+    data = dataclasses.asdict(found)
+    return {name: value for name, value in data.items() if value is not None and value not in ("", {})}
 
 
 def _host_links_text(found: HostLinks) -> dict[str, Any]:

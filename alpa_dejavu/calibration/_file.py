@@ -12,6 +12,7 @@ from alpa_dejavu._util.json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._calibration_text import calibration_text
 from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link
 
@@ -82,6 +83,7 @@ def _calibration(data: CalibrationData) -> Calibration:
         links=tuple(_link(each) for each in data.get("links", ())),
         memory=_memory(data["memory"]) if "memory" in data else None,
         host_links=_host_links(data["host_links"]) if "host_links" in data else None,
+        host_memory={name: MeasuredHostMemory(**each) for name, each in data.get("host_memory", {}).items()},
         kernels=_model("kernels", KernelModel.of_state, data.get("kernels")),
         layers=_model("layers", BlockModel.of_state, data.get("layers")),
         within=_model("within", FittedCollectives.of_state, data.get("within")),

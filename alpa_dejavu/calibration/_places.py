@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.calibration._fit_devices import DeviceModel
+from alpa_dejavu.calibration._fit_host_memory import host_places, host_probes
 from alpa_dejavu.calibration._fit_links import LinkModel, predicted_s
 from alpa_dejavu.calibration._log_fit import Array
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
@@ -27,15 +28,15 @@ _LONGEST_S = 0.02
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """A place of a cluster (a kind of device or of link), with the probes that can be measured there and the model that
-    is fitted to them.
+    """A place of a cluster (a kind of device or of link, or a host's memory), with the probes that can be measured
+    there and the model that is fitted to them.
 
     Attributes:
         place: the place.
-        probes: all programs, collectives or pipelines that can be measured there.
+        probes: all programs, collectives, pipelines or probes of memory that can be measured there.
         devices: the model of programs on a kind of device; None at other places.
-        links: the model of collectives over a kind of link; None at other places. Pipelines have no model: all of the
-            few are measured.
+        links: the model of collectives over a kind of link; None at other places. Pipelines and a host's memory have
+            no model: all of the few are measured.
     """
 
     place: Place
@@ -56,11 +57,16 @@ class Part:
         return {n: found[probe]["run_s"] for n, probe in enumerate(self.probes) if probe in found}
 
 
-def parts_of(cluster: Cluster, measurements: Measurements) -> list[Part]:
+def parts_of(cluster: Cluster, measurements: Measurements, folder: str) -> list[Part]:
     """Returns the places of a cluster (kinds of links and of devices) with the probes to measure there, in the order in
-    which they are measured; probes measured before are always among them.
+    which they are measured; programs and collectives measured before are always among them.
+
+    Args:
+        cluster: the cluster.
+        measurements: what was measured before.
+        folder: the folder of a host in which files are written and read; empty: the system's for temporary files.
     """
-    return [*_links(cluster, measurements), *_programs(cluster, measurements)]
+    return [*_links(cluster, measurements), *_host_memory(cluster, folder), *_programs(cluster, measurements)]
 
 
 def devices_of(cluster: Cluster) -> dict[str, Device]:
@@ -79,6 +85,10 @@ def _links(cluster: Cluster, measurements: Measurements) -> list[Part]:
         probes = list(dict.fromkeys((*listed, *before)))
         parts.append(Part(place, probes, links=LinkModel(prior, probes, devices)))
     return parts
+
+
+def _host_memory(cluster: Cluster, folder: str) -> list[Part]:
+    return [Part(place, host_probes(num_devices, folder)) for place, num_devices in host_places(cluster).items()]
 
 
 def _programs(cluster: Cluster, measurements: Measurements) -> list[Part]:

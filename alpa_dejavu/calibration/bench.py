@@ -12,10 +12,22 @@ from alpa_dejavu._util import units
 from alpa_dejavu.calibration.operators import Program
 from alpa_dejavu.costs.communication import MEASURED
 
-__all__ = ["BETWEEN", "WITHIN", "Bench", "Collective", "Flows", "MeasurementError", "Pipeline", "Place", "Probe"]
+__all__ = [
+    "BETWEEN", "HOST_MEMORY", "WITHIN", "Bench", "Collective", "Flows", "HostProbe", "MeasurementError", "Pipeline",
+    "Place", "Probe",
+]  # fmt: skip
 
 WITHIN, BETWEEN = "within a host", "between two hosts"
 """The kinds of links."""
+HOST_MEMORY = "host memory"
+_HOST_FIGURES: Mapping[str, tuple[str, ...]] = {
+    "memory": ("num_bytes",),
+    "update": ("update_s",),
+    "copies": ("to_device_s", "to_host_s"),
+    "update beside copies": ("update_s", "copy_s"),
+    "files": ("write_s", "read_s", "write_beside_s", "read_beside_s", "free_bytes"),
+}
+"""The figures that each probe of a host's memory finds."""
 
 
 class MeasurementError(RuntimeError):
@@ -92,7 +104,45 @@ class Flows:
         return tuple(f"{a}-{b}" for a, b in self.pairs)
 
 
-Probe: TypeAlias = Program | Collective | Pipeline | Flows
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class HostProbe:
+    """A probe of a host's own memory, of the way from there to its devices, or of its drives.
+
+    Attributes:
+        name: "memory" (how much there is), "update" (Adam on the host's processors), "copies" (to devices and back),
+            "update beside copies", or "files" (written, read, and both at a time).
+        num_bytes: the bytes of the parameters that are updated, which are float32; of the array that each device gets;
+            or of the file.
+        num_devices: how many devices copy at a time.
+        folder: the folder of the file; empty: the system's for temporary files.
+    """
+
+    name: str
+    num_bytes: int = 1
+    num_devices: int = 1
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name not in _HOST_FIGURES or min(self.num_bytes, self.num_devices) < 1:
+            raise ValueError(f"there is no probe of a host's memory {dataclasses.astuple(self)}; measure anew")
+
+    def __str__(self) -> str:
+        if self.name == "memory":
+            return self.name
+        devices = f", {self.num_devices} devices" if self.num_devices > 1 else ""
+        folder = f" in {self.folder}" if self.folder else ""
+        return f"{self.name} of {units.exact_bytes(self.num_bytes)}{devices}{folder}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of what it finds, which say if it is seconds or bytes ("copy_s" is a copy to the device and
+        back).
+        """
+        return _HOST_FIGURES[self.name]
+
+
+Probe: TypeAlias = Program | Collective | Pipeline | Flows | HostProbe
 
 
 @final
@@ -102,15 +152,16 @@ class Place:
     two.
 
     Attributes:
-        what: "programs", "collectives", "pipelines" or "links".
-        where: a device's name for programs, `WITHIN` or `BETWEEN` for the others.
+        what: "programs", "collectives", "pipelines", "links" or `HOST_MEMORY`.
+        where: a device's name for programs and for the memory of its hosts, `WITHIN` or `BETWEEN` for the others.
     """
 
     what: str
     where: str
 
     def __str__(self) -> str:
-        return f"programs on {self.where}" if self.what == "programs" else f"{self.what} {self.where}"
+        joined = {"programs": " on", HOST_MEMORY: " of hosts with"}.get(self.what, "")
+        return f"{self.what}{joined} {self.where}"
 
 
 class Bench(abc.ABC):
@@ -122,6 +173,7 @@ class Bench(abc.ABC):
         that measures a probe.
 
         The function takes a probe and returns seconds by name: "run_s" of a program or collective; "dispatch_s",
-        "step_s" and "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`. It raises
-        MeasurementError where one probe can't be measured, though others may.
+        "step_s" and "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`; of a host's
+        memory seconds and bytes by `HostProbe.names`. It raises MeasurementError where one probe can't be measured,
+        though others may.
         """

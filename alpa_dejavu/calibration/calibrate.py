@@ -1,7 +1,7 @@
 """Measuring a cluster within a budget, and making a calibration of what was found.
 
-Pipelines and links come first, since they are few; what is left of the budget goes to the devices. Each place gets a
-share of what is left, and what it doesn't need goes to the next ones.
+Pipelines, links and the memory of hosts come first, since they are few; what is left of the budget goes to the
+devices. Each place gets a share of what is left, and what it doesn't need goes to the next ones.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._fit_database import fit_database, fit_products
+from alpa_dejavu.calibration._fit_host_memory import found_host_memory
 from alpa_dejavu.calibration._fit_links import fit_sends
 from alpa_dejavu.calibration._log_fit import next_measurement
 from alpa_dejavu.calibration._places import Part, devices_of, parts_of
-from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, MeasurementError, Pipeline, Place, Probe
+from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, Bench, MeasurementError, Pipeline, Place, Probe
 from alpa_dejavu.calibration.database import Database
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.problem import Cluster, Device
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "identity"]
 
 _log = logging.getLogger(__name__)
-_SHARES = {"pipelines": 0.4, "collectives": 0.4, "programs": 1.0}
+_SHARES = {"pipelines": 0.4, "collectives": 0.4, HOST_MEMORY: 0.3, "programs": 1.0}
 """The share of what is left of the budget when a place's turn comes; the places of its kind that are left split it."""
 _LEAST_SPREAD = 0.05
 _MOST_FAILURES = 3
@@ -61,13 +62,14 @@ def calibrate(
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     database: Database | None = None,
+    folder: str = "",
 ) -> Calibration:
     """Measures a cluster until all predictions are sure or the time is over; returns the calibration that is fitted to
     the measurements.
 
     Args:
         cluster: the cluster with the figures that are known before measuring; its hosts have equally many devices.
-        bench: the bench that measures probes (programs, collectives, pipelines) on the cluster.
+        bench: the bench that measures probes (programs, collectives, pipelines, memory) on the cluster.
         measurements: the measurements that there are already; new ones are added to them.
         budget_s: seconds that measuring may take; a measurement that was begun is finished.
         name: the calibration's name.
@@ -75,6 +77,7 @@ def calibrate(
         clock: a function that returns the seconds that have passed.
         database: what Alpa's profiler measured of such a cluster before; collectives and matrix products are then
             fitted to it.
+        folder: the folder of a host whose drives are measured; empty: the system's for temporary files.
 
     Raises:
         ValueError: the budget isn't above zero, or the database is of other hosts.
@@ -85,7 +88,7 @@ def calibrate(
     within, across, given = (None, None, []) if database is None else fit_database(database, cluster)
     end = clock() + budget_s
     progress("looking at what can be measured")
-    places = parts_of(cluster, measurements)
+    places = parts_of(cluster, measurements, folder)
     for n, part in enumerate(places):
         alike = sum(later.place.what == part.place.what for later in places[n:])
         share = _SHARES[part.place.what] / alike * max(end - clock(), 0.0)
@@ -93,18 +96,20 @@ def calibrate(
     devices, spread, fits, refused = _found_devices(cluster, places, measurements)
     links, more = _found_links(cluster, places, measurements)
     products, of_products = _found_products(cluster, devices, database)
+    host_memory, of_memory, lacking = found_host_memory(cluster, measurements, folder)
     return Calibration(
         name=name,
         origin=f"alpa-dejavu calibrate on {cluster.name}: {len(measurements)} measurements",
         date=datetime.date.today().isoformat(),
-        fits=(*fits, *more, *given, *of_products),
-        missing=(*refused, *_missing(places, measurements)),
+        fits=(*fits, *more, *of_memory, *given, *of_products),
+        missing=(*refused, *lacking, *_missing(places, measurements)),
         devices=devices,
         device_spread=spread,
         links=links,
         within=within,
         across=across,
         products=products,
+        host_memory=host_memory,
     )
 
 

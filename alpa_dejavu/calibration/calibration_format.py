@@ -156,6 +156,22 @@ class HostLinksData(TypedDict):
     ]
 
 
+class MeasuredHostMemoryData(TypedDict):
+    """The measured memory of a kind of host in a calibration file, as `MeasuredHostMemory` has it."""
+
+    num_bytes: NotRequired[GivenPositive]
+    bytes_per_s: NotRequired[GivenPositive]
+    device_bytes_per_s: NotRequired[GivenPositive]
+    shared_bytes_per_s: NotRequired[GivenPositive]
+    read_bytes_per_s: NotRequired[GivenPositive]
+    write_bytes_per_s: NotRequired[GivenPositive]
+    free_bytes: NotRequired[GivenPositive]
+    folder: NotRequired[Text]
+    stand_in: Annotated[bool, said("true (the devices are parts of the host's processors) or false")]
+    spread: NotRequired[_Spread]
+    slowdown: NotRequired[_Figures]
+
+
 @file_format
 class CalibrationData(TypedDict):
     """A calibration file: what was learned of some kinds of devices and links, as `Calibration` has it."""
@@ -221,6 +237,13 @@ class CalibrationData(TypedDict):
         Annotated[
             HostLinksData,
             said("an object with hosts, kinds of links, and which of these goes from host to host"),
+        ]
+    ]
+    host_memory: NotRequired[
+        Annotated[
+            dict[str, Annotated[MeasuredHostMemoryData, said("an object with the figures of a host's memory")]],
+            said("an object of measured memory of hosts by the names of their devices"),
+            at_most(1000),
         ]
     ]
     kernels: NotRequired[Annotated[KernelsData, said("an object: a fitted model of kernels")]]

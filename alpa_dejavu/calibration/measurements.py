@@ -18,7 +18,17 @@ from typing import Any, final
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Flows, Pipeline, Place, Probe
+from alpa_dejavu.calibration.bench import (
+    BETWEEN,
+    HOST_MEMORY,
+    WITHIN,
+    Collective,
+    Flows,
+    HostProbe,
+    Pipeline,
+    Place,
+    Probe,
+)
 from alpa_dejavu.calibration.operators import Program
 
 __all__ = ["Measurement", "Measurements", "kept_measurements"]
@@ -30,6 +40,7 @@ _KINDS: Mapping[str, type[Probe]] = {
     "collectives": Collective,
     "pipelines": Pipeline,
     "links": Flows,
+    HOST_MEMORY: HostProbe,
 }
 _SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
 
@@ -38,7 +49,7 @@ _SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"disp
 @dataclasses.dataclass(frozen=True)
 class Measurement:
     """The seconds, by name, that a probe (a program, a collective, a pipeline or messages) took at a place of a
-    cluster; if it failed, none and the reason.
+    cluster, or the bytes that it found there; if it failed, none and the reason.
     """
 
     place: Place
@@ -194,7 +205,7 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
     what, where, given = row.get("what"), row.get("where"), row.get("probe")
     if not isinstance(what, str) or what not in _KINDS or not isinstance(where, str) or not isinstance(given, dict):
         raise wrong(f"what is {what!r}, which must be one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it")
-    known = devices if what == "programs" else [WITHIN, BETWEEN]
+    known = devices if what in ("programs", HOST_MEMORY) else [WITHIN, BETWEEN]
     if where not in known:
         raise wrong(f"where is {where!r}{near(where, known)}, but the cluster has {', '.join(map(repr, known))}")
     try:
@@ -206,13 +217,18 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
         raise wrong(f"the probe is {given!r}: {error}") from None
     if isinstance(row.get("error"), str) and row["error"]:
         return Measurement(Place(what, where), probe, {}, row["error"])
-    seconds, names = row.get("seconds"), set(probe.names) if isinstance(probe, Flows) else _SECONDS[what]
+    seconds, names = row.get("seconds"), _names(what, probe)
     if not isinstance(seconds, dict) or set(seconds) != names:
         raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(names))}")
     for name, value in seconds.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
             raise wrong(f"{name} is {value!r}, but must be a finite number above 0")
     return Measurement(Place(what, where), probe, seconds)
+
+
+def _names(what: str, probe: Probe) -> set[str]:
+    """Returns the names of the seconds and bytes that a probe finds."""
+    return set(probe.names) if isinstance(probe, (Flows, HostProbe)) else _SECONDS[what]
 
 
 def _object(path: pathlib.Path, number: int, line: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.host_links import host_link_table
+from alpa_dejavu.cli.host_memory import host_memory_table
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.ray_cluster import ray_cluster
@@ -51,6 +52,12 @@ _LINKS_S = 30.0
 )
 @click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Of --local, N devices each.")
+@click.option(
+    "--folder",
+    default="",
+    metavar="DIR",
+    help="A folder of the hosts on the drives to measure; else that of temporary files.",
+)
 @click.option("--links", is_flag=True, help="Measure the links from host to host alone, and add them to FILE.")
 @click.option("--every-pair", is_flag=True, help="Of --links: probe all pairs of hosts, even of equal ones.")
 @click.pass_obj  # what tells seconds, where a caller of the command hands one in
@@ -63,11 +70,12 @@ def calibrate(
     database: pathlib.Path | None,
     local: int | None,
     hosts: int,
+    folder: str,
     links: bool,
     every_pair: bool,
 ) -> None:
-    """Measures devices and links of the cluster that Ray has, and writes a calibration, which later plans are
-    made by.
+    """Measures devices, links and the memory of hosts of the cluster that Ray has, and writes a calibration,
+    which later plans are made by.
 
     It is experimental on CPU devices: stages are predicted no better than without it in
     docs/results/calibrated-stages.md. --links isn't.
@@ -100,11 +108,13 @@ def calibrate(
         report("connecting")
         cluster, bench = ray_bench(machine)
         measurements = Measurements(kept, identity(cluster), resume)
-        found = measure(cluster, bench, measurements, budget, output.stem, report, clock or time.monotonic, before)
+        found = measure(
+            cluster, bench, measurements, budget, output.stem, report, clock or time.monotonic, before, folder
+        )
     found = found if there is None else with_host_links(found, there, cluster)
     found.applied_to(cluster)
     write_calibration(found, output)
-    tables = device_table(cluster, found), link_table(found)
+    tables = device_table(cluster, found), link_table(found), host_memory_table(found)
     _print_written(found, output, kept, *tables, *map(_fit_line, found.fits))
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.convert import convert, is_database, show_database
 from alpa_dejavu.cli.host_links import host_link_table
+from alpa_dejavu.cli.host_memory import host_memory_table
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.tables import new_table
 
@@ -48,7 +49,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
     found = chosen_calibration(choice)
     to = console()
     to.print(f"{found.name}, of {found.date}: {found.origin}")
-    for table in (_sheets, _devices, _links, _host_links, _fits, _kernels, _collectives, _figures):
+    for table in (_sheets, _devices, _links, _host_links, host_memory_table, _fits, _kernels, _collectives, _figures):
         made = table(found)
         if made.row_count:
             to.print()

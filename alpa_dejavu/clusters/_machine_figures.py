@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from alpa_dejavu._util.cache_folder import cache_folder
 from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu._util.machine_memory import machine_memory_bytes
 from alpa_dejavu._util.versions import installed_version
 
-__all__ = ["keep_figures", "kept_figures", "machine_memory_bytes"]
+__all__ = ["keep_figures", "kept_figures"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +52,6 @@ def keep_figures(file: str, figures: Mapping[str, Any]) -> None:
         write_whole(folder / file, json.dumps({"fingerprint": _fingerprint(), **figures}, indent=1) + "\n")
     except OSError as error:
         _log.warning("this machine's figures can't be kept in %s (%s)", folder, error)
-
-
-def machine_memory_bytes() -> float:
-    """Returns the bytes of memory that this machine has."""
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _fingerprint() -> dict[str, Any]:

@@ -17,8 +17,9 @@ import os
 import time
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.machine_memory import machine_memory_bytes
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
-from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures, machine_memory_bytes
+from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
 from alpa_dejavu.problem import Device
 
 __all__ = ["measured_cpu"]

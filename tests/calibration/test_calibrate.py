@@ -1,12 +1,10 @@
 """`alpa-dejavu calibrate`: figures recovered from made-up measurements, within a budget, resumable; and the command."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import logging
 
-import numpy as np
 import pytest
 import ray
 from click.testing import CliRunner
@@ -16,68 +14,20 @@ from alpa_dejavu.calibration import read_calibration, write_calibration
 from alpa_dejavu.calibration._fit_devices import DeviceModel
 from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, predicted_s
 from alpa_dejavu.calibration._log_fit import ENOUGH, next_measurement
-from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, Collective, MeasurementError, Pipeline, Place
-from alpa_dejavu.calibration.calibrate import calibrate, identity
-from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.calibration.bench import (
+    BETWEEN,
+    HOST_MEMORY,
+    WITHIN,
+    Collective,
+    Pipeline,
+    Place,
+)
+from alpa_dejavu.calibration.calibrate import calibrate
+from alpa_dejavu.calibration.measurements import Measurement
 from alpa_dejavu.calibration.operators import SINGLE, Program, operators, programs
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.latency import AnalyticLatency
-from alpa_dejavu.problem import Cluster, Device, Link, SmallProducts, StridedReads
-
-PRIOR = Device(
-    "test", 1e10, {"float32": 5e10, "float64": 2.5e10}, 5e9, 1e10, kernel_s=2e-6, dispatch_s=1e-3, step_s=1e-3,
-    small_products=SmallProducts(2.0**24, 0.4), transcendental_flop=16.0, dilated_flop_per_s=1e10,
-    strided=StridedReads(1e9, 4e9, 2.0**20),
-)  # fmt: skip
-TRUE = dataclasses.replace(
-    PRIOR, flop_per_s={"float32": 8e10, "float64": 4e10}, vector_flop_per_s=2.5e9, memory_bytes_per_s=1.8e10,
-    kernel_s=5e-6, small_products=SmallProducts(2.0**24, 0.6), transcendental_flop=60.0, dispatch_s=4e-3, step_s=7e-3,
-    dilated_flop_per_s=2e10, strided=StridedReads(6e8, 2e9, 2.0**20),
-)  # fmt: skip
-LINK, TRUE_LINK = Link(5e-5, 3e9, 3e-3, 3e8), Link(1.2e-4, 1e9, 1e-3, 5e8)
-CALL_S = 1e-4
-
-
-def cluster_of(device, link, hosts=1, devices=2):
-    return Cluster.uniform("made up", [f"h{n}" for n in range(hosts)], device, devices, link, link)
-
-
-class MadeUp(Bench):
-    """A cluster whose true figures are known; each measurement takes a second, and has some noise."""
-
-    def __init__(self, noise=0.03, failing=()):
-        self.now, self.opened, self.ran, self.failing = 0.0, [], [], failing
-        self._noise, self._rng = noise, np.random.default_rng(0)
-
-    @contextlib.contextmanager
-    def open(self, place):
-        self.opened.append(place)
-        yield self.run
-
-    def run(self, probe):
-        self.now += 1.0
-        self.ran.append(probe)
-        if getattr(probe, "name", "") in self.failing:
-            raise MeasurementError("out of memory")
-        return {name: value * np.exp(self._noise * self._rng.normal()) for name, value in took(probe).items()}
-
-
-def took(probe):
-    if isinstance(probe, Program):
-        return {"run_s": AnalyticLatency().predict(operators(probe), TRUE).total_s + CALL_S}
-    if isinstance(probe, Collective):
-        return {"run_s": predicted_s(probe, TRUE_LINK, 2)}
-    sent_s, rate = TRUE_LINK.sending
-    return {"dispatch_s": TRUE.dispatch_s, "step_s": TRUE.step_s, "send_s": sent_s + probe.num_bytes / rate}
-
-
-def kept(tmp_path, cluster, resume=False):
-    return Measurements(tmp_path / "c.json.measurements.jsonl", identity(cluster), resume)
-
-
-def measure(tmp_path, cluster, bench, budget_s=1000.0, resume=False):
-    store = kept(tmp_path, cluster, resume)
-    return calibrate(cluster, bench, store, budget_s, "made-up", clock=lambda: bench.now)
+from measured_cluster import CALL_S, LINK, PRIOR, TRUE_LINK, MadeUp, cluster_of, kept, measure, took
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -177,7 +127,7 @@ def test_the_budget_ends_it(tmp_path):
     measure(tmp_path, cluster_of(PRIOR, LINK, hosts=2), bench, budget_s=20.0)
     # A measurement that was begun is finished.
     assert 15 <= bench.now <= 22
-    assert {place.what for place in bench.opened} == {"pipelines", "collectives", "programs"}
+    assert {place.what for place in bench.opened} == {"pipelines", "collectives", HOST_MEMORY, "programs"}
 
 
 def test_a_run_is_resumed_without_measuring_again(tmp_path):
@@ -212,7 +162,7 @@ def test_a_single_device_has_no_links(tmp_path):
     bench = MadeUp()
     found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), bench)
     assert found.links == ()
-    assert {place.what for place in bench.opened} == {"programs"}
+    assert {place.what for place in bench.opened} == {HOST_MEMORY, "programs"}
     assert found.devices["test"].dispatch_s == PRIOR.dispatch_s
 
 
@@ -353,7 +303,7 @@ def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     assert not ray.is_initialized()
     found = read_calibration(output)
     lines = (tmp_path / "c.json.measurements.jsonl").read_text(encoding="utf-8").splitlines()
-    assert {json.loads(line)["what"] for line in lines[1:]} == {"programs", "collectives", "pipelines"}
+    assert {json.loads(line)["what"] for line in lines[1:]} == {"programs", "collectives", "pipelines", HOST_MEMORY}
     assert not [line for line in lines if "error" in json.loads(line)]
     device = found.devices["cpu"]
     assert min(device.flop_per_s["float32"], device.dispatch_s) > 0

@@ -1,0 +1,49 @@
+"""The measured memory of hosts as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from alpa_dejavu._util import units
+from alpa_dejavu.cli.tables import new_table
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+
+_RATES = {
+    "bytes_per_s": ("bandwidth, by Adam's update", "update"),
+    "device_bytes_per_s": ("copies of one device", "copies"),
+    "shared_bytes_per_s": ("copies of all devices", ""),
+    "read_bytes_per_s": ("reads of a file", "reads"),
+    "write_bytes_per_s": ("writes of a file", "writes"),
+}
+"""For each rate its text, and what is slowed down while something else goes on beside it."""
+
+
+def host_memory_table(found: Calibration) -> Table:
+    """Returns a table with a row for each measured figure of the memory of each kind of host: its value, its
+    uncertainty, and how many times as long it takes beside copies or updates, or beside the other of reads and writes.
+    """
+    table = new_table(("hosts with", "memory"), ("measured", "unsure by", "beside the other"))
+    for device, memory in found.host_memory.items():
+        for row in _rows(memory):
+            table.add_row(device, *row)
+    return table
+
+
+def _rows(memory: MeasuredHostMemory) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for field, name in (("num_bytes", "size"), ("free_bytes", "free on drives")):
+        value = getattr(memory, field)
+        rows += [] if value is None else [(name, units.size(value), "", "")]
+    for field, (name, beside) in _RATES.items():
+        value = getattr(memory, field)
+        if value is not None:
+            spread = f"{100 * memory.spread[field]:.0f} %" if field in memory.spread else ""
+            slowdown = f"{memory.slowdown[beside]:.2f} times as long" if beside in memory.slowdown else ""
+            stood_in = " (between processes)" if memory.stand_in and name.startswith("copies") else ""
+            rows.append((name + stood_in, units.byte_rate(value), spread, slowdown))
+    return rows
