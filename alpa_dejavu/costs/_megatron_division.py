@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, Model, Operators
+from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, Model, Operators, PassFlow
 
 REPLICATED_SHARE = 10 / 34
 """The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
@@ -68,6 +68,10 @@ class EvenDivision:
         if phase == "step" or not len(whole) or (phase == "backward" and not self.model.training):
             return ()
         return (AxisCollectives("all_reduce", 1, whole / self.data_parallel, np.full(len(whole), 0.5)),)
+
+    def flow(self, variant: int, phase: str) -> PassFlow | None:
+        """Returns None: tensor parallelism as in Megatron-LM has all collectives on the critical path."""
+        return None
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives among data-parallel devices in a phase ("forward", "backward" or "step") for each

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
+from alpa_dejavu.costs._hidden import HiddenSeconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.reduction_servers import served_s
@@ -66,6 +67,8 @@ class StageCostModel:
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
         self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
+        self._runtime = models.overlap.without_hiding(models.runtime)
+        self._hidden = HiddenSeconds(self, models.overlap)
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
         """Predicts and caches, in a few large calls of the models, the operators and collectives of stages on the given
@@ -109,12 +112,26 @@ class StageCostModel:
         computing forward and backward, its collectives forward and backward, synchronising gradients, and its update.
 
         The first four are of one micro-batch, the last two of a step (`COST_KINDS`). All are rounded, so that equal
-        layers give exactly equal seconds wherever in the model they are.
+        layers give exactly equal seconds wherever in the model they are. What hides behind computing (`hidden_s`) is
+        left out of collectives and of synchronising.
         """
         forward, backward, update = self.computed_s(devices, config)
         ahead, back = self._collective_s(devices, config)
         once = self._combined_s(devices, config, "step")
+        if self.models.overlap.streams:
+            hidden = self.hidden_s(devices, config)
+            ahead, back, once = np.maximum(np.stack([ahead, back, once]) - hidden, 0.0)
         return rounded(np.stack([forward, backward, ahead, back, once, update]))
+
+    def hidden_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
+        """Returns the seconds of collectives that hide behind computing in each stage of layers i..j, shape (3, L, L):
+        in a micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
+
+        `sent_s` and `combined` tell the seconds that collectives take, be they hidden or not.
+        """
+        if not self.models.overlap.streams:
+            return np.zeros((3, *self._whole.gradients.shape))
+        return self._hidden.seconds(devices, config)
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward
@@ -273,7 +290,7 @@ class StageCostModel:
         slowest = functools.reduce(
             np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups)
         )
-        return self.models.runtime.sent_s(slowest, phase)
+        return self._runtime.sent_s(slowest, phase)
 
     def _in_group_s(self, exchange: AxisCollectives, group: Group, gradients: bool) -> FloatArray:
         alone = self._sent_s.seconds(exchange.kind, exchange.num_bytes, group)

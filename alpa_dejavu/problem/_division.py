@@ -9,6 +9,7 @@ from typing import Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.problem._flow import PassFlow
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig
 from alpa_dejavu.problem._operators import Operators
@@ -84,6 +85,15 @@ class Division(Protocol):
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of one variant of a layer (way to shard it) in a phase, one after the other; their
         arrays are of shape (number of unlike collectives,).
+        """
+        ...
+
+    def flow(self, variant: int, phase: str) -> PassFlow | None:
+        """Returns what waits for what in a pass ("forward" or "backward") of one variant of a layer (way to shard it);
+        None where that isn't known, so that nothing may run beside a collective.
+
+        Its operators are those of `operators`. Its collectives are among those of `exchanges`. Alike variants share
+        one object.
         """
         ...
 

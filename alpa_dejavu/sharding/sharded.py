@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
-from alpa_dejavu.problem import PHASES, AxisCollectives, Layer, MemoryShares, MeshConfig, Operators
+from alpa_dejavu.problem import PHASES, AxisCollectives, Layer, MemoryShares, MeshConfig, Operators, PassFlow
 from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding, StageLayers
 
 __all__ = ["ModelSharding", "Solved", "solved_for"]
@@ -164,19 +164,27 @@ class ShardedDivision:
         }
 
     def _of(self, layer: LayerSharding, phase: str) -> list[AxisCollectives]:
-        sent: dict[tuple[str, int], list[Collective]] = {}
-        for one in layer.collectives:
-            if one.phase == phase and one.batched:
-                sent.setdefault((one.kind, one.axis), []).append(one)
-        return [
-            AxisCollectives(
-                kind,
-                axis,
-                np.array([one.num_bytes for one in alike]),
-                np.array([one.count for one in alike], dtype=np.float64),
-            )
-            for (kind, axis), alike in sent.items()
-        ]
+        return _along_axes(one for one in layer.collectives if one.phase == phase and one.batched)
+
+    def flow(self, variant: int, phase: str) -> PassFlow | None:
+        """Returns what waits for what in a pass of a layer variant; None for a pass whose flow isn't known.
+
+        Args:
+            variant: the index of the variant, a layer with one of its shardings.
+            phase: "forward" or "backward".
+        """
+        layer = self.layers.variants[variant]
+        if layer.flows is None:
+            return None
+        key = id(layer), phase
+        if key not in self._flows:
+            flow = layer.flows.of(phase)
+            self._flows[key] = PassFlow(len(layer.cuts(phase)), tuple(_along_axes(flow.collectives)), flow.edges)
+        return self._flows[key]
+
+    @cached_property
+    def _flows(self) -> dict[tuple[int, str], PassFlow]:
+        return {}
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns each stage's collectives of parameters and gradients in a phase; the runtime combines these.
@@ -210,3 +218,19 @@ class ShardedDivision:
         shares = np.divide(here, whole, out=np.ones_like(here), where=whole > 0)
         parameters, optimizer, gradients, activations, inputs, temporaries = np.moveaxis(shares, -1, 0)
         return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries)
+
+
+def _along_axes(collectives: Iterable[Collective]) -> list[AxisCollectives]:
+    """Returns collectives by kind and mesh axis, in the order in which those are first met."""
+    sent: dict[tuple[str, int], list[Collective]] = {}
+    for one in collectives:
+        sent.setdefault((one.kind, one.axis), []).append(one)
+    return [
+        AxisCollectives(
+            kind,
+            axis,
+            np.array([one.num_bytes for one in alike]),
+            np.array([one.count for one in alike], dtype=np.float64),
+        )
+        for (kind, axis), alike in sent.items()
+    ]
