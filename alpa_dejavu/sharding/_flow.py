@@ -7,7 +7,10 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu.layers.features.flatten import Step, Value
+from alpa_dejavu.layers.features.operator_kinds import ALIASES
 from alpa_dejavu.sharding._collectives import Sent
+from alpa_dejavu.sharding._from_jaxpr import RENAMES
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._table import Strategy
@@ -20,7 +23,7 @@ _NOTHING: _Nodes = frozenset()
 def flow_of_pass(
     program: LayerProgram, strategies: Sequence[Strategy], sent: Sequence[Sent], phase: str
 ) -> LayerFlow:
-    """Returns what waits for what in one pass of a layer, as its operators read each other's results.
+    """Returns what waits for what in one pass of a layer, as its operations read each other's results.
 
     Only collectives of activations are in it. Parameters that are gathered and gradients that are summed aren't, since
     a stage sends those of all its layers together.
@@ -50,68 +53,72 @@ def flow_of_pass(
 
 @final
 class _Tracer:
-    """Follows results from operator to operator, by the nodes that must be done before each can be read.
+    """Follows values from operation to operation, by the nodes that must be done before each can be read.
 
-    Several records may share an operator, since what an element-wise function makes of a tensor is cut like it: they
-    run one after the other. An operator without a record takes no time.
+    Operations that only rename or reshape have no node, and take no time.
     """
 
     def __init__(
         self, program: LayerProgram, strategies: Sequence[Strategy], sent: Sequence[Sent], phase: str
     ) -> None:
-        self._program, self._strategies = program, strategies
-        self._start = 0 if phase == "forward" else program.num_forward
-        self._end = program.num_forward + (0 if phase == "forward" else program.num_backward)
-        records = program.forward_records if phase == "forward" else program.backward_records
-        self._records: dict[int, list[int]] = {}
-        for node, place in enumerate(records):
-            self._records.setdefault(place, []).append(node)
+        self._operators, self._strategies = program.operators, strategies
+        ahead = phase == "forward"
+        self._pass = program.forward_steps if ahead else program.backward_steps
         self._sums: dict[int, list[int]] = {}
         self._moves: dict[tuple[int, Spec], list[int]] = {}
         self._leaving: dict[int, list[int]] = {}
-        for node, one in enumerate(sent, len(records)):
+        for node, one in enumerate(sent, len(program.forward_records if ahead else program.backward_records)):
             if one.target is None:
                 self._leaving.setdefault(one.source, []).append(node)
             elif one.target == strategies[one.source].output:
-                self._sums.setdefault(self._computed_at(one.source), []).append(node)
+                self._sums.setdefault(one.source, []).append(node)
             else:
                 self._moves.setdefault((one.source, one.target), []).append(node)
-        self._done: list[_Nodes] = [_NOTHING] * len(program.operators)
+        self._done: dict[Value, _Nodes] = {}
         self._moved: dict[tuple[int, Spec], _Nodes] = {}
         self._edges: set[tuple[int, int]] = set()
 
     def edges(self) -> set[tuple[int, int]]:
         """Returns all pairs of nodes of which the second waits for the first."""
-        for place in range(self._end):
-            waits = self._read_by(place) if place >= self._start else _NOTHING
-            first, *others = self._records.get(place, ()) or (None,)
-            chain = ([] if first is None else [first]) + self._sums.get(place, []) + others
-            self._done[place] = self._chained(waits, chain)
-            self._chained(self._done[place], self._leaving.get(place, []))
+        record = 0
+        starts = self._pass.starts
+        for step, start, end in zip(self._pass.steps, starts, starts[1:], strict=False):
+            if step.primitive in RENAMES:
+                pairs = zip(step.inputs, step.outputs, strict=False)
+                self._done.update((result, self._done.get(source, _NOTHING)) for source, result in pairs)
+                continue
+            chain = []
+            if step.primitive not in ALIASES and step.outputs:
+                chain.append(record)
+                record += 1
+            waits = self._waits(step, range(start, end))
+            done = self._chained(waits, chain + [node for at in range(start, end) for node in self._sums.get(at, ())])
+            self._done.update((result, done) for result in step.outputs)
+        for place, nodes in self._leaving.items():
+            made = [done for value, done in self._done.items() if self._pass.places.get(value) == place]
+            self._chained(_NOTHING.union(*made), nodes)
         return self._edges
 
-    def _computed_at(self, place: int) -> int:
-        """Returns the operator that has the record of an operator's computation: itself, or the only one to read it, as
-        of a gather that is written as several operators.
-        """
-        at, users = place, self._program.facts.users
-        while at not in self._records and len(users[at]) == 1 and users[at][0] < self._end:
-            (at,) = users[at]
-        return at if at in self._records else place
+    def _waits(self, step: Step, written: range) -> _Nodes:
+        """Returns the nodes that an operation waits for: those of its operands, brought to the layouts it needs.
 
-    def _read_by(self, place: int) -> _Nodes:
-        """Returns the nodes that an operator waits for: those of its operands, brought to the layouts it needs."""
-        found = _NOTHING
-        strategy = self._strategies[place]
-        for position, source in enumerate(self._program.operators[place].operands):
-            held = self._strategies[source].output
-            key = source, strategy.operand(position, self._program.operators[source].rank) if any(held) else held
-            if key in self._moves:
-                if key not in self._moved:
-                    self._moved[key] = self._chained(self._done[source], self._moves[key])
-                found |= self._moved[key]
-            else:
-                found |= self._done[source]
+        Args:
+            step: the operation.
+            written: the indices of the operators that stand for it.
+        """
+        read = found = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in step.inputs))
+        for at in written:
+            strategy = self._strategies[at]
+            for position, source in enumerate(self._operators[at].operands):
+                if not any(self._strategies[source].output):
+                    continue
+                key = source, strategy.operand(position, self._operators[source].rank)
+                if key in self._moves:
+                    if key not in self._moved:
+                        sources = [v for v in step.inputs if self._pass.places.get(v) == source]
+                        made = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in sources))
+                        self._moved[key] = self._chained(made if sources else read, self._moves[key])
+                    found |= self._moved[key]
         return found
 
     def _chained(self, waits: _Nodes, nodes: Sequence[int]) -> _Nodes:
