@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from alpa_dejavu._util.range_sums import FloatArray, range_sum, stage_sum
+from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu.costs._streams import behind_layers_s, makespan_s
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.stage_devices import StageDevices
@@ -39,14 +40,14 @@ class HiddenSeconds:
     def __init__(self, costs: StageCostModel, overlap: Overlap) -> None:
         self._costs, self._overlap = costs, overlap
         self._passes: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}
-        self._known: dict[tuple[StageDevices, object], FloatArray] = {}
+        self._known: dict[tuple[object, ...], FloatArray] = {}
         self._simulated: dict[tuple[object, ...], tuple[PassFlow, Operators, float]] = {}
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         """Returns the hidden seconds of each stage of layers i..j: of a micro-batch's forward and backward pass, and of
         a step's synchronisation; shape (3, L, L).
         """
-        key = devices, (_mesh(config), config.remat)
+        key = devices, _mesh(config), config.remat
         if key not in self._known:
             self._known[key] = self._seconds(devices, config)
         return self._known[key]
@@ -55,7 +56,10 @@ class HiddenSeconds:
         costs, division, size = self._costs, self._costs.division(config), self._costs.model.num_layers
 
         def together(phase: str, kinds: Sequence[str]) -> _Buckets:
-            return _Buckets([s for one, s in costs.combined(devices, config, phase) if one.kind in kinds], size)
+            wholes = costs.combined(devices, config, phase)
+            pairs = zip(wholes, division.shares(phase), strict=True)
+            sent = [(s, costs.sent_s(devices, config, one, phase)) for (_, s), one in pairs if one.kind in kinds]
+            return _Buckets(sent, division, size)
 
         found = np.zeros((3, size, size))
         hidden, free = self._of_pass(devices, config, "forward")
@@ -127,56 +131,65 @@ class HiddenSeconds:
         on which that is most.
         """
 
-        def computed(of_device: FloatArray) -> Callable[[int], FloatArray]:
-            if division.of_stages is None:
-                return lambda n: _with_layer(n, np.full((len(layers),) * 2, of_device[n]))
-            of_stages, padded = division.of_stages, np.append(of_device, 0.0)
-            return lambda n: padded[of_stages[:, :, n]]
+        def computed(of_device: FloatArray, n: int) -> FloatArray:
+            return _in_stages(of_device, n, division, len(layers))
 
         def all_sent(n: int) -> FloatArray:
-            return np.asarray(sum((each.of_layer(n) for each in sent), np.zeros((len(layers),) * 2)))
+            return np.asarray(sum((each.of_layer(n) for each in sent), np.zeros_like(fetched.total_s)))
 
-        exposed = [behind_layers_s(layers, computed(row), fetched.of_layer, all_sent, self._overlap) for row in free]
+        exposed = [
+            behind_layers_s(
+                layers, functools.partial(computed, of_device), fetched.of_layer, all_sent, self._overlap
+            )
+            for of_device in free
+        ]
         return np.asarray(np.max(exposed, axis=0))
 
 
 @final
 class _Buckets:
-    """What stages of layers i..j of L send for all their layers together, as a bucket for each layer.
+    """A pool of what stages of layers i..j of L send for all their layers together, in a bucket for each layer.
 
-    A bucket takes as long as what its layer would send as a stage of its own, or longer where the whole takes longer
-    than its parts.
+    A bucket takes as long as what its layer sends would take alone, or longer where the whole takes longer than its
+    parts.
 
     Args:
-        seconds: of each collective for all layers of a stage together, shape (L, L).
+        sent: for each collective the seconds of all layers of a stage together, shape (L, L), and of each layer variant
+            alone, shape (V,).
+        division: the division of the layers, which says which variant each has in which stage.
         num_layers: the number of layers, L.
     """
 
-    def __init__(self, seconds: Sequence[FloatArray], num_layers: int) -> None:
-        self.total_s: FloatArray = sum(seconds, np.zeros((num_layers, num_layers)))
+    def __init__(self, sent: Sequence[tuple[FloatArray, FloatArray]], division: Division, num_layers: int) -> None:
+        self.total_s: FloatArray = sum((whole for whole, _ in sent), np.zeros((num_layers, num_layers)))
+        self._division = division
         self._parts: list[tuple[FloatArray, FloatArray]] = []
-        for whole in seconds:
-            alone = np.diag(whole)
-            parts = range_sum(alone)
+        for whole, alone in sent:
+            parts = stage_sum(alone, division.of_stages)
             longer = np.divide(whole, parts, out=np.ones_like(whole), where=parts > 0)
             self._parts.append((np.maximum(longer, 1.0), alone))
 
     def of_layer(self, n: int) -> FloatArray:
         """Returns the seconds of a layer's bucket in each stage, shape (L, L); 0 for stages without the layer."""
-        whole = sum((longer * alone[n] for longer, alone in self._parts), np.zeros_like(self.total_s))
-        return _with_layer(n, np.asarray(whole))
+        found = np.zeros_like(self.total_s)
+        for longer, alone in self._parts:
+            found += longer * _in_stages(alone, n, self._division, len(found))
+        return found
+
+
+def _in_stages(values: FloatArray, n: int, division: Division, num_layers: int) -> FloatArray:
+    """Returns a layer's value in each stage of layers i..j, given each variant's value; 0 for stages without it."""
+    found = np.zeros((num_layers, num_layers))
+    if division.of_stages is None:
+        found[: n + 1, n:] = values[n]
+    else:
+        found[: n + 1, n:] = values[division.of_stages[: n + 1, n:, n]]
+    return found
 
 
 def _hidden(total_s: FloatArray, exposed_s: FloatArray) -> FloatArray:
     """Returns what is hidden of collectives, given the seconds by which computing ends later for them."""
     found: FloatArray = np.clip(total_s - exposed_s, 0.0, total_s)
-    return found
-
-
-def _with_layer(n: int, values: FloatArray) -> FloatArray:
-    """Returns values of stages of layers i..j, 0 for those without layer n."""
-    found = np.zeros_like(values)
-    found[: n + 1, n:] = values[: n + 1, n:]
     return found
 
 

@@ -93,6 +93,13 @@ class EvenDivision:
         found = kinds.get((phase, self.zero), [])
         return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in found]
 
+    def shares(self, phase: str) -> Sequence[AxisCollectives]:
+        """Returns what each layer adds to `combined` in a phase, which is what it sends as a stage of its own."""
+        return [
+            AxisCollectives(one.kind, one.axis, np.diag(one.num_bytes), np.diag(one.counts))
+            for one in self.combined(phase)
+        ]
+
     def memory(self) -> MemoryShares:
         """Returns the shares of parameters, gradients, optimizer state and activations that each device keeps.
 

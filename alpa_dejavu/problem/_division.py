@@ -103,6 +103,12 @@ class Division(Protocol):
         """
         ...
 
+    def shares(self, phase: str) -> Sequence[AxisCollectives]:
+        """Returns what each variant of a layer (way to shard it) adds to `combined` in a phase, one collective for each
+        kind and mesh axis; arrays of shape (number of variants,).
+        """
+        ...
+
     def memory(self) -> MemoryShares:
         """Returns the fractions of parameters, gradients, optimizer state and activations that one device keeps."""
         ...

@@ -195,14 +195,21 @@ class ShardedDivision:
         Returns:
             For each kind and mesh axis a collective whose bytes have shape (L, L), for the stages of layers i..j.
         """
+        return [
+            AxisCollectives(one.kind, one.axis, num_bytes, np.ones_like(num_bytes))
+            for one in self.shares(phase)
+            for num_bytes in (stage_sum(one.num_bytes, self.of_stages),)
+        ]
+
+    def shares(self, phase: str) -> Sequence[AxisCollectives]:
+        """Returns what each layer variant adds to `combined` in a phase; arrays of shape (number of variants,)."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
         for n, layer in enumerate(self.layers.variants):
             for one in layer.collectives:
                 if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
                     total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.variants)))
                     total[n] += one.num_bytes * one.count
-        ranges = {key: stage_sum(total, self.of_stages) for key, total in totals.items()}
-        return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
+        return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in totals.items()]
 
     def memory(self) -> MemoryShares:
         """Returns the share of each stage's memory that one device of the mesh has, by the role of the tensors.
