@@ -44,11 +44,11 @@ def flow_of_pass(
         return LayerFlow((), np.zeros((0, 2), dtype=np.int32))
     groups = {pair: n for n, pair in enumerate(dict.fromkeys((one.kind, one.axis) for one in here))}
     here.sort(key=lambda one: groups[one.kind, one.axis])
-    edges = _Tracer(program, strategies, here, phase).edges()
+    edges = sorted(_Tracer(program, strategies, here, phase).edges(), key=lambda pair: pair[::-1])
     collectives = [
         Collective(one.kind, one.num_bytes, one.axis, phase, one.count, one.batched, one.divided) for one in here
     ]
-    return LayerFlow(tuple(collectives), np.array(sorted(edges), dtype=np.int32).reshape(-1, 2))
+    return LayerFlow(tuple(collectives), np.array(edges, dtype=np.int32).reshape(-1, 2))
 
 
 @final

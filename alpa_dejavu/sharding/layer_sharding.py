@@ -61,8 +61,9 @@ class LayerFlow:
 
     Attributes:
         collectives: the collectives of activations, those of a kind and mesh axis next to each other.
-        edges: pairs of nodes, the first of which must be done before the second begins; shape (edges, 2). Nodes are
-            first the operators, in the order of `features.layer_features`, then the collectives.
+        edges: pairs of nodes, the first of which must be done before the second begins, in the order of the second;
+            shape (edges, 2). Nodes are first the operators, in the order of `features.layer_features`, then the
+            collectives.
     """
 
     collectives: tuple[Collective, ...]

@@ -127,6 +127,9 @@ def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], num_
 def _flows_data(layers: Sequence[LayerSharding]) -> Data:
     """Returns the different flows of passes, and for each layer the numbers of its own; those of a layer whose flows
     aren't known are None.
+
+    Of each edge there is how much further its second node is than that of the edge before, and how far back from it
+    the first one is: small numbers that come again and again.
     """
     numbers: dict[tuple[tuple[Collective, ...], bytes], int] = {}
     found, of_layers = list[Data](), list[list[int] | None]()
@@ -134,8 +137,9 @@ def _flows_data(layers: Sequence[LayerSharding]) -> Data:
         passes = [] if layer.flows is None else [layer.flows.of(phase) for phase in _PASSES]
         for flow in passes:
             if numbers.setdefault(_content(flow), len(numbers)) == len(found):
-                edges = packed(flow.edges.T, np.int32)  # each column is nearly in order, so that it packs well
-                found.append({"collectives": _collectives_data(flow.collectives), "edges": edges})
+                before, node = flow.edges.T
+                edges = {"steps": np.diff(node, prepend=0).tolist(), "back": (node - before).tolist()}
+                found.append({"collectives": _collectives_data(flow.collectives), **edges})
         of_layers.append([numbers[_content(flow)] for flow in passes] or None)
     return {"flows": found, "flows_of_layers": of_layers}
 
@@ -148,15 +152,18 @@ def _flows_of(data: Mapping[str, Any]) -> list[LayerFlows | None]:
     """Returns each layer's flows; files from before there were any have none."""
     if "flows" not in data:
         return [None] * len(data["layers"])
-    flows = [
-        LayerFlow(tuple(Collective(*each) for each in one["collectives"]), unpacked(one["edges"], np.int32).T)
-        for one in data["flows"]
-    ]
+    flows = [_flow(each) for each in data["flows"]]
     each = [
         None if numbers is None else dict(zip(_PASSES, (flows[n] for n in numbers), strict=True))
         for numbers in data["flows_of_layers"]
     ]
     return [None if of_passes is None else LayerFlows(of_passes.__getitem__) for of_passes in each]
+
+
+def _flow(data: Mapping[str, Any]) -> LayerFlow:
+    node = np.cumsum(np.array(data["steps"], dtype=np.int32))
+    edges = np.stack([node - np.array(data["back"], dtype=np.int32), node], axis=1).astype(np.int32)
+    return LayerFlow(tuple(Collective(*each) for each in data["collectives"]), edges)
 
 
 def _collectives_data(collectives: Iterable[Collective]) -> list[list[Any]]:
