@@ -52,6 +52,10 @@ class HiddenSeconds:
             self._known[key] = self._seconds(devices, config)
         return self._known[key]
 
+    def in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Returns the hidden seconds of each layer variant's own collectives in a phase, shape (V,)."""
+        return self._of_pass(devices, config, phase)[0]
+
     def _seconds(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         costs, division, size = self._costs, self._costs.division(config), self._costs.model.num_layers
 

@@ -105,7 +105,8 @@ class StageCostModel:
         every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
         distinct = {id(exchanges): exchanges for exchanges in every}
         combined = (self._combined_of(config, phase) for phase in PHASES)
-        return [one for exchanges in (*distinct.values(), *combined) for one in exchanges]
+        shares = (division.shares(phase) for phase in PHASES if self.models.overlap.streams)
+        return [one for exchanges in (*distinct.values(), *combined, *shares) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds of each stage of layers i..j on some devices with a mesh config, shape (6, L, L): its
@@ -132,6 +133,14 @@ class StageCostModel:
         if not self.models.overlap.streams:
             return np.zeros((3, *self._whole.gradients.shape))
         return self._hidden.seconds(devices, config)
+
+    def hidden_in_layers_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Returns the seconds of each layer variant's own collectives (`Division.exchanges`) that hide behind computing
+        in a phase ("forward" or "backward"), shape (variants,): the part of `hidden_s` that is a sum over layers.
+        """
+        if not self.models.overlap.streams:
+            return np.zeros(len(self.division(config).variants))
+        return self._hidden.in_layers(devices, config, phase)
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward

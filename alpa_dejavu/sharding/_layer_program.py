@@ -10,11 +10,13 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.layers.features.flatten import Step, Value
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import Operator
+
+if TYPE_CHECKING:
+    from alpa_dejavu.layers.features.flatten import Step, Value
 
 
 @final
