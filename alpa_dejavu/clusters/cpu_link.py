@@ -22,14 +22,14 @@ from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
 from alpa_dejavu.problem import Link
 
-__all__ = ["measured_cpu_link"]
+__all__ = ["LOOPBACK", "joined_by_gloo", "measured_cpu_link"]
 
 _log = logging.getLogger(__name__)
 
 _FILE = "this-machine-link.json"
 _SMALL_BYTES, _LARGE_BYTES = 1 << 10, 1 << 24
 _RUNS = 15
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _PATIENCE_S = 20.0
 
 
@@ -66,7 +66,7 @@ def _measured() -> tuple[float, float]:
         RuntimeError, EOFError, OSError: a process ended early, or took too long.
     """
     with socket.socket() as free:
-        free.bind((_LOOPBACK, 0))
+        free.bind((LOOPBACK, 0))
         port = free.getsockname()[1]
     with contextlib.ExitStack() as running:
         ends = [
@@ -91,7 +91,7 @@ def _all_reduce(connection: Connection, rank: int, port: int) -> None:
     from jax.experimental.shard_map import shard_map
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    service = _join(rank, f"{_LOOPBACK}:{port}")
+    service = joined_by_gloo(rank, f"{LOOPBACK}:{port}")
     mesh = Mesh(np.array(jax.devices()), ("x",))
     summed = jax.jit(
         shard_map(lambda a: jax.lax.psum(a, "x"), mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec())
@@ -117,15 +117,20 @@ def _all_reduce(connection: Connection, rank: int, port: int) -> None:
     del service
 
 
-def _join(rank: int, address: str) -> Any:
-    """Joins two processes by gloo, and returns what keeps them joined."""
+def joined_by_gloo(rank: int, address: str) -> Any:
+    """Joins this process and another one by gloo, before jax makes its devices, and returns what keeps them joined.
+
+    Args:
+        rank: 0 in one of the two processes, 1 in the other one.
+        address: host and port, on the loopback interface, at which the first of them serves.
+    """
     from jax._src import xla_bridge
     from jax._src.lib import xla_client, xla_extension
 
     service = xla_extension.get_distributed_runtime_service(address, 2) if rank == 0 else None
     client = xla_extension.get_distributed_runtime_client(address, rank, init_timeout=int(_PATIENCE_S))
     client.connect()
-    collectives = xla_extension.make_gloo_tcp_collectives(client, hostname=_LOOPBACK)
+    collectives = xla_extension.make_gloo_tcp_collectives(client, hostname=LOOPBACK)
 
     def make_client() -> Any:
         return xla_client.make_cpu_client(

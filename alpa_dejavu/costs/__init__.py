@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.interstage import InterstageTransfer
     from alpa_dejavu.costs.latency import LatencyModel, latency_model
     from alpa_dejavu.costs.memory_margin import MemoryMargin
+    from alpa_dejavu.costs.overlap import Overlap
     from alpa_dejavu.costs.runtime import RuntimeProfile
     from alpa_dejavu.costs.stage_costs import StageCostModel
     from alpa_dejavu.costs.table import CostTable, cost_table
@@ -28,6 +29,7 @@ __all__ = [
     "InterstageTransfer",
     "LatencyModel",
     "MemoryMargin",
+    "Overlap",
     "RuntimeProfile",
     "StageCostModel",
     "communication_model",
@@ -43,6 +45,7 @@ _HOME = {
     "LatencyModel": "latency",
     "latency_model": "latency",
     "MemoryMargin": "memory_margin",
+    "Overlap": "overlap",
     "RuntimeProfile": "runtime",
     "StageCostModel": "stage_costs",
     "CostTable": "table",

@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, Model, Operators
+from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, Model, Operators, PassFlow
 
 REPLICATED_SHARE = 10 / 34
 """The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
@@ -69,6 +69,10 @@ class EvenDivision:
             return ()
         return (AxisCollectives("all_reduce", 1, whole / self.data_parallel, np.full(len(whole), 0.5)),)
 
+    def flow(self, variant: int, phase: str) -> PassFlow | None:
+        """Returns None: tensor parallelism as in Megatron-LM has all collectives on the critical path."""
+        return None
+
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives among data-parallel devices in a phase ("forward", "backward" or "step") for each
         stage of layers i..j, with bytes of shape (L, L).
@@ -88,6 +92,13 @@ class EvenDivision:
         }
         found = kinds.get((phase, self.zero), [])
         return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in found]
+
+    def shares(self, phase: str) -> Sequence[AxisCollectives]:
+        """Returns what each layer adds to `combined` in a phase, which is what it sends as a stage of its own."""
+        return [
+            AxisCollectives(one.kind, one.axis, np.diag(one.num_bytes), np.diag(one.counts))
+            for one in self.combined(phase)
+        ]
 
     def memory(self) -> MemoryShares:
         """Returns the shares of parameters, gradients, optimizer state and activations that each device keeps.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
+from alpa_dejavu.costs._hidden import HiddenSeconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.reduction_servers import served_s
@@ -67,6 +68,8 @@ class StageCostModel:
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
         self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
+        self._runtime = models.overlap.without_hiding(models.runtime)
+        self._hidden = HiddenSeconds(self, models.overlap)
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
         """Predicts and caches, in a few large calls of the models, the operators and collectives of stages on the given
@@ -103,18 +106,22 @@ class StageCostModel:
         every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
         distinct = {id(exchanges): exchanges for exchanges in every}
         combined = (self._combined_of(config, phase) for phase in PHASES)
-        return [one for exchanges in (*distinct.values(), *combined) for one in exchanges]
+        shares = (division.shares(phase) for phase in PHASES if self.models.overlap.streams)
+        return [one for exchanges in (*distinct.values(), *combined, *shares) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds of each stage of layers i..j on some devices with a mesh config, shape (6, L, L): its
         computing forward and backward, its collectives forward and backward, synchronising gradients, and its update.
 
         The first four are of one micro-batch, the last two of a step (`COST_KINDS`). All are rounded, so that equal
-        layers give exactly equal seconds wherever in the model they are.
+        layers give exactly equal seconds wherever in the model they are. What hides behind computing (`hidden_s`) is
+        left out of collectives and of synchronising.
         """
         forward, backward, update = self.computed_s(devices, config)
         ahead, back = self._collective_s(devices, config)
         once = self._combined_s(devices, config, "step")
+        if self.models.overlap.streams:
+            ahead, back, once = np.maximum(np.stack([ahead, back, once]) - self.hidden_s(devices, config), 0.0)
         parts: StageParts = (forward, backward, ahead, back, once, update)
         if config.offload.any:
             parts = self._with_offload(devices, config, parts)
@@ -122,9 +129,9 @@ class StageCostModel:
 
     def _with_offload(self, devices: StageDevices, config: MeshConfig, parts: StageParts) -> StageParts:
         """Returns the kinds of seconds of stages that offload a part of what they keep."""
-        exchanged = self._combined_s(devices, config, "step", lambda kind: kind != "all_gather")
-        fixed_s = devices.kinds[0].step_s + self.models.runtime.step_s
-        return with_offload(parts, self.copies(devices, config), config.offload, exchanged, fixed_s)
+        exchanged = np.minimum(self._combined_s(devices, config, "step", lambda kind: kind != "all_gather"), parts[4])
+        fixed_s, found = devices.kinds[0].step_s + self.models.runtime.step_s, self.copies(devices, config)
+        return with_offload(parts, found, config.offload, exchanged, fixed_s, hidden=self.models.overlap.streams)
 
     def copies(self, devices: StageDevices, config: MeshConfig) -> Copies:
         """Returns the seconds of each kind of copy of stages that offload a part of what they keep.
@@ -138,6 +145,24 @@ class StageCostModel:
         assert memory.elsewhere is not None, "something is offloaded"
         kept = memory.per_micro_batch + memory.elsewhere.per_micro_batch
         return copies(self._whole, self.division(config).memory(), kept, config.offload, share)
+
+    def hidden_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
+        """Returns the seconds of collectives that hide behind computing in each stage of layers i..j, shape (3, L, L):
+        in a micro-batch's forward pass, in its backward pass, and of a step's synchronising; 0 without overlap.
+
+        `sent_s` and `combined` tell the seconds that collectives take, be they hidden or not.
+        """
+        if not self.models.overlap.streams:
+            return np.zeros((3, *self._whole.gradients.shape))
+        return self._hidden.seconds(devices, config)
+
+    def hidden_in_layers_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Returns the seconds of each layer variant's own collectives (`Division.exchanges`) that hide behind computing
+        in a phase ("forward" or "backward"), shape (variants,): the part of `hidden_s` that is a sum over layers.
+        """
+        if not self.models.overlap.streams:
+            return np.zeros(len(self.division(config).variants))
+        return self._hidden.in_layers(devices, config, phase)
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward
@@ -298,7 +323,7 @@ class StageCostModel:
         slowest = functools.reduce(
             np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups)
         )
-        return self.models.runtime.sent_s(slowest, phase)
+        return self._runtime.sent_s(slowest, phase)
 
     def _in_group_s(self, exchange: AxisCollectives, group: Group, gradients: bool) -> FloatArray:
         alone = self._sent_s.seconds(exchange.kind, exchange.num_bytes, group)

@@ -8,6 +8,7 @@ from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, S
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._division import PHASES, AxisCollectives, Division, MemoryShares, NoShardingError, Sharding
+from alpa_dejavu.problem._flow import PassFlow
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
 from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._host_memory import HostMemory, HostShare, Nvme
@@ -54,6 +55,7 @@ __all__ = [
     "Offload",
     "Operator",
     "Operators",
+    "PassFlow",
     "Plan",
     "PricedBy",
     "ReductionServer",

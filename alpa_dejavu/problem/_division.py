@@ -9,6 +9,7 @@ from typing import Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.problem._flow import PassFlow
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig
 from alpa_dejavu.problem._operators import Operators
@@ -90,9 +91,24 @@ class Division(Protocol):
         """
         ...
 
+    def flow(self, variant: int, phase: str) -> PassFlow | None:
+        """Returns what waits for what in a pass ("forward" or "backward") of one variant of a layer (way to shard it);
+        None where that isn't known, so that nothing may run beside a collective.
+
+        Its operators are those of `operators`. Its collectives are among those of `exchanges`. Alike variants share
+        one object.
+        """
+        ...
+
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives that a stage of layers i..j does in a phase ("forward", "backward" or "step") once
         for all its layers; arrays of shape (L, L).
+        """
+        ...
+
+    def shares(self, phase: str) -> Sequence[AxisCollectives]:
+        """Returns what each variant of a layer (way to shard it) adds to `combined` in a phase, one collective for each
+        kind and mesh axis; arrays of shape (number of variants,).
         """
         ...
 

@@ -14,7 +14,7 @@ from alpa_dejavu.layers.features.operator_kinds import ALIASES, kind_of
 from alpa_dejavu.sharding._from_jaxpr import read_steps
 from alpa_dejavu.sharding._gradients import results
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, update_sources
-from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime, Trained
+from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime, PassSteps, Trained
 from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._writer import Writer
 
@@ -58,10 +58,10 @@ class _Builder:
         It has the forward passes in order, the backward passes in the opposite order, then the optimizer's updates.
         """
         writer = self.writer
-        ahead, forward_records = self._passes([layer.forward for layer in self.layers])
+        ahead, forward_records, forward_steps = self._passes([layer.forward for layer in self.layers])
         num_forward = len(writer.operators)
         backward = [layer.backward for layer in reversed(self.layers) if layer.backward is not None]
-        back, backward_records = self._passes(backward)
+        back, backward_records, backward_steps = self._passes(backward)
         num_backward = len(writer.operators) - num_forward
         received, sent = self._crossing(ahead, back)
         kept, inputs = self._waiting()
@@ -83,6 +83,8 @@ class _Builder:
             backward_temporaries=self._temporaries(back),
             results=tuple(writer.places.get(value, -1) for one in ahead for value in one.outputs),
             known_batch=self._known_batch(ahead),
+            forward_steps=forward_steps,
+            backward_steps=backward_steps,
         )
 
     def _known_batch(self, ahead: Sequence[_Pass]) -> tuple[tuple[int, int], ...]:
@@ -94,9 +96,9 @@ class _Builder:
         }  # fmt: skip
         return tuple(found.items())
 
-    def _passes(self, jaxprs: Sequence[core.Jaxpr]) -> tuple[list[_Pass], tuple[int, ...]]:
-        """Reads the jaxprs; also the operator of each operator record."""
-        found, records = [], []
+    def _passes(self, jaxprs: Sequence[core.Jaxpr]) -> tuple[list[_Pass], tuple[int, ...], PassSteps]:
+        """Reads the jaxprs; also the operator of each operator record, and all operations in order."""
+        found, records, before = [], [], len(self.writer.starts)
         for jaxpr in jaxprs:
             inputs = [self.values.setdefault(var, Value(var.aval)) for var in jaxpr.invars]
             for value in inputs:
@@ -114,7 +116,9 @@ class _Builder:
                 place for place, step in zip(places, flat.steps, strict=True)
                 if step.primitive not in ALIASES and step.outputs
             ]  # fmt: skip
-        return found, tuple(records)
+        steps = tuple(step for one in found for step in one.steps)
+        starts = *self.writer.starts[before:], len(self.writer.operators)
+        return found, tuple(records), PassSteps(steps, starts, self.writer.places)
 
     def _places(self, variables: Iterable[core.Var]) -> tuple[int, ...]:
         """The operators behind variables, each once, in order."""

@@ -17,7 +17,8 @@ class Sent:
     """Equal collectives that one operator of a program causes, with their kind, bytes, mesh axis and number (`count`).
 
     Bytes are of one collective on one device. `batched` says whether they grow with the micro-batch, and `divided`
-    whether mesh axis 0 cuts them.
+    whether mesh axis 0 cuts them. What is sent is the result of the operator `source`, which then has the layout
+    `target`, as other operators read it; None: it leaves the layer, and no operator waits for it.
     """
 
     operator: int
@@ -27,6 +28,8 @@ class Sent:
     count: float
     batched: bool = False
     divided: bool = False
+    source: int = -1
+    target: Spec | None = None
 
 
 def collectives(
@@ -45,15 +48,19 @@ def collectives(
     """
     found: list[Sent] = []
     brought: set[tuple[int, Spec]] = set()
-    shared = _shared_sums(operators, strategies)
+    shared, sums_end = _shared_sums(operators, strategies)
     for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True)):
         if index not in shared:
             num_bytes = operator.num_bytes / num_tiles(strategy.output, mesh_shape)
             batched, divided = batch_dims[index] is not None, 0 in axes_of(strategy.output)
+            last = sums_end.get(index, index)
             found += [
-                Sent(index, "all_reduce", num_bytes, axis, operator.repeats, batched, divided)
+                Sent(
+                    index, "all_reduce", num_bytes, axis, operator.repeats, batched, divided, last,
+                    strategies[last].output,
+                )
                 for axis in strategy.all_reduce
-            ]
+            ]  # fmt: skip
         for position, source in enumerate(operator.operands):
             tensor, held = operators[source], strategies[source].output
             if not any(held):
@@ -63,15 +70,17 @@ def collectives(
                 brought.add((source, wanted))
                 batched = batch_dims[source] is not None
                 found += [
-                    Sent(index, kind, num_bytes, axis, operator.repeats, batched, divided)
+                    Sent(index, kind, num_bytes, axis, operator.repeats, batched, divided, source, wanted)
                     for kind, num_bytes, axis, divided in resharding(float(tensor.num_bytes), held, wanted, mesh_shape)
                 ]
     return found
 
 
-def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) -> set[int]:
-    """Products whose partial sums are added to other products' before any of them is summed over devices."""
-    found = set()
+def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) -> tuple[set[int], dict[int, int]]:
+    """Products whose partial sums are added to other products' before any of them is summed over devices; and for the
+    product that stands for them all, the addition whose result is summed.
+    """
+    found, ends = set(), {}
     partial = {
         index: (strategy.all_reduce, strategy.output, index)
         for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True))
@@ -84,7 +93,8 @@ def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) 
         if left is not None and right is not None and left[:2] == right[:2] and left != right:
             found.add(right[2])
             partial[index] = left
-    return found
+            ends[left[2]] = index
+    return found, ends
 
 
 def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) -> list[tuple[str, float, int, bool]]:

@@ -13,9 +13,10 @@ from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, Do
 from alpa_dejavu.sharding._spec import Shape
 from alpa_dejavu.sharding._writer import Writer, itemsize
 
-_RENAMES = frozenset({
+RENAMES = frozenset({
     "copy", "copy_p", "name", "stop_gradient", "optimization_barrier", "sharding_constraint", MARKER,
 })  # fmt: skip
+"""Primitives whose results are their operands under other names."""
 _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
 
 
@@ -23,11 +24,13 @@ def read_steps(writer: Writer, steps: Sequence[Step]) -> None:
     """Appends the sharding engine's operators for a flattened jaxpr to a writer's list of operators.
 
     Args:
-        writer: keeps the list; the index of the operator of each operation's result is appended to its `of_step`.
+        writer: keeps the list; the index of the operator of each operation's result is appended to its `of_step`, and
+            the number of operators before it to its `starts`.
         steps: the jaxpr's operations, in order.
     """
     for step in steps:
-        if step.primitive in _RENAMES:
+        writer.starts.append(len(writer.operators))
+        if step.primitive in RENAMES:
             _rename(writer, step)
         elif step.outputs:
             _read(writer, step)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from functools import cached_property
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import Operator
+
+if TYPE_CHECKING:
+    from alpa_dejavu.layers.features.flatten import Step, Value
 
 
 @final
@@ -47,6 +51,26 @@ class Lifetime:
 
 
 @final
+@dataclasses.dataclass(frozen=True, eq=False)
+class PassSteps:
+    """The operations of a pass, from which its data flow is derived: operators know less of it, since several results
+    of which each is made of the one before may be cut by one operator.
+
+    Attributes:
+        steps: the operations, in order.
+        starts: how many operators of the program there were before each operation was read, and after all of them.
+        places: for each value the index of the operator by which it is cut.
+    """
+
+    steps: tuple[Step, ...]
+    starts: tuple[int, ...]
+    places: Mapping[Value, int]
+
+
+NO_STEPS = PassSteps((), (0,), {})
+
+
+@final
 @dataclasses.dataclass(frozen=True)
 class LayerProgram:
     """The operators of one layer, or of several as one, as a program that the sharding engine solves.
@@ -66,6 +90,7 @@ class LayerProgram:
         forward_temporaries, backward_temporaries: the values that are made and used up within a pass.
         results: the operators of the forward jaxprs' results, -1 for constants.
         known_batch: pairs of an operator and its batch dimension, where that is known beforehand.
+        forward_steps, backward_steps: the operations of both passes. Equal programs may be read from different ones.
     """
 
     operators: tuple[Operator, ...]
@@ -84,6 +109,8 @@ class LayerProgram:
     backward_temporaries: tuple[Lifetime, ...]
     results: tuple[int, ...] = ()
     known_batch: tuple[tuple[int, int], ...] = ()
+    forward_steps: PassSteps = dataclasses.field(default=NO_STEPS, compare=False, repr=False)
+    backward_steps: PassSteps = dataclasses.field(default=NO_STEPS, compare=False, repr=False)
 
     @cached_property
     def smaller(self) -> frozenset[int]:

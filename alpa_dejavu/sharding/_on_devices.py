@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import final
 
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.sharding._collectives import Sent, collectives, resharding
+from alpa_dejavu.sharding._flow import flow_of_pass
 from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime
 from alpa_dejavu.sharding._spec import Shape, Spec, axes_of
 from alpa_dejavu.sharding._table import Strategy
 from alpa_dejavu.sharding._zero import phased, zero_divisions
 from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice
-from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerSharding
+from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerFlows, LayerSharding
 
 Solver = BoundarySolver | OneDevice
 
@@ -46,6 +48,7 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
         backward_cuts=_cuts(held, program.backward_records),
         update_cuts=_update_cuts(held, program.update_records, {}),
         cost=solver.objective(received, sent),
+        flows=LayerFlows(functools.partial(flow_of_pass, program, strategies, causes)),
     )
     found = []
     for zero in levels:
@@ -97,7 +100,7 @@ def _leaving(solver: Solver, place: int, layout: int, held: Spec) -> list[Sent]:
         return []
     found = resharding(float(operator.num_bytes), held, wanted, solver.mesh.shape)
     return [
-        Sent(place, kind, num_bytes, axis, operator.repeats, batched=True, divided=divided)
+        Sent(place, kind, num_bytes, axis, operator.repeats, batched=True, divided=divided, source=place)
         for kind, num_bytes, axis, divided in found
     ]
 

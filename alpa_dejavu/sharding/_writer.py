@@ -21,6 +21,7 @@ class Writer:
         places: for each jaxpr value the index of the operator by which it is cut.
         roots: for each value that only renames or reshapes another value, that other value.
         of_step: for each operation of the jaxpr the index of the operator of its result, -1 where it has no result.
+        starts: for each operation of the jaxpr how many operators there were before it.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class Writer:
         self.places: dict[Value, int] = {}
         self.roots: dict[Value, Value] = {}
         self.of_step: list[int] = []
+        self.starts: list[int] = []
         self._constants: dict[tuple[Shape, int], int] = {}
         self._moved: dict[Operator, int] = {}
 

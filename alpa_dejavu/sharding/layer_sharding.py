@@ -56,6 +56,59 @@ class Collective:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
+class LayerFlow:
+    """The data flow of one pass of a sharded layer: what waits for what.
+
+    Attributes:
+        collectives: the collectives of activations, those of a kind and mesh axis next to each other.
+        edges: pairs of nodes, the first of which must be done before the second begins, in the order of the second;
+            shape (edges, 2). Nodes are first the operators, in the order of `features.layer_features`, then the
+            collectives.
+    """
+
+    collectives: tuple[Collective, ...]
+    edges: NDArray[np.int32]
+
+    def scaled(self, factors: FloatArray, alone: bool) -> LayerFlow:
+        """Returns the same flow with other bytes.
+
+        Args:
+            factors: the factor on bytes by whether they grow with the micro-batch, and whether mesh axis 0 cuts them;
+                shape (2, 2).
+            alone: whether axis 0 has length 1: then there are no collectives along it, and their nodes take no time.
+        """
+        scaled = [one.times(float(factors[int(one.batched), int(one.divided)])) for one in self.collectives]
+        scaled = [dataclasses.replace(one, count=0.0) if alone and not one.axis else one for one in scaled]
+        return LayerFlow(tuple(scaled), self.edges)
+
+
+@final
+class LayerFlows:
+    """The data flow of each pass of a sharded layer, derived when it is first asked for.
+
+    Args:
+        derive: a function that returns the flow of a pass, "forward" or "backward".
+    """
+
+    def __init__(self, derive: Callable[[str], LayerFlow]) -> None:
+        self._derive = derive
+        self._known: dict[str, LayerFlow] = {}
+
+    def of(self, phase: str) -> LayerFlow:
+        """Returns the flow of a pass: "forward" or "backward"."""
+        if phase not in self._known:
+            self._known[phase] = self._derive(phase)
+        return self._known[phase]
+
+    def scaled(self, factors: FloatArray, alone: bool) -> LayerFlows:
+        """Returns the flows with other bytes, as `LayerFlow.scaled` has it."""
+        if not alone and (factors == 1).all():
+            return self
+        return LayerFlows(lambda phase: self.of(phase).scaled(factors, alone))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
 class LayerSharding:
     """The sharding of one layer on one logical mesh: its collectives, memory and divided work.
 
@@ -74,6 +127,7 @@ class LayerSharding:
         forward_cuts, backward_cuts, update_cuts: for each operator of the pass, in the order of
             `features.layer_features`, which mesh axes divide its work; shape (operators, axes).
         cost: the auto-sharding engine's objective for this sharding.
+        flows: what waits for what in the forward and the backward pass; None: that isn't known.
     """
 
     mesh_shape: Shape
@@ -84,6 +138,7 @@ class LayerSharding:
     backward_cuts: BoolArray
     update_cuts: BoolArray
     cost: float
+    flows: LayerFlows | None = None
 
     def cuts(self, phase: str) -> BoolArray:
         """Returns which mesh axes divide each operator's work in a phase, booleans of shape (operators, axes).
@@ -122,6 +177,7 @@ class LayerSharding:
             ),
             memory_parts=np.concatenate([self.memory_parts[:-1] * factors, moments[:1]]),
             temporary_moments=moments,
+            flows=None if self.flows is None else self.flows.scaled(factors, length == 1),
         )
 
     def memory(self) -> FloatArray:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
-from alpa_dejavu.problem import PHASES, AxisCollectives, Layer, MemoryShares, MeshConfig, Operators
+from alpa_dejavu.problem import PHASES, AxisCollectives, Layer, MemoryShares, MeshConfig, Operators, PassFlow
 from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding, StageLayers
 
 __all__ = ["ModelSharding", "Solved", "solved_for"]
@@ -167,19 +167,27 @@ class ShardedDivision:
         }
 
     def _of(self, layer: LayerSharding, phase: str) -> list[AxisCollectives]:
-        sent: dict[tuple[str, int], list[Collective]] = {}
-        for one in layer.collectives:
-            if one.phase == phase and one.batched:
-                sent.setdefault((one.kind, one.axis), []).append(one)
-        return [
-            AxisCollectives(
-                kind,
-                axis,
-                np.array([one.num_bytes for one in alike]),
-                np.array([one.count for one in alike], dtype=np.float64),
-            )
-            for (kind, axis), alike in sent.items()
-        ]
+        return _along_axes(one for one in layer.collectives if one.phase == phase and one.batched)
+
+    def flow(self, variant: int, phase: str) -> PassFlow | None:
+        """Returns what waits for what in a pass of a layer variant; None for a pass whose flow isn't known.
+
+        Args:
+            variant: the index of the variant, a layer with one of its shardings.
+            phase: "forward" or "backward".
+        """
+        layer = self.layers.variants[variant]
+        if layer.flows is None:
+            return None
+        key = id(layer), phase
+        if key not in self._flows:
+            flow = layer.flows.of(phase)
+            self._flows[key] = PassFlow(len(layer.cuts(phase)), tuple(_along_axes(flow.collectives)), flow.edges)
+        return self._flows[key]
+
+    @cached_property
+    def _flows(self) -> dict[tuple[int, str], PassFlow]:
+        return {}
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns each stage's collectives of parameters and gradients in a phase; the runtime combines these.
@@ -190,14 +198,21 @@ class ShardedDivision:
         Returns:
             For each kind and mesh axis a collective whose bytes have shape (L, L), for the stages of layers i..j.
         """
+        return [
+            AxisCollectives(one.kind, one.axis, num_bytes, np.ones_like(num_bytes))
+            for one in self.shares(phase)
+            for num_bytes in (stage_sum(one.num_bytes, self.of_stages),)
+        ]
+
+    def shares(self, phase: str) -> Sequence[AxisCollectives]:
+        """Returns what each layer variant adds to `combined` in a phase; arrays of shape (number of variants,)."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
         for n, layer in enumerate(self.layers.variants):
             for one in layer.collectives:
                 if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
                     total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.variants)))
                     total[n] += one.num_bytes * one.count
-        ranges = {key: stage_sum(total, self.of_stages) for key, total in totals.items()}
-        return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
+        return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in totals.items()]
 
     def memory(self) -> MemoryShares:
         """Returns the share of each stage's memory that one device of the mesh has, by the role of the tensors.
@@ -218,3 +233,19 @@ class ShardedDivision:
             gathered = np.divide(computing, whole[..., 0], out=np.zeros_like(computing), where=whole[..., 0] > 0)
             gathered = np.where(gathered > parameters, gathered, 0.0)
         return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries, gathered)
+
+
+def _along_axes(collectives: Iterable[Collective]) -> list[AxisCollectives]:
+    """Returns collectives by kind and mesh axis, in the order in which those are first met."""
+    sent: dict[tuple[str, int], list[Collective]] = {}
+    for one in collectives:
+        sent.setdefault((one.kind, one.axis), []).append(one)
+    return [
+        AxisCollectives(
+            kind,
+            axis,
+            np.array([one.num_bytes for one in alike]),
+            np.array([one.count for one in alike], dtype=np.float64),
+        )
+        for (kind, axis), alike in sent.items()
+    ]

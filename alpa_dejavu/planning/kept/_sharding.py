@@ -12,7 +12,7 @@ import numpy as np
 from alpa_dejavu.planning.kept._arrays import packed, unpacked
 from alpa_dejavu.planning.kept._model import Data, Numbered
 from alpa_dejavu.problem import MeshConfig, NoShardingError
-from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding, StageLayers
+from alpa_dejavu.sharding.layer_sharding import Collective, LayerFlow, LayerFlows, LayerSharding, StageLayers
 from alpa_dejavu.sharding.sharded import ZERO, ModelSharding, Solved, solved_for
 
 Mesh: TypeAlias = tuple[int, int, bool]
@@ -21,6 +21,7 @@ _ALONE = (1, 1, True)
 _COLLECTIVE = tuple(field.name for field in dataclasses.fields(Collective))
 _CUTS = ("forward_cuts", "backward_cuts", "update_cuts")
 _PARTS = ("memory_parts", "temporary_moments")
+_PASSES = ("forward", "backward")
 
 
 @final
@@ -80,7 +81,8 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
         for row in rows.found
     ]
     each = [_layer_data(one) for one in layers.found]
-    return {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages, "layers": each}
+    data = {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages, "layers": each}
+    return data | _flows_data(layers.found)
 
 
 def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None = None) -> ModelSharding:
@@ -94,7 +96,7 @@ def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None =
     Raises:
         ValueError: the data are of another number of layers or of ZeRO levels, or a single device isn't in them.
     """
-    layers = [_layer(each) for each in data["layers"]]
+    layers = list(map(_layer, data["layers"], _flows_of(data)))
     rows = [_stage_layers(row, layers, num_layers) for row in data["stages"]]
     known = {}
     for mesh in data["meshes"]:
@@ -122,17 +124,63 @@ def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], num_
     return StageLayers(variants, numbers, of_stages)
 
 
+def _flows_data(layers: Sequence[LayerSharding]) -> Data:
+    """Returns the different flows of passes, and for each layer the numbers of its own; those of a layer whose flows
+    aren't known are None.
+
+    Of each edge there is how much further its second node is than that of the edge before, and how far back from it
+    the first one is: small numbers that come again and again.
+    """
+    numbers: dict[tuple[tuple[Collective, ...], bytes], int] = {}
+    found, of_layers = list[Data](), list[list[int] | None]()
+    for layer in layers:
+        passes = [] if layer.flows is None else [layer.flows.of(phase) for phase in _PASSES]
+        for flow in passes:
+            if numbers.setdefault(_content(flow), len(numbers)) == len(found):
+                before, node = flow.edges.T
+                edges = {"steps": np.diff(node, prepend=0).tolist(), "back": (node - before).tolist()}
+                found.append({"collectives": _collectives_data(flow.collectives), **edges})
+        of_layers.append([numbers[_content(flow)] for flow in passes] or None)
+    return {"flows": found, "flows_of_layers": of_layers}
+
+
+def _content(flow: LayerFlow) -> tuple[tuple[Collective, ...], bytes]:
+    return flow.collectives, flow.edges.tobytes()
+
+
+def _flows_of(data: Mapping[str, Any]) -> list[LayerFlows | None]:
+    """Returns each layer's flows; files from before there were any have none."""
+    if "flows" not in data:
+        return [None] * len(data["layers"])
+    flows = [_flow(each) for each in data["flows"]]
+    each = [
+        None if numbers is None else dict(zip(_PASSES, (flows[n] for n in numbers), strict=True))
+        for numbers in data["flows_of_layers"]
+    ]
+    return [None if of_passes is None else LayerFlows(of_passes.__getitem__) for of_passes in each]
+
+
+def _flow(data: Mapping[str, Any]) -> LayerFlow:
+    node = np.cumsum(np.array(data["steps"], dtype=np.int32))
+    edges = np.stack([node - np.array(data["back"], dtype=np.int32), node], axis=1).astype(np.int32)
+    return LayerFlow(tuple(Collective(*each) for each in data["collectives"]), edges)
+
+
+def _collectives_data(collectives: Iterable[Collective]) -> list[list[Any]]:
+    return [[getattr(each, name) for name in _COLLECTIVE] for each in collectives]
+
+
 def _layer_data(one: LayerSharding) -> Data:
     return {
         "mesh_shape": list(one.mesh_shape),
-        "collectives": [[getattr(each, name) for name in _COLLECTIVE] for each in one.collectives],
+        "collectives": _collectives_data(one.collectives),
         "cost": float(one.cost),
         **{name: packed(getattr(one, name), np.int8) for name in _CUTS},
         **{name: getattr(one, name).tolist() for name in _PARTS},
     }
 
 
-def _layer(data: Mapping[str, Any]) -> LayerSharding:
+def _layer(data: Mapping[str, Any], flows: LayerFlows | None) -> LayerSharding:
     shape = tuple(map(int, data["mesh_shape"]))
     arrays: dict[str, Any] = {name: unpacked(data[name], np.int8).astype(np.bool_) for name in _CUTS}
     arrays |= {name: np.array(data[name], dtype=np.float64).reshape(-1, 2, 2) for name in _PARTS}
@@ -140,5 +188,6 @@ def _layer(data: Mapping[str, Any]) -> LayerSharding:
         mesh_shape=shape,
         collectives=tuple(Collective(*each) for each in data["collectives"]),
         cost=float(data["cost"]),
+        flows=flows,
         **arrays,
     )

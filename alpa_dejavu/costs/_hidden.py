@@ -1,0 +1,201 @@
+"""The seconds of collectives that hide behind computing, where a device communicates on a second stream."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray, stage_sum
+from alpa_dejavu.costs._streams import behind_layers_s, makespan_s
+from alpa_dejavu.costs.overlap import Overlap
+from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.problem import AxisCollectives, Device, Division, MeshConfig, Operators, PassFlow
+
+if TYPE_CHECKING:
+    from alpa_dejavu.costs.stage_costs import StageCostModel
+
+_FETCHED = ("all_gather",)
+"""Collectives of a pass that bring a layer's parameters (ZeRO-3): they run behind the layer that comes before it."""
+_SENT = ("reduce_scatter",)
+"""Collectives of a backward pass that add up a layer's gradients (ZeRO-3): they run behind the layers before it."""
+_SUMMED = ("all_reduce", "reduce_scatter")
+"""Those of a step: what gathers updated parameters comes when nothing is left to hide behind."""
+
+
+@final
+class HiddenSeconds:
+    """A calculator of the seconds of a stage's collectives that hide behind its computing.
+
+    The collectives of activations hide behind independent operators of their layer's pass. What a stage sends for all
+    its layers hides behind other layers, in buckets of a layer each. Optimizer updates hide nothing.
+
+    Args:
+        costs: the model of what stages compute and send when they do nothing at the same time.
+        overlap: how much the streams slow each other down.
+    """
+
+    def __init__(self, costs: StageCostModel, overlap: Overlap) -> None:
+        self._costs, self._overlap = costs, overlap
+        self._passes: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}
+        self._known: dict[tuple[object, ...], FloatArray] = {}
+        self._simulated: dict[tuple[object, ...], tuple[PassFlow, Operators, float]] = {}
+
+    def seconds(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
+        """Returns the hidden seconds of each stage of layers i..j: of a micro-batch's forward and backward pass, and of
+        a step's synchronisation; shape (3, L, L).
+        """
+        key = devices, _mesh(config), config.remat
+        if key not in self._known:
+            self._known[key] = self._seconds(devices, config)
+        return self._known[key]
+
+    def in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Returns the hidden seconds of each layer variant's own collectives in a phase, shape (V,)."""
+        return self._of_pass(devices, config, phase)[0]
+
+    def _seconds(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
+        costs, division, size = self._costs, self._costs.division(config), self._costs.model.num_layers
+
+        def together(phase: str, kinds: Sequence[str]) -> _Buckets:
+            wholes = costs.combined(devices, config, phase)
+            pairs = zip(wholes, division.shares(phase), strict=True)
+            sent = [(s, costs.sent_s(devices, config, one, phase)) for (_, s), one in pairs if one.kind in kinds]
+            return _Buckets(sent, division, size)
+
+        found = np.zeros((3, size, size))
+        hidden, free = self._of_pass(devices, config, "forward")
+        fetched = together("forward", _FETCHED)
+        found[0] = stage_sum(hidden, division.of_stages)
+        found[0] += _hidden(fetched.total_s, self._behind(division, range(size), free, fetched, []))
+        if not costs.model.training:
+            return found
+        again = costs.trains(config) if config.remat == "layer" else 0.0
+        hidden_back, free_back = self._of_pass(devices, config, "backward")
+        hidden, free = hidden_back + hidden * again, free_back + free * again
+        fetched, sent = (together("backward", kinds) for kinds in (_FETCHED, _SENT))
+        gradients, reverse = together("step", _SUMMED), range(size - 1, -1, -1)
+        exposed = self._behind(division, reverse, free, fetched, [sent])
+        # In the last micro-batch gradients are sent as well, on the same stream.
+        last = self._behind(division, reverse, free, fetched, [sent, gradients])
+        found[1] = stage_sum(hidden, division.of_stages) + _hidden(fetched.total_s + sent.total_s, exposed)
+        found[2] = _hidden(gradients.total_s, last - exposed)
+        return found
+
+    def _of_pass(self, devices: StageDevices, config: MeshConfig, phase: str) -> tuple[FloatArray, FloatArray]:
+        """Returns for each variant the hidden seconds of its own collectives in a pass, and for each kind of device the
+        computing beside which there is nothing yet, shape (kinds, V).
+        """
+        key = devices, _mesh(config), phase
+        if key not in self._passes:
+            division = self._costs.division(config)
+            operators = division.operators(phase)
+            computed = [
+                np.array([self._computed_s(each, device, config).sum() for each in operators])
+                for device in devices.kinds
+            ]
+            hidden = np.array([
+                self._hidden_in_layer(devices, config, division.flow(n, phase), operators[n], phase)
+                for n in range(len(operators))
+            ])  # fmt: skip
+            self._passes[key] = hidden, np.maximum(np.stack(computed) - hidden, 0.0)
+        return self._passes[key]
+
+    def _computed_s(self, operators: Operators, device: Device, config: MeshConfig) -> FloatArray:
+        return self._costs.latency_of(operators, device).mean_s * self._costs.crowding(device, config)
+
+    def _hidden_in_layer(
+        self, devices: StageDevices, config: MeshConfig, flow: PassFlow | None, operators: Operators, phase: str
+    ) -> float:
+        """Returns the seconds of one layer's collectives that hide in a pass on the device where least does."""
+        if flow is None or not flow.collectives:
+            return 0.0
+        key = devices, _mesh(config), id(flow), id(operators), phase
+        if key not in self._simulated:
+            sent = np.concatenate([self._sent_s(devices, config, one, phase) for one in flow.collectives])
+            hidden = sent.sum()
+            for device in devices.kinds:
+                computed = self._computed_s(operators, device, config)
+                together = makespan_s(computed, sent, flow.edges, self._overlap)
+                hidden = min(hidden, float(computed.sum() + sent.sum()) - together)
+            self._simulated[key] = flow, operators, max(float(hidden), 0.0)  # kept, so that their ids stay theirs
+        return self._simulated[key][2]
+
+    def _sent_s(self, devices: StageDevices, config: MeshConfig, one: AxisCollectives, phase: str) -> FloatArray:
+        if not one.counts.any():
+            return np.zeros_like(one.counts)
+        return self._costs.sent_s(devices, config, one, phase) * one.counts
+
+    def _behind(
+        self, division: Division, layers: range, free: FloatArray, fetched: _Buckets, sent: Sequence[_Buckets]
+    ) -> FloatArray:
+        """Returns the seconds by which a pass over layers takes longer than its computing, shape (L, L), on the device
+        on which that is most.
+        """
+
+        def computed(of_device: FloatArray, n: int) -> FloatArray:
+            return _in_stages(of_device, n, division, len(layers))
+
+        def all_sent(n: int) -> FloatArray:
+            return np.asarray(sum((each.of_layer(n) for each in sent), np.zeros_like(fetched.total_s)))
+
+        exposed = [
+            behind_layers_s(
+                layers, functools.partial(computed, of_device), fetched.of_layer, all_sent, self._overlap
+            )
+            for of_device in free
+        ]
+        return np.asarray(np.max(exposed, axis=0))
+
+
+@final
+class _Buckets:
+    """A pool of what stages of layers i..j of L send for all their layers together, in a bucket for each layer.
+
+    A bucket takes as long as what its layer sends would take alone, or longer where the whole takes longer than its
+    parts.
+
+    Args:
+        sent: for each collective the seconds of all layers of a stage together, shape (L, L), and of each layer variant
+            alone, shape (V,).
+        division: the division of the layers, which says which variant each has in which stage.
+        num_layers: the number of layers, L.
+    """
+
+    def __init__(self, sent: Sequence[tuple[FloatArray, FloatArray]], division: Division, num_layers: int) -> None:
+        self.total_s: FloatArray = sum((whole for whole, _ in sent), np.zeros((num_layers, num_layers)))
+        self._division = division
+        self._parts: list[tuple[FloatArray, FloatArray]] = []
+        for whole, alone in sent:
+            parts = stage_sum(alone, division.of_stages)
+            longer = np.divide(whole, parts, out=np.ones_like(whole), where=parts > 0)
+            self._parts.append((np.maximum(longer, 1.0), alone))
+
+    def of_layer(self, n: int) -> FloatArray:
+        """Returns the seconds of a layer's bucket in each stage, shape (L, L); 0 for stages without the layer."""
+        found = np.zeros_like(self.total_s)
+        for longer, alone in self._parts:
+            found += longer * _in_stages(alone, n, self._division, len(found))
+        return found
+
+
+def _in_stages(values: FloatArray, n: int, division: Division, num_layers: int) -> FloatArray:
+    """Returns a layer's value in each stage of layers i..j, given each variant's value; 0 for stages without it."""
+    found = np.zeros((num_layers, num_layers))
+    if division.of_stages is None:
+        found[: n + 1, n:] = values[n]
+    else:
+        found[: n + 1, n:] = values[division.of_stages[: n + 1, n:, n]]
+    return found
+
+
+def _hidden(total_s: FloatArray, exposed_s: FloatArray) -> FloatArray:
+    """Returns what is hidden of collectives, given the seconds by which computing ends later for them."""
+    found: FloatArray = np.clip(total_s - exposed_s, 0.0, total_s)
+    return found
+
+
+def _mesh(config: MeshConfig) -> tuple[int, int, int, bool]:
+    return config.data_parallel, config.tensor_parallel, config.zero, config.batch_forced

@@ -1,0 +1,166 @@
+"""Two streams of one device: what one communicates while the other computes, operator by operator and layer by layer.
+
+While both streams are busy, each goes on at its own rate over its slowdown.
+
+References:
+    Graham, Bounds on Multiprocessing Timing Anomalies, SIAM Journal on Applied Mathematics 17(2), 1969.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.compiled import compiled
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.overlap import Overlap
+
+__all__ = ["behind_layers_s", "makespan_s"]
+
+Row = FloatArray | float
+
+
+def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int32], overlap: Overlap) -> float:
+    """Returns the seconds of a pass whose operators are on one stream and whose collectives are on another.
+
+    Each stream does one thing at a time. Whenever it is free, it begins with that of the ready nodes from which the
+    longest path leads to the end. The result is never more than doing all one after the other.
+
+    Args:
+        computed_s: the seconds of each operator; shape (operators,).
+        sent_s: the seconds of each collective; shape (collectives,).
+        edges: pairs of nodes, operators first and then collectives, of which the first comes before the second; shape
+            (edges, 2).
+        overlap: how much slower the streams are while both are busy.
+
+    Raises:
+        ValueError: some nodes wait for each other.
+    """
+    seconds = np.concatenate([computed_s, sent_s])
+    one_by_one = float(computed_s.sum() + sent_s.sum())
+    if not len(sent_s) or not len(computed_s):
+        return one_by_one
+    order = np.argsort(edges[:, 0], kind="stable")
+    after = np.ascontiguousarray(edges[order, 1], dtype=np.int64)
+    first = np.searchsorted(edges[order, 0], np.arange(len(seconds) + 1)).astype(np.int64)
+    found = _run(seconds, len(computed_s), first, after, overlap.compute_slowdown, overlap.transfer_slowdown)
+    if found < 0:
+        raise ValueError("edges has nodes that wait for each other, but must be without a cycle; mend the flow")
+    return min(found, one_by_one)
+
+
+@compiled("(f8[::1], i8, i8[::1], i8[::1], f8, f8)")
+def _run(
+    seconds: FloatArray,
+    num_computed: int,
+    first: NDArray[np.int64],
+    after: NDArray[np.int64],
+    compute_slowdown: float,
+    transfer_slowdown: float,
+) -> float:
+    """Returns when the last node is done, or -1 if some never can be. What waits for node n is
+    after[first[n]:first[n + 1]].
+    """
+    size = len(seconds)
+    waits = np.zeros(size, dtype=np.int64)
+    for node in after:
+        waits[node] += 1
+    order, left, count = np.empty(size, dtype=np.int64), waits.copy(), 0
+    for node in range(size):
+        if left[node] == 0:
+            order[count] = node
+            count += 1
+    at = 0
+    while at < count:
+        for place in range(first[order[at]], first[order[at] + 1]):
+            left[after[place]] -= 1
+            if left[after[place]] == 0:
+                order[count] = after[place]
+                count += 1
+        at += 1
+    if count < size:
+        return -1.0
+    path = seconds.copy()
+    for number in range(size - 1, -1, -1):
+        node, longest = order[number], 0.0
+        for place in range(first[node], first[node + 1]):
+            longest = max(longest, path[after[place]])
+        path[node] += longest
+    computes, sends = [(0.0, -1)], [(0.0, -1)]  # so that the lists have a type
+    computes.pop()
+    sends.pop()
+    for node in range(size):
+        if waits[node] == 0:
+            heapq.heappush(computes if node < num_computed else sends, (-path[node], node))
+    now, done = 0.0, 0
+    computing, sending, work, load = -1, -1, 0.0, 0.0
+    while done < size:
+        if computing < 0 and len(computes) > 0:
+            computing = heapq.heappop(computes)[1]
+            work = seconds[computing]
+        if sending < 0 and len(sends) > 0:
+            sending = heapq.heappop(sends)[1]
+            load = seconds[sending]
+        both = computing >= 0 and sending >= 0
+        slow, slow_load = (compute_slowdown, transfer_slowdown) if both else (1.0, 1.0)
+        compute_ends = computing >= 0 and (sending < 0 or work * slow <= load * slow_load)
+        send_ends = sending >= 0 and (computing < 0 or load * slow_load <= work * slow)
+        step = work * slow if compute_ends else load * slow_load
+        now += step
+        if computing >= 0 and not compute_ends:
+            work -= step / slow
+        if sending >= 0 and not send_ends:
+            load -= step / slow_load
+        for ends, node in ((compute_ends, computing), (send_ends, sending)):
+            if ends:
+                done += 1
+                for place in range(first[node], first[node + 1]):
+                    waits[after[place]] -= 1
+                    if waits[after[place]] == 0:
+                        one = after[place]
+                        heapq.heappush(computes if one < num_computed else sends, (-path[one], one))
+        computing = -1 if compute_ends else computing
+        sending = -1 if send_ends else sending
+    return now
+
+
+def behind_layers_s(
+    layers: Iterable[int],
+    computed_s: Callable[[int], Row],
+    fetched_s: Callable[[int], Row],
+    sent_s: Callable[[int], Row],
+    overlap: Overlap,
+) -> FloatArray:
+    """Returns the seconds by which a pass over layers takes longer than its computing, for any number of stages at
+    once.
+
+    A layer's parameters are fetched while the layer before it computes; those of a stage's first layer, before it
+    computes. What a layer sends, it sends behind the layers after it; what is left at the end is waited for. The one
+    stream of communication fetches first.
+
+    Args:
+        layers: the layers' numbers, in the order in which the pass goes over them.
+        computed_s: a function that returns the seconds that a layer computes, as an array over stages or as a number; 0
+            for stages without it.
+        fetched_s: one that returns the seconds to fetch what it needs.
+        sent_s: one that returns the seconds to send what it makes.
+        overlap: how much slower the streams are while both are busy.
+    """
+    slow, slow_load = overlap.compute_slowdown, overlap.transfer_slowdown
+    exposed, backlog = np.zeros(()), np.zeros(())
+    before: Row = np.zeros(())
+    made: Row = 0.0
+    for layer in layers:
+        wanted = fetched_s(layer)
+        # Computing of the layer before it, beside which this one's parameters come.
+        both = np.minimum(before, (wanted + backlog) * slow_load / slow)
+        carried = both * slow / slow_load
+        exposed = exposed + both * (slow - 1) + np.maximum(wanted - carried, 0.0)
+        backlog = np.maximum(backlog - np.maximum(carried - wanted, 0.0), 0.0) + made
+        before, made = computed_s(layer), sent_s(layer)
+    both = np.minimum(before, backlog * slow_load / slow)
+    found: FloatArray = exposed + both * (slow - 1) + backlog - both * slow / slow_load + made
+    return found

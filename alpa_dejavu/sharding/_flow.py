@@ -1,0 +1,129 @@
+"""The data flow of a pass whose strategies are chosen: which operator records and collectives wait for which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.layers.features.flatten import Step, Value
+from alpa_dejavu.layers.features.operator_kinds import ALIASES
+from alpa_dejavu.sharding._collectives import Sent
+from alpa_dejavu.sharding._from_jaxpr import RENAMES
+from alpa_dejavu.sharding._layer_program import LayerProgram
+from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._table import Strategy
+from alpa_dejavu.sharding.layer_sharding import Collective, LayerFlow
+
+_Nodes = frozenset[int]
+_NOTHING: _Nodes = frozenset()
+
+
+def flow_of_pass(
+    program: LayerProgram, strategies: Sequence[Strategy], sent: Sequence[Sent], phase: str
+) -> LayerFlow:
+    """Returns what waits for what in one pass of a layer, as its operations read each other's results.
+
+    Only collectives of activations are in it. Parameters that are gathered and gradients that are summed aren't, since
+    a stage sends those of all its layers together.
+
+    Args:
+        program: the layer's operators.
+        strategies: the sharding strategy that was chosen for each operator.
+        sent: the collectives that these strategies cause.
+        phase: "forward" or "backward".
+    """
+    gradients = {index for trained in program.trained for index in trained.sums}
+    here = [
+        one for one in sent
+        if one.batched and program.phase(one.operator) == phase
+        and not (one.kind == "all_reduce" and one.operator in gradients)
+    ]  # fmt: skip
+    if not here:
+        return LayerFlow((), np.zeros((0, 2), dtype=np.int32))
+    groups = {pair: n for n, pair in enumerate(dict.fromkeys((one.kind, one.axis) for one in here))}
+    here.sort(key=lambda one: groups[one.kind, one.axis])
+    edges = sorted(_Tracer(program, strategies, here, phase).edges(), key=lambda pair: pair[::-1])
+    collectives = [
+        Collective(one.kind, one.num_bytes, one.axis, phase, one.count, one.batched, one.divided) for one in here
+    ]
+    return LayerFlow(tuple(collectives), np.array(edges, dtype=np.int32).reshape(-1, 2))
+
+
+@final
+class _Tracer:
+    """Follows values from operation to operation, by the nodes that must be done before each can be read.
+
+    Operations that only rename or reshape have no node, and take no time.
+    """
+
+    def __init__(
+        self, program: LayerProgram, strategies: Sequence[Strategy], sent: Sequence[Sent], phase: str
+    ) -> None:
+        self._operators, self._strategies = program.operators, strategies
+        ahead = phase == "forward"
+        self._pass = program.forward_steps if ahead else program.backward_steps
+        self._sums: dict[int, list[int]] = {}
+        self._moves: dict[tuple[int, Spec], list[int]] = {}
+        self._leaving: dict[int, list[int]] = {}
+        for node, one in enumerate(sent, len(program.forward_records if ahead else program.backward_records)):
+            if one.target is None:
+                self._leaving.setdefault(one.source, []).append(node)
+            elif one.target == strategies[one.source].output:
+                self._sums.setdefault(one.source, []).append(node)
+            else:
+                self._moves.setdefault((one.source, one.target), []).append(node)
+        self._done: dict[Value, _Nodes] = {}
+        self._moved: dict[tuple[int, Spec], _Nodes] = {}
+        self._edges: set[tuple[int, int]] = set()
+
+    def edges(self) -> set[tuple[int, int]]:
+        """Returns all pairs of nodes of which the second waits for the first."""
+        record = 0
+        starts = self._pass.starts
+        for step, start, end in zip(self._pass.steps, starts, starts[1:], strict=False):
+            if step.primitive in RENAMES:
+                pairs = zip(step.inputs, step.outputs, strict=False)
+                self._done.update((result, self._done.get(source, _NOTHING)) for source, result in pairs)
+                continue
+            chain = []
+            if step.primitive not in ALIASES and step.outputs:
+                chain.append(record)
+                record += 1
+            waits = self._waits(step, range(start, end))
+            done = self._chained(waits, chain + [node for at in range(start, end) for node in self._sums.get(at, ())])
+            self._done.update((result, done) for result in step.outputs)
+        for place, nodes in self._leaving.items():
+            made = [done for value, done in self._done.items() if self._pass.places.get(value) == place]
+            self._chained(_NOTHING.union(*made), nodes)
+        return self._edges
+
+    def _waits(self, step: Step, written: range) -> _Nodes:
+        """Returns the nodes that an operation waits for: those of its operands, brought to the layouts it needs.
+
+        Args:
+            step: the operation.
+            written: the indices of the operators that stand for it.
+        """
+        read = found = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in step.inputs))
+        for at in written:
+            strategy = self._strategies[at]
+            for position, source in enumerate(self._operators[at].operands):
+                if not any(self._strategies[source].output):
+                    continue
+                key = source, strategy.operand(position, self._operators[source].rank)
+                if key in self._moves:
+                    if key not in self._moved:
+                        sources = [v for v in step.inputs if self._pass.places.get(v) == source]
+                        made = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in sources))
+                        self._moved[key] = self._chained(made if sources else read, self._moves[key])
+                    found |= self._moved[key]
+        return found
+
+    def _chained(self, waits: _Nodes, nodes: Sequence[int]) -> _Nodes:
+        """Has nodes run one after the other, once others are done; returns what is then to be waited for."""
+        for node in nodes:
+            self._edges.update((one, node) for one in waits)
+            waits = frozenset((node,))
+        return waits
