@@ -16,6 +16,7 @@ from alpa_dejavu.cli.parameters import (
     cache_option,
     calibration_option,
     output_options,
+    overlap_option,
     runtime_option,
     trust_option,
 )
@@ -31,6 +32,7 @@ from alpa_dejavu.problem import Plan
 @trust_option
 @calibration_option
 @runtime_option
+@overlap_option
 @cache_option
 @output_options
 @collector_paused()
@@ -41,6 +43,7 @@ def estimate(
     cluster: str | None,
     calibration: str | None,
     runtime: str | None,
+    overlap: str | None,
     no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -57,8 +60,8 @@ def estimate(
         from alpa_dejavu.planning.plan_estimate import PlanEstimator
 
         estimator = PlanEstimator(
-            given, model, cluster, calibration=calibration, runtime=runtime, cache=False if no_cache else None,
-            trust_model=trust_model,
+            given, model, cluster, calibration=calibration, runtime=runtime, overlap=overlap,
+            cache=False if no_cache else None, trust_model=trust_model,
         )  # fmt: skip
         planned = estimator.estimate(given)
     to = console(takes_stdout(*paths))

@@ -11,6 +11,7 @@ import click
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.cli.files import OUTPUT
 from alpa_dejavu.clusters.offload_choices import OFFLOAD_CHOICES
+from alpa_dejavu.costs.overlap import OVERLAPS
 from alpa_dejavu.costs.runtime import runtime_names
 from alpa_dejavu.problem.run import SCHEDULES, schedule_form
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
@@ -80,6 +81,11 @@ memory_margin_option = click.option(
     type=float,
     metavar="SHARE",
     help="Of memory: left free where no peak was measured. The default is the machine file's, or 0.05.",
+)
+overlap_option = click.option(
+    "--overlap",
+    type=click.Choice(OVERLAPS),
+    help="Whether devices communicate while they compute; Alpa's don't. The default: none, or what the plan has.",
 )
 offload_option = click.option(
     "--offload",

@@ -31,6 +31,7 @@ from alpa_dejavu.cli.parameters import (
     number_or_none,
     offload_option,
     output_options,
+    overlap_option,
     runtime_option,
     slicer_option,
 )
@@ -70,6 +71,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @communication_option
 @calibration_option
 @runtime_option
+@overlap_option
 @cache_option
 @output_options
 @collector_paused()
@@ -93,6 +95,7 @@ def plan(
     communication: str,
     calibration: str | None,
     runtime: str | None,
+    overlap: str | None,
     no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -131,6 +134,7 @@ def plan(
                 memory_margin=memory_margin,
                 calibration=calibration,
                 runtime=runtime,
+                overlap=overlap,
                 history=history,
                 objective=objective,
                 offload=offload,

@@ -7,7 +7,6 @@ from typing import final
 
 from alpa_dejavu.costs.communication import CommunicationModel, communication_model
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
-from alpa_dejavu.costs.overlap import NO_OVERLAP, Overlap, named_overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 
 __all__ = ["CostModels"]
@@ -16,20 +15,17 @@ __all__ = ["CostModels"]
 @final
 @dataclasses.dataclass(frozen=True)
 class CostModels:
-    """A latency model of operators, a communication model of collectives, a runtime profile and an overlap, which go
-    together.
+    """A latency model of operators, a communication model of collectives and a runtime profile, which go together.
 
     Attributes:
         latency: the model that predicts the seconds of operators on a device.
         communication: the model that predicts the seconds of collectives among devices and of sends between them.
-        runtime: what the training framework adds to both.
-        overlap: what a device does at the same time.
+        runtime: what the training framework adds to both, and what it does at the same time.
     """
 
     latency: LatencyModel
     communication: CommunicationModel
     runtime: RuntimeProfile = ALPA
-    overlap: Overlap = NO_OVERLAP
 
     @classmethod
     def named(
@@ -37,18 +33,15 @@ class CostModels:
         latency: str | LatencyModel = "analytic",
         communication: str | CommunicationModel = "alpha-beta",
         runtime: str | RuntimeProfile = ALPA,
-        overlap: str | Overlap = NO_OVERLAP,
     ) -> CostModels:
-        """Returns the latency model, the communication model, the runtime profile and the overlap of these names; a
-        model in place of a name is taken as it is.
+        """Returns the latency model, the communication model and the runtime profile of these names; a model in place
+        of a name is taken as it is.
 
         Raises:
             ValueError: a name is unknown.
             TypeError: something is neither a name nor a model.
         """
-        return cls(
-            latency_model(latency), communication_model(communication), runtime_profile(runtime), named_overlap(overlap)
-        )
+        return cls(latency_model(latency), communication_model(communication), runtime_profile(runtime))
 
     @property
     def names(self) -> tuple[str, str]:

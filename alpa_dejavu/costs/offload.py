@@ -15,7 +15,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.problem import HostShare, MemoryShares, Offload
 
-__all__ = ["Copies", "StageParts", "copies", "known_share", "with_offload"]
+__all__ = ["Copies", "StageParts", "added_s", "copies", "known_share", "with_offload"]
 
 StageParts: TypeAlias = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
 """The six kinds of seconds of stages, as `StageCostModel.seconds` has them, each of shape (L, L)."""
@@ -83,48 +83,47 @@ def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload:
     )
 
 
+def added_s(parts: StageParts, found: Copies, offload: Offload, fixed_s: float, hidden: bool = False) -> FloatArray:
+    """Returns the seconds that offload adds to stages, shape (3, L, L): copies to a micro-batch's forward and backward
+    pass, and the hosts' work to a step.
+
+    Args:
+        parts: the seconds of computing and of collectives, forward and backward, of synchronisation and of the update,
+            each of shape (L, L), as they are without offload.
+        found: the seconds of the copies.
+        offload: the shares that are offloaded.
+        fixed_s: the part of the update that isn't the optimizer's.
+        hidden: whether copies go on while devices compute: the longest kind of them then takes what it takes beyond
+            that; else all come one after the other.
+    """
+    forward, backward, ahead, back, _, update = parts
+    beside = forward + ahead, backward + back, (update - fixed_s) * (1 - offload.optimizer)
+    kinds = found.forward, found.backward, found.step
+    if hidden:
+        rest = [np.max(each, axis=0) - computed for each, computed in zip(kinds, beside, strict=True)]
+        return np.maximum(np.stack(rest), 0.0)
+    return np.stack([np.sum(each, axis=0) for each in kinds])
+
+
 def with_offload(
-    parts: StageParts,
-    found: Copies,
-    offload: Offload,
-    exchanged_s: FloatArray,
-    fixed_s: float,
-    hidden: bool = False,
+    parts: StageParts, added: FloatArray, offload: Offload, exchanged_s: FloatArray, fixed_s: float
 ) -> StageParts:
     """Returns the seconds of stages with what offload adds to them: copies to the collectives of each pass, and the
-    work of hosts to the update.
+    work of hosts to the update, of which the devices do less.
 
     Gradients that leave the devices after each micro-batch are exchanged before that, each time.
 
     Args:
-        parts: the seconds of computing and of collectives, forward and backward, of synchronisation and of the update,
-            each of shape (L, L).
-        found: the seconds of the copies.
+        parts: the seconds without offload, as `added_s` takes them.
+        added: the seconds that offload adds, as `added_s` returns them.
         offload: the shares that are offloaded.
         exchanged_s: the part of the synchronisation that adds up gradients, shape (L, L).
         fixed_s: the part of the update that isn't the optimizer's.
-        hidden: whether copies go on while devices compute; else they come one after the other.
     """
     forward, backward, ahead, back, once, update = parts
     sums = exchanged_s * offload.gradients
     on_device = (update - fixed_s) * (1 - offload.optimizer)
-    return (
-        forward,
-        backward,
-        ahead + _added_s(forward + ahead, found.forward, hidden),
-        back + sums + _added_s(backward + back + sums, found.backward, hidden),
-        once - sums,
-        fixed_s + on_device + _added_s(on_device, found.step, hidden),
-    )
-
-
-def _added_s(computed_s: FloatArray, parts: tuple[FloatArray, ...], hidden: bool) -> FloatArray:
-    """Returns the seconds that copies add to what takes so many seconds: all of theirs, or with `hidden` what the
-    longest kind of them takes beyond it.
-    """
-    if hidden:
-        return np.maximum(np.max(parts, axis=0) - computed_s, 0.0)
-    return np.asarray(np.sum(parts, axis=0))
+    return forward, backward, ahead + added[0], back + sums + added[1], once - sums, fixed_s + on_device + added[2]
 
 
 def known_share(offload: Offload, share: HostShare | None, hosts: Sequence[str]) -> HostShare:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.costs.latency import Latency
+from alpa_dejavu.costs.overlap import NO_OVERLAP, PUBLISHED, Overlap, named_overlap
 from alpa_dejavu.problem import Operators
 
-__all__ = ["ALPA", "BOUNDS", "FILE", "RuntimeProfile", "launches", "runtime_names", "runtime_profile"]
+__all__ = ["ALPA", "BOUNDS", "FILE", "RuntimeProfile", "launches", "runtime_names", "runtime_profile", "with_overlap"]
 
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
@@ -34,6 +36,8 @@ BOUNDS = {
 }
 """The figures of a profile, each with the least and the greatest value that it may have."""
 _SOFTNESS = 4.0
+_STREAMS = re.compile("streams(?::([0-9.]+):([0-9.]+))?")
+"""What follows a runtime's name and a plus sign: the overlap, and slowdowns of both streams other than published."""
 FILE = Path(__file__).with_name("runtimes.json")
 """The bundled profiles, each with its origin and its error on what was left out of the fit."""
 
@@ -55,6 +59,7 @@ class RuntimeProfile:
         sends: factor on the seconds of transfers from stage to stage.
         send_s: seconds that each transfer takes besides.
         step_s: seconds that a step takes besides.
+        overlap: what devices do at the same time; not one of the fitted figures.
 
     Raises ValueError for a figure outside of its `BOUNDS`.
     """
@@ -68,6 +73,7 @@ class RuntimeProfile:
     sends: float = 1.0
     send_s: float = 0.0
     step_s: float = 0.0
+    overlap: Overlap = NO_OVERLAP
 
     def __post_init__(self) -> None:
         for figure, (least, most) in BOUNDS.items():
@@ -93,9 +99,12 @@ class RuntimeProfile:
     def sent_s(self, predicted_s: NDArray[np.float64], phase: str) -> NDArray[np.float64]:
         """Returns the seconds of collectives in a phase ("forward", "backward" or "step"); what takes no time, among
         devices alone, takes none.
+
+        Profiles whose factor on synchronising is below 1 were fitted to steps in which it hides behind computing. With
+        streams that is simulated, and nothing is hidden twice.
         """
         if phase == "step":
-            return predicted_s * self.synchronisation
+            return predicted_s * (max(self.synchronisation, 1.0) if self.overlap.streams else self.synchronisation)
         return predicted_s * self.collectives + np.where(predicted_s > 0, self.collective_s, 0.0)
 
     def latency(self, predicted: Latency, operators: Operators) -> Latency:
@@ -131,17 +140,41 @@ def runtime_names() -> tuple[str, ...]:
 
 
 def runtime_profile(choice: str | RuntimeProfile) -> RuntimeProfile:
-    """Returns the runtime profile of a name, or the given one.
+    """Returns the runtime profile of a name, or the given one; "alpa+streams" and the like are those of a runtime whose
+    devices communicate while they compute.
 
     Raises:
         ValueError: there is no profile of that name.
 
-    >>> runtime_profile("alpa").launch_s
-    0.0
+    >>> runtime_profile("alpa").launch_s, runtime_profile("alpa+streams").overlap.kind
+    (0.0, 'streams')
+    >>> runtime_profile("alpa+streams:1.1:1.25").overlap.transfer_slowdown
+    1.25
     """
     if isinstance(choice, RuntimeProfile):
         return choice
-    if choice not in _bundled():
+    name, _, streams = choice.partition("+")
+    overlap = _STREAMS.fullmatch(streams)
+    if name not in _bundled() or (streams and overlap is None):
         known = ", ".join(map(repr, _bundled()))
-        raise ValueError(f"runtime is {choice!r}, but must be one of {known}; or give a RuntimeProfile of your own")
-    return _bundled()[choice]
+        raise ValueError(
+            f"runtime is {choice!r}, but must be one of {known}, or one of them with '+streams'; or give a "
+            "RuntimeProfile of your own"
+        )
+    if overlap is None:
+        return _bundled()[name]
+    slower = [float(factor) for factor in overlap.groups() if factor is not None]
+    return with_overlap(_bundled()[name], Overlap(PUBLISHED.kind, *slower) if slower else PUBLISHED)
+
+
+def with_overlap(profile: RuntimeProfile, overlap: str | Overlap) -> RuntimeProfile:
+    """Returns a runtime profile whose devices do other things at the same time; its name says so.
+
+    Raises:
+        ValueError: there is no overlap of that name.
+    """
+    chosen = named_overlap(overlap)
+    said = f"+{chosen.kind}" if chosen.streams else ""
+    if said and chosen != PUBLISHED:
+        said += f":{chosen.compute_slowdown!r}:{chosen.transfer_slowdown!r}"
+    return dataclasses.replace(profile, name=profile.name.partition("+")[0] + said, overlap=chosen)

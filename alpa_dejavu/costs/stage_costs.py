@@ -20,7 +20,7 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
-from alpa_dejavu.costs.offload import Copies, StageParts, copies, known_share, with_offload
+from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, with_offload
 from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces
 from alpa_dejavu.problem import (
     PHASES,
@@ -68,8 +68,7 @@ class StageCostModel:
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
         self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
-        self._runtime = models.overlap.without_hiding(models.runtime)
-        self._hidden = HiddenSeconds(self, models.overlap)
+        self._hidden = HiddenSeconds(self, models.runtime.overlap)
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
         """Predicts and caches, in a few large calls of the models, the operators and collectives of stages on the given
@@ -106,7 +105,7 @@ class StageCostModel:
         every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
         distinct = {id(exchanges): exchanges for exchanges in every}
         combined = (self._combined_of(config, phase) for phase in PHASES)
-        shares = (division.shares(phase) for phase in PHASES if self.models.overlap.streams)
+        shares = (division.shares(phase) for phase in PHASES if self.models.runtime.overlap.streams)
         return [one for exchanges in (*distinct.values(), *combined, *shares) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
@@ -117,34 +116,42 @@ class StageCostModel:
         layers give exactly equal seconds wherever in the model they are. What hides behind computing (`hidden_s`) is
         left out of collectives and of synchronising.
         """
+        parts = self._without_offload(devices, config)
+        if config.offload.any:
+            exchanged = self._combined_s(devices, config, "step", lambda kind: kind != "all_gather")
+            added = self.offload_s(devices, config)
+            parts = with_offload(
+                parts, added, config.offload, np.minimum(exchanged, parts[4]), self._fixed_s(devices)
+            )
+        return rounded(np.stack(parts))
+
+    def _without_offload(self, devices: StageDevices, config: MeshConfig) -> StageParts:
+        """Returns the kinds of seconds of stages if they offloaded nothing."""
         forward, backward, update = self.computed_s(devices, config)
         ahead, back = self._collective_s(devices, config)
         once = self._combined_s(devices, config, "step")
-        if self.models.overlap.streams:
+        if self.models.runtime.overlap.streams:
             ahead, back, once = np.maximum(np.stack([ahead, back, once]) - self.hidden_s(devices, config), 0.0)
-        parts: StageParts = (forward, backward, ahead, back, once, update)
-        if config.offload.any:
-            parts = self._with_offload(devices, config, parts)
-        return rounded(np.stack(parts))
+        return forward, backward, ahead, back, once, update
 
-    def _with_offload(self, devices: StageDevices, config: MeshConfig, parts: StageParts) -> StageParts:
-        """Returns the kinds of seconds of stages that offload a part of what they keep."""
-        exchanged = np.minimum(self._combined_s(devices, config, "step", lambda kind: kind != "all_gather"), parts[4])
-        fixed_s, found = devices.kinds[0].step_s + self.models.runtime.step_s, self.copies(devices, config)
-        return with_offload(parts, found, config.offload, exchanged, fixed_s, hidden=self.models.overlap.streams)
+    def _fixed_s(self, devices: StageDevices) -> float:
+        """Returns the seconds of a step that aren't the optimizer's."""
+        return devices.kinds[0].step_s + self.models.runtime.step_s
 
-    def copies(self, devices: StageDevices, config: MeshConfig) -> Copies:
-        """Returns the seconds of each kind of copy of stages that offload a part of what they keep.
+    def offload_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
+        """Returns the seconds that offload adds to each stage of layers i..j, shape (3, L, L): copies to a
+        micro-batch's forward and backward pass, and once a step the hosts' update with its copies.
 
         Raises:
             ValueError: what is known of the hosts doesn't say how long copies take.
         """
         names = [self.cluster.hosts[host].name for host in dict.fromkeys(devices.hosts)]
-        share = known_share(config.offload, devices.share, names)
-        memory = self.memory(config)
+        share, memory = known_share(config.offload, devices.share, names), self.memory(config)
         assert memory.elsewhere is not None, "something is offloaded"
         kept = memory.per_micro_batch + memory.elsewhere.per_micro_batch
-        return copies(self._whole, self.division(config).memory(), kept, config.offload, share)
+        found = copies(self._whole, self.division(config).memory(), kept, config.offload, share)
+        streams = self.models.runtime.overlap.streams
+        return added_s(self._without_offload(devices, config), found, config.offload, self._fixed_s(devices), streams)
 
     def hidden_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         """Returns the seconds of collectives that hide behind computing in each stage of layers i..j, shape (3, L, L):
@@ -152,7 +159,7 @@ class StageCostModel:
 
         `sent_s` and `combined` tell the seconds that collectives take, be they hidden or not.
         """
-        if not self.models.overlap.streams:
+        if not self.models.runtime.overlap.streams:
             return np.zeros((3, *self._whole.gradients.shape))
         return self._hidden.seconds(devices, config)
 
@@ -160,7 +167,7 @@ class StageCostModel:
         """Returns the seconds of each layer variant's own collectives (`Division.exchanges`) that hide behind computing
         in a phase ("forward" or "backward"), shape (variants,): the part of `hidden_s` that is a sum over layers.
         """
-        if not self.models.overlap.streams:
+        if not self.models.runtime.overlap.streams:
             return np.zeros(len(self.division(config).variants))
         return self._hidden.in_layers(devices, config, phase)
 
@@ -323,7 +330,7 @@ class StageCostModel:
         slowest = functools.reduce(
             np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups)
         )
-        return self._runtime.sent_s(slowest, phase)
+        return self.models.runtime.sent_s(slowest, phase)
 
     def _in_group_s(self, exchange: AxisCollectives, group: Group, gradients: bool) -> FloatArray:
         alone = self._sent_s.seconds(exchange.kind, exchange.num_bytes, group)

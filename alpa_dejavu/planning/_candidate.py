@@ -172,7 +172,9 @@ class Costs:
     @property
     def _senders_wait(self) -> bool:
         """Whether a stage can't compute while it sends, so that a micro-batch takes its sends as well."""
-        if self.table.interstage is None or self.cluster.shared:
+        costs = self.table.stage_costs
+        streams = costs is not None and costs.models.runtime.overlap.streams
+        if self.table.interstage is None or self.cluster.shared or streams:
             return False
         return self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning._candidate import Candidate, host_names
 from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import MeshConfig, Plan, StageChoice, StageOffload, StagePlan
@@ -42,7 +43,9 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
         lower_bound_s=found.slicing.lower_bound_s if found.run.schedule in ALPA_SCHEDULES else 0.0,
         num_micro_batches=found.run.num_micro_batches,
         schedule=found.run.schedule,
-        runs_on_alpa=found.run.schedule in ALPA_SCHEDULES and not any(one.offload.any for one in _configs(found)),
+        runs_on_alpa=found.run.schedule in ALPA_SCHEDULES
+        and not task.prices.models.runtime.overlap.streams
+        and not any(one.offload.any for one in _configs(found)),
         cluster=task.cluster.name,
         planning_s={},
         model=task.source.name,
@@ -90,6 +93,7 @@ def _stage(
     memory = table.memory[choice.submesh][choice.config]
     assert config is not None, "a slicer chose an entry that the search space doesn't offer"
     assert memory is not None, "every config has its memory"
+    hidden_s, hidden_per_step_s = _hidden_s(table, choice, config)
     return StagePlan(
         layers=where,
         submesh=space.submeshes[choice.submesh],
@@ -114,7 +118,17 @@ def _stage(
         resident_bytes=float(memory.resident[where]),
         temporary_bytes=float(memory.temporary[where]),
         offload=_offload(found, choice, config, successors) if config.offload.any else None,
+        hidden_s=hidden_s,
+        hidden_per_step_s=hidden_per_step_s,
     )
+
+
+def _hidden_s(table: CostTable, choice: StageChoice, config: MeshConfig) -> tuple[float, float]:
+    """Returns the seconds of a stage's collectives that hide behind computing: of a micro-batch, and of a step."""
+    if table.stage_costs is None:
+        return 0.0, 0.0
+    hidden = table.stage_costs.hidden_s(table.devices[choice.submesh], config)[:, choice.first, choice.last]
+    return float(hidden[:2].sum()), float(hidden[2])
 
 
 def _offload(found: Candidate, choice: StageChoice, config: MeshConfig, successors: int) -> StageOffload:
@@ -124,14 +138,16 @@ def _offload(found: Candidate, choice: StageChoice, config: MeshConfig, successo
     assert memory is not None, "every config has its memory"
     assert memory.elsewhere is not None, "a config that offloads keeps something elsewhere"
     assert costs is not None, "a table that was priced keeps its prices"
-    limits, added = table.limits(choice.submesh), costs.copies(devices[choice.submesh], config)
+    limits = table.limits(choice.submesh)
+    added = costs.offload_s(devices[choice.submesh], config)[:, choice.first, choice.last]
+    forward_s, backward_s, step_s = added.tolist()
     return StageOffload(
         config.offload,
         host_bytes=float(memory.elsewhere.peak(found.run.in_flight(successors))[where]),
         host_limit_bytes=limits.host_bytes,
         nvme_bytes=float(memory.elsewhere.nvme[where]),
         nvme_limit_bytes=limits.nvme_bytes,
-        forward_s=sum(float(part[where]) for part in added.forward),
-        backward_s=sum(float(part[where]) for part in added.backward),
-        step_s=sum(float(part[where]) for part in added.step),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        step_s=step_s,
     )

@@ -10,7 +10,8 @@ from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
+from alpa_dejavu.costs.overlap import Overlap
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile, with_overlap
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
@@ -63,6 +64,7 @@ def plan_model(
     history: str | os.PathLike[str] | None = None,
     calibration: str | os.PathLike[str] | Calibration | None = None,
     runtime: str | RuntimeProfile | None = None,
+    overlap: str | Overlap | None = None,
     objective: str = "time",
     strategy: str | Strategy = OURS,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
@@ -100,6 +102,8 @@ def plan_model(
             bundled one that knows the cluster's devices, if there is one and no other models are given.
         runtime: the training framework that plans are for: a runtime profile or its name, "alpa", "megatron" or
             "deepspeed"; only its schedules may be chosen. None: plans are priced as for Alpa, with any schedule.
+        overlap: what devices do at the same time: "none"; "streams": they communicate while they compute, which Alpa's
+            don't; or an `Overlap` with measured slowdowns. None: as the runtime's name says.
         objective: what is made least: "time" of a step, or its "price" by the hosts' prices, for which each choice of
             hosts is searched. "pareto": the fastest plan is given, with those that are cheaper the slower they are.
         strategy: whose search is used: "dejavu" is alpa-dejavu's own; to compare with it, another planner, as
@@ -136,7 +140,9 @@ def plan_model(
             f"schedule is {schedule!r}, but must be one of {', '.join(map(repr, ALPA_SCHEDULES))} where stages may "
             "offload; give one of these, or offload nothing"
         )
-    priced = prices(given, known, latency, communication, runtime or ALPA)
+    profile = runtime_profile(runtime or ALPA)
+    profile = profile if overlap is None else with_overlap(profile, overlap)
+    priced = prices(given, known, latency, communication, profile)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload)
     chooser = _chooser(strategy, schedule, space, search, objective)
@@ -200,7 +206,7 @@ def _schedules(source: ModelSource, asked: str, runtime: str | RuntimeProfile | 
             f"schedule is 'inference', but the step of {source.name} takes gradients; "
             "give a step without them, or the schedule '1f1b'"
         )
-    name = runtime.name if isinstance(runtime, RuntimeProfile) else runtime
+    name = None if runtime is None else runtime_profile(runtime).name.partition("+")[0]
     if not source.training:
         return ("inference",)
     if asked != AUTO:

@@ -74,6 +74,7 @@ def stage_times(
     """
     taken = table.interstage_s(stages, space, hosts, form.submesh_of(len(stages)))
     entries = [stage.entry for stage in stages]
+    streams = table.stage_costs is not None and table.stage_costs.models.runtime.overlap.streams
     times = []
     for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
         memory = table.memory[stage.submesh][stage.config]
@@ -97,6 +98,7 @@ def stage_times(
                 temporary_bytes=float(memory.temporary[where]),
                 memory_limit_bytes=float(table.memory_limit_bytes[stage.submesh]),
                 devices=space.submeshes[stage.submesh].num_devices,
+                streams=streams,
             )
         )
     return tuple(times)

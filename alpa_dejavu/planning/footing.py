@@ -93,11 +93,9 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
                 seconds = float(of_ranges[stage.first, stage.last])
                 _add(total, _of_collective(costs, config, devices, one, seconds), times)
         if config.offload.any:
-            found_s = costs.copies(devices, config)
-            passes, once = ((*found_s.forward, *found_s.backward), run.num_micro_batches), (found_s.step, 1)
-            for parts, times in (passes, once):
-                seconds = times * sum(float(part[stage.first, stage.last]) for part in parts)
-                total["copies to hosts, and their updates", _SHEET] += seconds, seconds * assumed_spread("launches")
+            forward, backward, once = costs.offload_s(devices, config)[:, stage.first, stage.last].tolist()
+            seconds = run.num_micro_batches * (forward + backward) + once
+            total["copies to hosts, and their updates", _SHEET] += seconds, seconds * assumed_spread("launches")
     whole = sum(seconds for seconds, _ in total.values())
     found = [
         Footing(work, rests_on, float(seconds / whole), float(weighted / seconds))

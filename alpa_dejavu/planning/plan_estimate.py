@@ -14,7 +14,8 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
-from alpa_dejavu.costs.runtime import RuntimeProfile
+from alpa_dejavu.costs.overlap import Overlap
+from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile, with_overlap
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
@@ -43,6 +44,7 @@ class PlanEstimator:
             plan was priced, if that was by a bundled one or by data sheets, and neither a cluster nor a latency or
             communication model is given; else the bundled one that knows the cluster's devices.
         runtime: a runtime profile or its name; None: the plan's.
+        overlap: what devices do at the same time, "none", "streams" or an `Overlap`; None: as the runtime's name says.
         cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
@@ -66,6 +68,7 @@ class PlanEstimator:
         cache: str | os.PathLike[str] | Literal[False] | None = None,
         *,
         runtime: str | RuntimeProfile | None = None,
+        overlap: str | Overlap | None = None,
         trust_model: bool = False,
     ) -> None:
         if plan.batch is None:
@@ -79,7 +82,9 @@ class PlanEstimator:
             ("links", "free") if calibration in (None, NONE) else ("links",)
         ):
             communication = by.communication
-        self.prices = prices(given, calibration, latency, communication, by.runtime if runtime is None else runtime)
+        profile = runtime_profile(by.runtime if runtime is None else runtime)
+        profile = profile if overlap is None else with_overlap(profile, overlap)
+        self.prices = prices(given, calibration, latency, communication, profile)
         self.cluster = self.prices.cluster
         self._clock = Clock()
         micro_batch = plan.batch // plan.num_micro_batches

@@ -24,6 +24,7 @@ class Runtime:
         zero: the ZeRO levels that stages may have under a pipeline.
         offload: the kinds of tensors that it can offload to the memory of hosts.
         drives: whether it can offload them to NVMe drives, too.
+        streams: whether its devices communicate while they compute.
     """
 
     unlike_submeshes: bool = False
@@ -31,10 +32,11 @@ class Runtime:
     zero: tuple[int, ...] = (0, 2, 3)
     offload: tuple[str, ...] = ()
     drives: bool = False
+    streams: bool = True
 
 
 RUNTIMES = {
-    "alpa": Runtime(unlike_submeshes=True),
+    "alpa": Runtime(unlike_submeshes=True, streams=False),
     "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=("optimizer",)),
     "deepspeed": Runtime(zero=(0,), offload=OFFLOADED, drives=True),
     "galvatron": Runtime(),
@@ -92,8 +94,11 @@ def _hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[str]:
     if name not in schedule_kind(plan.schedule).runtimes:
         yield f"no {plan.schedule} there"
     offloads = any(stage.offloaded.any for stage in plan.stages)
-    if not plan.runs_on_alpa and (plan.strategy or (plan.schedule in ALPA_SCHEDULES and not offloads)):
+    streams = plan.priced_by is not None and plan.priced_by.streams
+    if not plan.runs_on_alpa and (plan.strategy or (plan.schedule in ALPA_SCHEDULES and not offloads and not streams)):
         yield f"no {plan.strategy or 'reduction servers'} there"
+    if streams and not limits.streams:
+        yield "no overlap of communication there"
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
         meshes = [(one.submesh.num_devices, tuple(one.logical_mesh)) for one in (first, stage)]

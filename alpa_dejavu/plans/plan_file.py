@@ -61,6 +61,10 @@ _STAGE_FIGURES = (
 )
 
 
+_RARE_FIGURES = ("backward_weight_s", "hidden_s", "hidden_per_step_s")
+"""Those that are left out where they are 0."""
+
+
 def plan_data(plan: Plan) -> dict[str, Any]:
     """Returns a plan as the JSON data of its file: objects, lists, text and numbers."""
     return {
@@ -229,7 +233,7 @@ def _stage_data(stage: StagePlan) -> dict[str, Any]:
         "zero": stage.zero,
         "auto_sharding": dict(stage.options),
         **{name: getattr(stage, name) for name in _STAGE_FIGURES},
-        **({"backward_weight_s": stage.backward_weight_s} if stage.backward_weight_s else {}),
+        **{name: getattr(stage, name) for name in _RARE_FIGURES if getattr(stage, name)},
         **({} if stage.offload is None else {"offload": _offload_data(stage.offload)}),
     }
 
@@ -247,7 +251,7 @@ def _offload(data: OffloadData) -> StageOffload:
 
 
 def _stage(data: StageData) -> StagePlan:
-    figures = {name: float(cast("float", data.get(name, 0.0))) for name in _STAGE_FIGURES}
+    figures = {name: float(cast("float", data.get(name, 0.0))) for name in (*_STAGE_FIGURES, *_RARE_FIGURES)}
     if "compute_s" not in data:
         figures["compute_s"] = max(figures["forward_s"] + figures["backward_s"] - figures["collective_s"], 0.0)
     first, last = map(int, data["layers"])
@@ -258,7 +262,6 @@ def _stage(data: StageData) -> StagePlan:
         hosts=tuple(data["hosts"]),
         remat=data["remat"],
         zero=int(data["zero"]),
-        backward_weight_s=float(data.get("backward_weight_s", 0.0)),
         options=dict(data.get("auto_sharding", {"force_batch_dim_to_mesh_dim": 0})),
         offload=_offload(data["offload"]) if "offload" in data else None,
         **figures,

@@ -154,6 +154,8 @@ class StageData(TypedDict):
     activation_bytes: NotRequired[Bytes]
     resident_bytes: NotRequired[Bytes]
     temporary_bytes: NotRequired[Bytes]
+    hidden_s: NotRequired[Seconds]
+    hidden_per_step_s: NotRequired[Seconds]
     offload: NotRequired[Annotated[OffloadData, said("an object: the shares that its hosts keep")]]
 
 

@@ -119,6 +119,14 @@ def _headroom(row: StageRow) -> str:
     return units.size(left) if left >= 0 else f"MISSING {units.size(-left)}"
 
 
+def _hidden(row: StageRow) -> str:
+    """Returns the seconds of collectives that hide behind computing."""
+    stage = row.stage
+    if not (stage.hidden_s or stage.hidden_per_step_s):
+        return ""
+    return f"{units.seconds(stage.hidden_s)} + {units.seconds(stage.hidden_per_step_s)} a step"
+
+
 def _host_bytes(row: StageRow) -> str:
     """Returns what the hosts keep for each device, in memory and on drives."""
     there = row.stage.offload
@@ -187,6 +195,7 @@ _SHARES = (
     _figure("computing", lambda row: row.busy_share, _percent),
     _figure("bubbles", lambda row: row.bubble_share, _percent),
 )
+_HIDDEN = Column("hidden", _hidden, True)
 _MEMORY = Column("memory", lambda row: units.size(row.stage.memory_bytes))
 _LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
 _HEADROOM = Column("headroom", _headroom)
@@ -200,11 +209,11 @@ _BESIDE = (
 
 BRIEF = (*_PLACE, *_MESHES, _SOME_HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 """The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
-PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _MEMORY, _HEADROOM, _OF_HOST)
+PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _HIDDEN, _MEMORY, _HEADROOM, _OF_HOST)
 """The columns of a plan on the command line; those of which no row knows anything are left out."""
 REPORTED = (
-    *_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD, _OF_HOST,
-    *_BESIDE,
+    *_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, _HIDDEN, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD,
+    _OF_HOST, *_BESIDE,
 )  # fmt: skip
 """The columns of a report; those of which no row knows anything are left out."""
 PROFILED = (

@@ -52,6 +52,8 @@ class StagePlan:
         activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
             time (parameters, optimizer's state, ...), and while a layer is computed.
         offload: what of these its hosts keep instead; None: nothing.
+        hidden_s, hidden_per_step_s: seconds of its collectives that hide behind computing, of one micro-batch and of a
+            step; they aren't part of the seconds above.
     """
 
     layers: tuple[int, int]
@@ -77,6 +79,8 @@ class StagePlan:
     resident_bytes: float = 0.0
     temporary_bytes: float = 0.0
     offload: StageOffload | None = None
+    hidden_s: float = 0.0
+    hidden_per_step_s: float = 0.0
 
     def __post_init__(self) -> None:
         checks.one_of("stage plan", "remat", self.remat, REMAT)

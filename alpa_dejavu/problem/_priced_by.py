@@ -43,3 +43,8 @@ class PricedBy:
     strategy: str = ""
     runtime: str = "alpa"
     offload: str = "none"
+
+    @property
+    def streams(self) -> bool:
+        """Returns whether devices were taken to communicate while they compute."""
+        return "+streams" in self.runtime

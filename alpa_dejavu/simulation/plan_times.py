@@ -78,10 +78,11 @@ def plan_times(plan: Plan) -> Times:
     """Returns the `StageTimes` of each of a plan's stages, as the simulation of a step takes them. The transfers that
     the plan counts at the receiving stage are counted at the sending one.
     """
-    return tuple(_times(plan.stages, n) for n in range(len(plan.stages)))
+    streams = plan.priced_by is not None and plan.priced_by.streams
+    return tuple(_times(plan.stages, n, streams) for n in range(len(plan.stages)))
 
 
-def _times(stages: Sequence[StagePlan], n: int) -> StageTimes:
+def _times(stages: Sequence[StagePlan], n: int, streams: bool) -> StageTimes:
     stage = stages[n]
     collective = min(stage.forward_collective_s, stage.forward_s)
     return StageTimes(
@@ -95,6 +96,7 @@ def _times(stages: Sequence[StagePlan], n: int) -> StageTimes:
         synchronisation_s=min(stage.synchronisation_s, stage.per_step_s),
         backward_weight_s=min(stage.backward_weight_s, stage.backward_s),
         devices=stage.submesh.num_devices,
+        streams=streams,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,4 +171,5 @@ class Steps(Physics):
 
 def profile(name: str, values: Mapping[str, float]) -> RuntimeProfile:
     """The runtime profile of fitted figures, each within its bounds."""
-    return RuntimeProfile(name, **{figure: float(np.clip(value, *BOUNDS[figure])) for figure, value in values.items()})
+    within: dict[str, Any] = {figure: float(np.clip(value, *BOUNDS[figure])) for figure, value in values.items()}
+    return RuntimeProfile(name, **within)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.costs import CostModels, Overlap, RuntimeProfile, StageCostModel
 from alpa_dejavu.costs._streams import behind_layers_s, makespan_s
-from alpa_dejavu.costs.overlap import NO_OVERLAP, named_overlap
+from alpa_dejavu.costs.overlap import NO_OVERLAP, PUBLISHED, named_overlap
+from alpa_dejavu.costs.runtime import ALPA, runtime_profile, with_overlap
 from alpa_dejavu.costs.stage_costs import COST_KINDS
 from alpa_dejavu.layers import trace
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, Submesh
@@ -20,8 +21,12 @@ from alpa_dejavu.testing import example_cluster
 from models import chain
 from parallel_layers import kraken, megatron
 
-STREAMS = named_overlap("streams")
+STREAMS = Overlap("streams")
 SLOW = Overlap("streams", 1.25, 1.5)
+
+
+def models(overlap):
+    return CostModels.named(runtime=with_overlap(ALPA, overlap))
 
 
 def edges(*pairs):
@@ -31,6 +36,11 @@ def edges(*pairs):
 def test_names_and_factors_are_checked():
     assert named_overlap("none") == NO_OVERLAP == Overlap()
     assert named_overlap(SLOW) is SLOW
+    assert named_overlap("streams") == PUBLISHED == Overlap("streams", 1.3, 1.3)
+    for overlap in (NO_OVERLAP, PUBLISHED, SLOW):
+        assert runtime_profile(with_overlap(ALPA, overlap).name).overlap == overlap
+    with pytest.raises(ValueError, match=r"runtime is 'alpa\+lanes', but must be .* with '\+streams'"):
+        runtime_profile("alpa+lanes")
     assert (NO_OVERLAP.streams, STREAMS.streams) == (False, True)
     with pytest.raises(ValueError, match="overlap is 'all', but must be 'none' or 'streams'; or give an Overlap"):
         named_overlap("all")
@@ -145,7 +155,7 @@ def test_gathers_come_before_gradients_on_the_stream():
 
 def priced(model, config, overlap="none", runtime="alpa", cluster=None):
     cluster = cluster or example_cluster(num_hosts=1)
-    costs = StageCostModel(model, cluster, CostModels.named(runtime=runtime, overlap=overlap))
+    costs = StageCostModel(model, cluster, CostModels.named(runtime=with_overlap(runtime_profile(runtime), overlap)))
     devices = costs.places.on_submesh(Submesh(1, 4))
     return costs, devices, dict(zip(COST_KINDS, costs.seconds(devices, config), strict=True))
 
@@ -155,7 +165,7 @@ DATA = MeshConfig((4, 1), 4, 1)
 
 def test_gradients_go_in_buckets_behind_the_backward_pass_of_earlier_layers():
     model = chain(4, flop=2e9, parameter_bytes=1.2e7, exchanged=())
-    costs, devices, found = priced(model, DATA, "streams")
+    costs, devices, found = priced(model, DATA, STREAMS)
     computed = 2 * 2e9 / 4 / 1e12
     bucket = 6 * (1e-5 + 1.2e7 / 4 / 1e10)
     for i, j in itertools.combinations_with_replacement(range(4), 2):
@@ -218,12 +228,12 @@ def test_none_hides_nothing():
 def test_all_of_tensor_parallelism_is_exposed_where_the_flow_is_not_known():
     model, config = chain(3, flop=1e10, exchanged=(1e6, 1e6)), MeshConfig((1, 4), 1, 4)
     assert np.array_equal(priced(model, config)[2]["collective_forward_s"],
-                          priced(model, config, "streams")[2]["collective_forward_s"])  # fmt: skip
+                          priced(model, config, STREAMS)[2]["collective_forward_s"])  # fmt: skip
 
 
 def test_the_update_gathers_when_nothing_is_left_to_hide_behind():
     model, config = chain(3, flop=1e12, parameter_bytes=4e6, exchanged=()), dataclasses.replace(DATA, zero=2)
-    costs, devices, found = priced(model, config, "streams")
+    costs, devices, found = priced(model, config, STREAMS)
     gathered, = (seconds for one, seconds in costs.combined(devices, config, "step") if one.kind == "all_gather")
     last = 3 * (1e-5 + 4e6 / 4 / 1e10)
     assert found["synchronisation_s"][0, 2] == pytest.approx(gathered[0, 2] + last)
@@ -234,7 +244,7 @@ def test_a_profile_that_hides_the_exchange_itself_hides_nothing_twice():
     hiding, late = RuntimeProfile("hides", synchronisation=0.2), RuntimeProfile("late", synchronisation=1.5)
     whole, fitted = (priced(model, DATA, runtime=one)[2]["synchronisation_s"] for one in ("alpa", hiding))
     assert fitted == pytest.approx(0.2 * whole)
-    streams = [priced(model, DATA, "streams", one)[2]["synchronisation_s"] for one in ("alpa", hiding, late)]
+    streams = [priced(model, DATA, STREAMS, one)[2]["synchronisation_s"] for one in ("alpa", hiding, late)]
     assert np.array_equal(streams[0], streams[1])
     assert (streams[2] > streams[0])[0, 2]
 
@@ -269,7 +279,7 @@ def independent_s(costs, devices, config, variant, phase):
 @pytest.mark.parametrize("bytes_per_s", [1e11, 1e9, 1e8])
 def test_a_kraken_layer_exposes_what_is_left_of_its_sum_beside_the_attention(ways, bytes_per_s):
     config = MeshConfig((1, ways), 1, ways)
-    costs = StageCostModel(cut(kraken, ways=ways), linked(bytes_per_s), CostModels.named(overlap="streams"))
+    costs = StageCostModel(cut(kraken, ways=ways), linked(bytes_per_s), models(STREAMS))
     devices = costs.places.on_submesh(Submesh(1, ways))
     (sent,) = costs.division(config).exchanges(1, "forward")
     assert (sent.kind, len(sent.counts), sent.num_bytes[0]) == ("all_reduce", 1, 4 * 128 * 256 * 4)
@@ -284,7 +294,7 @@ def test_a_kraken_layer_exposes_what_is_left_of_its_sum_beside_the_attention(way
 
 def test_a_standard_layer_exposes_its_sums_going_forward_and_hides_some_behind_gradients_of_weights():
     config = MeshConfig((1, 4), 1, 4)
-    costs = StageCostModel(cut(megatron), linked(1e9), CostModels.named(overlap="streams"))
+    costs = StageCostModel(cut(megatron), linked(1e9), models(STREAMS))
     devices = costs.places.on_submesh(Submesh(1, 4))
     found = dict(zip(COST_KINDS, costs.seconds(devices, config), strict=True))
     forward, backward, _ = costs.hidden_s(devices, config)[:, 1, 1]
@@ -296,7 +306,7 @@ def test_a_standard_layer_exposes_its_sums_going_forward_and_hides_some_behind_g
 def test_a_mesh_of_both_axes_hides_both():
     config = MeshConfig((2, 2), 2, 2, {"force_batch_dim_to_mesh_dim": 0})
     alone, costs = (
-        StageCostModel(cut(kraken, ways=2), linked(1e11), CostModels.named(overlap=one)) for one in ("none", "streams")
+        StageCostModel(cut(kraken, ways=2), linked(1e11), models(one)) for one in (NO_OVERLAP, STREAMS)
     )
     devices = costs.places.on_submesh(Submesh(1, 4))
     whole, hidden = alone.seconds(devices, config), costs.hidden_s(devices, config)

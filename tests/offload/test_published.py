@@ -16,7 +16,7 @@ from published_estimates import (
     deepspeed_zero2,
     deepspeed_zero3,
 )
-from published_offload import A100_HOST, CONFIGURATIONS, GPT_13B, V100_HOST, Job, Shares, stage
+from published_formulas import A100_HOST, CONFIGURATIONS, GPT_13B, V100_HOST, Job, Shares, stage
 
 # DeepSpeed's page, in GiB: of the host, of a GPU. "cold": from counts rounded to 2851 M and 32 M; "live": from T5-3B.
 ZERO_2 = {

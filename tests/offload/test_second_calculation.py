@@ -7,7 +7,7 @@ import pytest
 
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.memory import ModelMemory, stage_memory
-from alpa_dejavu.costs.offload import copies, with_offload
+from alpa_dejavu.costs.offload import added_s, copies, with_offload
 from alpa_dejavu.problem import (
     NO_OFFLOAD,
     HostMemory,
@@ -20,7 +20,7 @@ from alpa_dejavu.problem import (
     Tensor,
 )
 from published_estimates import FP16, FP32, T5_3B, T5_3B_LARGEST, deepspeed_zero2, deepspeed_zero3
-from published_offload import CONFIGURATIONS, stage
+from published_formulas import CONFIGURATIONS, stage
 
 MIXED = {"parameter": FP16, "gradient": FP16, "optimizer": 3 * FP32}
 
@@ -54,7 +54,8 @@ def ours(job, shares, host, overlapped):
     nothing = np.zeros_like(kept)
     alone = nothing + job.forward_s, nothing + job.backward_s, nothing, nothing, nothing, nothing
     forward, backward, ahead, back, once, update = (
-        float(part[0, -1]) for part in with_offload(alone, found, offload, nothing, 0.0, hidden=overlapped)
+        float(part[0, -1])
+        for part in with_offload(alone, added_s(alone, found, offload, 0.0, overlapped), offload, nothing, 0.0)
     )
     seconds = job.micro_batches * (forward + backward + ahead + back) + once + update
     there = memory.elsewhere

@@ -8,6 +8,7 @@ import pytest
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs import CostModels, cost_table
 from alpa_dejavu.costs.overlap import Overlap
+from alpa_dejavu.costs.runtime import ALPA, with_overlap
 from alpa_dejavu.layers import trace
 from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.planning.kept.packed import packed_json, read_packed
@@ -29,7 +30,7 @@ def traced():
 
 
 def table(model, overlap=SLOW):
-    return cost_table(model, CLUSTER, SPACE, Run(4), CostModels.named(overlap=overlap))
+    return cost_table(model, CLUSTER, SPACE, Run(4), CostModels.named(runtime=with_overlap(ALPA, overlap)))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_cells_have_their_units():
     assert found == {
         "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a ... c (3)", "remat": "none",
         "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
-        "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "",
+        "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "", "hidden": "",
     }  # fmt: skip
     assert told(PLANNED, StageRow(1, dataclasses.replace(STAGE, layers=(4, 4))))["layers"] == "4"
 
@@ -39,6 +39,11 @@ def test_cells_have_their_units():
 def test_what_is_missing_is_said():
     row = StageRow(0, dataclasses.replace(STAGE, memory_bytes=1.5 * 2**34))
     assert {told(columns, row)["headroom"] for columns in (BRIEF, PLANNED, REPORTED)} == {"MISSING 8.00 GiB"}
+
+
+def test_what_hides_is_said():
+    row = StageRow(0, dataclasses.replace(STAGE, hidden_s=0.25, hidden_per_step_s=2.0))
+    assert told(PLANNED, row)["hidden"] == "250 ms + 2 s a step"
 
 
 def test_what_hosts_keep_is_said():
@@ -53,7 +58,7 @@ def test_what_hosts_keep_is_said():
 def test_what_a_row_does_not_know_is_blank():
     (row,) = stage_rows(Plan((STAGE,), 1.0, 1.0, 4, "1f1b", "example", {}))
     assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
-        "computing", "bubbles", "offload", "of the host", "measured forward", "measured backward",
+        "hidden", "computing", "bubbles", "offload", "of the host", "measured forward", "measured backward",
         "measured to predicted",
     ]  # fmt: skip
     known = dataclasses.replace(row, busy_share=0.5, predicted=StageTimes(1, 1), measured=StageTimes(1.5, 1))

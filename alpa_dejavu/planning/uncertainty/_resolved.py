@@ -161,8 +161,7 @@ class Resolver:
         starts = np.full((costs.model.num_layers,) * 2, len(phases) * devices.kinds[0].dispatch_s)
         self._note_launches(costs, devices.kinds[0], "dispatch_s", starts[0, 0])
         if config.offload.any:
-            added = costs.copies(devices, config)
-            starts = starts + sum((*added.forward, *added.backward))
+            starts = starts + costs.offload_s(devices, config)[:2].sum(axis=0)
         return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
 
     def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
@@ -171,7 +170,7 @@ class Resolver:
         self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
         computed = self._computed(costs, devices, config, "step") * (1 - config.offload.optimizer)
         if config.offload.any:
-            starts = starts + sum(costs.copies(devices, config).step)
+            starts = starts + costs.offload_s(devices, config)[2]
         ranges = {LAUNCHES: starts} | self._combined(costs, devices, config, ["step"])
         return Seconds(computed, ranges)
 
