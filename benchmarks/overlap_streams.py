@@ -27,6 +27,7 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 import numpy as np
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.cpu_link import LOOPBACK, joined_by_gloo
 from alpa_dejavu.costs._streams import makespan_s
 from alpa_dejavu.costs.overlap import SLOWDOWNS, Overlap
@@ -79,17 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "exposed": "{exposed_s:seconds}",
         "predicted exposed": "{predicted_exposed_s:seconds}",
     }
+    widths = " and ".join(str(width) for width, _ in FITTED)
+    sizes = " and ".join(units.size(num_bytes) for _, num_bytes in FITTED)
     said = (
         f"While both are busy products take {fitted['slowdowns'][0]:.2f} times as long, reductions "
-        f"{fitted['slowdowns'][1]:.2f} times, fitted on products of {_listed(FITTED, 0)} and reductions of "
-        f"{_listed(FITTED, 1)} bytes. Runs that stayed disturbed by other programs: {judged['disturbed']}."
+        f"{fitted['slowdowns'][1]:.2f} times, fitted on products of {widths} and reductions of {sizes}. Other programs "
+        f"disturbed {judged['disturbed']} runs to the last."
     )
     rows = judged["rows"]
     return results.shown(said, Table.of(rows, columns), figures=_figures(rows))
-
-
-def _listed(pairs: Sequence[tuple[int, int]], place: int) -> str:
-    return " and ".join(str(pair[place]) for pair in pairs)
 
 
 def _fitted(streams: _Streams, repeats: int) -> Row:
