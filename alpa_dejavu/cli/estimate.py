@@ -74,11 +74,18 @@ def estimate(
 
 
 def lacking(plan: Plan) -> list[str]:
-    """Returns a line of text for each stage of a plan that doesn't fit into its devices' memory: how much is
-    missing.
+    """Returns a line of text for each stage of a plan that doesn't fit into its devices' memory, or offloads more than
+    its hosts can keep: how much is missing.
     """
-    return [
-        f"stage {n} doesn't fit into memory: {units.size(stage.memory_bytes - stage.memory_limit_bytes)} are missing"
-        for n, stage in enumerate(plan.stages)
-        if stage.memory_bytes > stage.memory_limit_bytes
-    ]
+    lines = []
+    for n, stage in enumerate(plan.stages):
+        if stage.memory_bytes > stage.memory_limit_bytes:
+            missing = units.size(stage.memory_bytes - stage.memory_limit_bytes)
+            lines.append(f"stage {n} doesn't fit into memory: {missing} are missing")
+        if stage.offload is not None and stage.offload.missing_bytes:
+            missing = units.size(stage.offload.missing_bytes)
+            lines.append(
+                f"stage {n} offloads more than its hosts have for each device: {missing} are missing; offload less, or "
+                "add memory or drives to the hosts"
+            )
+    return lines

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.offload_choices import with_all_shares, with_offload
 from alpa_dejavu.planning import estimate, given_stages, plan_model
@@ -123,6 +124,15 @@ def test_copies_and_updates_by_hand():
     assert there.offload.host_bytes == pytest.approx(2 * size + size + size + kept / 2)
     assert there.resident_bytes == pytest.approx(size / 2 + size / 2)
     assert there.activation_bytes == pytest.approx(bare.activation_bytes / 2)
+
+
+def test_more_offload_than_a_host_has_is_said():
+    made = planned("cpu")
+    tiny = cluster(memory=dataclasses.replace(MEMORY, num_bytes=2.0**26))
+    there = estimate(made.model, tiny, made.run, given_stages(made.plan)).plan
+    (line,) = lacking(there)
+    assert "offloads more than its hosts have for each device: " in line
+    assert not lacking(made.plan)
 
 
 def test_an_explanation_says_what_offload_costs_and_what_memory_is_worth():
