@@ -81,6 +81,8 @@ def stage_times(
         assert memory is not None, "a slicer chose an entry that the search space doesn't offer"
         where = stage.first, stage.last
         collective = float(table.collective_forward_s[entry]), float(table.collective_backward_s[entry])
+        if streams and form.splits:
+            collective = collective[0], collective[1] + _hidden_backward_s(table, stage, space)
         computing_back_s = float(table.compute_backward_s[entry])
         times.append(
             StageTimes(
@@ -102,6 +104,17 @@ def stage_times(
             )
         )
     return tuple(times)
+
+
+def _hidden_backward_s(table: CostTable, stage: StageChoice, space: SearchSpace) -> float:
+    """Returns the seconds of a stage's collectives that hide in a backward pass: behind the gradients of weights, which
+    a schedule that splits the pass puts off.
+    """
+    config = space.configs[stage.submesh][stage.config]
+    assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+    assert table.stage_costs is not None, "a table that was priced keeps its prices"
+    hidden = table.stage_costs.hidden_s(table.devices[stage.submesh], config)
+    return float(hidden[1, stage.first, stage.last])
 
 
 def _by_weight_share(table: CostTable, stage: StageChoice, space: SearchSpace) -> float:
