@@ -66,7 +66,8 @@ def estimates(monkeypatch):
     asked = []
 
     class Fake:
-        def __init__(self, plan, model, cluster, calibration=None, runtime=None, cache=None, trust_model=False):
+        def __init__(self, plan, model, cluster, **options):
+            assert options.keys() <= {"calibration", "runtime", "overlap", "cache", "trust_model"}
             asked.append((plan, model, cluster))
 
         def estimate(self, plan):

@@ -1,6 +1,5 @@
 """Stock XLA's partitioner as a pass: what comes out computes the same on several devices."""
 
-import glob
 import tempfile
 
 import alpa  # noqa: F401  (applies the patches)
@@ -99,10 +98,18 @@ def test_shardings_spread_to_what_carries_none():
     assert [node.name for node in entry(spread).instructions] == [node.name for node in entry(module).instructions]
 
 
-def test_no_dump_is_left_behind():
-    before = set(glob.glob(f"{tempfile.gettempdir()}/alpa_stock_jax_*"))
+def test_no_dump_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make, made = tempfile.mkdtemp, []
+
+    def noted(*given, **named):
+        made.append(make(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", noted)
     x = np.ones((4, 12), np.float32)
     module = _module(lambda x: x * 5, x)
     set_parameter_shardings(module, [ROWS])
     partition(module, 4)
-    assert set(glob.glob(f"{tempfile.gettempdir()}/alpa_stock_jax_*")) <= before
+    assert made
+    assert not list(tmp_path.iterdir())
