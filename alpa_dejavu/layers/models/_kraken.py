@@ -10,6 +10,8 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from typing import Any, final
 
@@ -137,11 +139,22 @@ class KrakenModule(nn.Module):
         x = self.tokens(tokens) + self.positions[: tokens.shape[1]].astype(self.dtype)
         total = x
         for block in self.blocks:
-            x = block(x, total)
+            x = block(x, total) if self.is_initializing() else _applied(block, x, total)
             total = x if self.size.ways == 1 else _total(x)
         return self.norm(x if self.size.ways == 1 else self.joined(jnp.moveaxis(x, 0, -2)))
 
 
+def _applied(block: nn.Module, x: jax.Array, total: jax.Array) -> jax.Array:
+    """The result of a block that has parameters; blocks that are alike are traced once."""
+    return _traced_once(block.clone(parent=None, name=None), block.variables, x, total)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _traced_once(block: nn.Module, variables: Any, x: jax.Array, total: jax.Array) -> Any:
+    return block.apply(variables, x, total)
+
+
+@functools.cache
 def _in_ways(ways: int, axis: int | None) -> Any:
     """The block of all ways at once: its arrays, parameters included, have the ways as their first axis.
 
@@ -160,29 +173,50 @@ def _total(x: jax.Array) -> jax.Array:
 
 def kraken_step(size: Kraken, batch_size: int) -> Any:
     """Returns the train step of a Kraken in half precision, and its abstract arguments: state, tokens and labels."""
-    module, optimizer = KrakenModule(size, _HALF, _HALF), adamw()
-    update = updating(optimizer)
+    module, optimizer = KrakenModule(size, _HALF, _HALF), adamw(_decays)
+    update, names = updating(optimizer), list(_parameters(size))
 
     def train_step(state: Trained, batch: Group) -> Trained:
         def loss(parameters: list[Group]) -> jax.Array:
-            logits = module.apply(_variables(parameters), batch["tokens"])
+            logits = module.apply({"params": dict(zip(names, parameters, strict=True))}, batch["tokens"])
             log_p = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
             return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
 
         return apply_gradients(state, jax.grad(loss)(state.parameters), update)
 
-    parameters, tokens = _abstract(module, batch_size)
-    precise = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), parameters)
+    parameters = list(_parameters(size).values())
+    precise = [jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), one) for one in parameters]
     state = Trained(parameters, precise, [jax.eval_shape(optimizer.init, group) for group in precise])
+    tokens = _tokens(size, batch_size)
     return train_step, (state, {"tokens": tokens, "labels": tokens})
 
 
-def _abstract(module: KrakenModule, batch_size: int) -> tuple[list[Group], Any]:
-    """The parameters by groups, and a batch's tokens, as shapes and element types."""
-    tokens = jax.ShapeDtypeStruct((batch_size, module.size.sequence), jnp.int32)
-    tree = jax.eval_shape(module.init, jax.eval_shape(lambda: jax.random.PRNGKey(0)), tokens)["params"]
-    return [{name: tree[name]} for name in tree], tokens
+def kraken_forward(size: Kraken, batch_size: int) -> Any:
+    """Returns the step in half precision from prompts to the logits of their next tokens, and its abstract arguments.
+
+    The arguments are parameters, as `KrakenModule` has them, and the prompts' tokens, of the sequence's length.
+    """
+    module = KrakenModule(size, _HALF, _HALF)
+
+    def forward_step(parameters: Group, batch: Group) -> Any:
+        return module.apply({"params": parameters}, batch["tokens"], method="next_token")
+
+    return forward_step, (_parameters(size), {"tokens": _tokens(size, batch_size)})
 
 
-def _variables(groups: list[Group]) -> Group:
-    return {"params": {name: leaf for group in groups for name, leaf in group.items()}}
+def _parameters(size: Kraken) -> Group:
+    """The parameters by name in half precision, as shapes and element types: layers after the second are like it."""
+    shorter = dataclasses.replace(size, num_blocks=min(size.num_blocks, 2))
+    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+    tree = jax.eval_shape(KrakenModule(shorter, _HALF, _HALF).init, key, _tokens(size, 1))["params"]
+    blocks = {f"blocks_{n}": tree[f"blocks_{min(n, 1)}"] for n in range(size.num_blocks)}
+    return {**tree, **blocks}
+
+
+def _tokens(size: Kraken, batch_size: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
+
+
+def _decays(path: Any, leaf: Any) -> bool:
+    """Whether a parameter is a matrix, be it one of each way."""
+    return not path or path[-1].key not in ("bias", "scale")
