@@ -16,9 +16,9 @@ def operator_batch_dims(
 ) -> list[int | None]:
     """Finds the batch dimension of the result of each operator of a program; None where it has none.
 
-    The first dimension of the first product (of each pipeline stage) is taken to be the batch, or, where that product
-    has one matrix for each of several experts or ways, the first that these don't have; from there it is carried forward
-    to results and then backward to operands.
+    The first dimension of the first product (of each pipeline stage) is taken to be the batch; where that product
+    multiplies by several weight matrices, one for each of several ways, it is the first that these don't have. From
+    there it is carried forward to results and then backward to operands.
 
     Args:
         operators: the program, each operator after its operands.

@@ -73,7 +73,7 @@ class KrakenBlock(nn.Module):
         return self._dense("out", hidden, self.residual_spread)(mixed)
 
     def _norm(self, name: str, x: jax.Array) -> jax.Array:
-        return nn.LayerNorm(1e-5, dtype=self.dtype, param_dtype=self.param_dtype, name=name)(x)
+        return _layer_norm(dtype=self.dtype, param_dtype=self.param_dtype, name=name)(x)
 
     def _dense(self, name: str, features: int, spread: float) -> nn.Dense:
         kernel = nn.initializers.normal(spread)
@@ -110,7 +110,7 @@ class KrakenModule(nn.Module):
         self.blocks = [kind(*arguments, **types) for kind in kinds]
         if size.ways > 1:
             self.joined = nn.DenseGeneral(size.hidden, axis=(-2, -1), kernel_init=normal, **types)
-        self.norm = nn.LayerNorm(1e-5, **types)
+        self.norm = _layer_norm(**types)
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Returns the logits of each token's next one, shape (batch, sequence, vocabulary).
@@ -142,6 +142,14 @@ class KrakenModule(nn.Module):
             x = block(x, total) if self.is_initializing() else _applied(block, x, total)
             total = x if self.size.ways == 1 else _total(x)
         return self.norm(x if self.size.ways == 1 else self.joined(jnp.moveaxis(x, 0, -2)))
+
+
+def _layer_norm(**settings: Any) -> nn.LayerNorm:
+    """The normalisation, with its variance as the mean square of what is centred.
+
+    XLA's CPU compiler (jaxlib 0.4.30) computes a wrong one from the mean of squares where there are several ways.
+    """
+    return nn.LayerNorm(1e-5, use_fast_variance=False, **settings)
 
 
 def _applied(block: nn.Module, x: jax.Array, total: jax.Array) -> jax.Array:

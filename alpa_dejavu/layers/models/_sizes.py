@@ -46,9 +46,9 @@ class MoE:
 class Kraken:
     """The sizes of a Kraken: in each layer several ways side by side, which read each other's sum once.
 
-    `hidden` is the width of one way; `num_heads` are the heads of all ways together; feed-forward layers are `expansion`
-    times as wide as a way. One way is a standard transformer, with nothing to add up or join. `sequence` is the largest
-    number of tokens in a sample, which has as many positions.
+    `hidden` is the width of one way; `num_heads` are the heads of all ways together; feed-forward layers are
+    `expansion` times as wide as a way. One way is a standard transformer, with nothing to add up or join. `sequence` is
+    the largest number of tokens in a sample; there are as many learned positions.
 
     Raises:
         ValueError: the heads can't be divided among the ways, or a way's width among its heads.

@@ -4,11 +4,12 @@ The sizes are those of Alpa's benchmark suites (`suite_manual_gpt.py`, `suite_ma
 Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown et al., Language Models are Few-Shot
 Learners, NeurIPS 2020, table 2.1.
 
-Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken; the last number is that of its
-ways). Beside kraken-125m, -350m and -760m stand gpt2-125m, -350m and -760m: standard transformers with as many layers
-and heads in all, of about as many parameters, which normalise, look up and end as Kraken does. Their widths are those of
-the table of Brown et al. The models named gpt-125m, gpt-350m and gpt-760m have the same widths, but are Alpa's: they
-normalise after the residual, multiply by one-hot vectors to look up embeddings, and have a head of their own.
+Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken); the last number is that of the
+ways. Beside kraken-125m, -350m and -760m stand gpt2-125m, gpt2-350m and gpt2-760m: standard transformers with as many
+layers and heads in all, of about as many parameters, which normalise, look up embeddings and end as Kraken does. Their
+widths are those of the table of Brown et al. The models gpt-125m, gpt-350m and gpt-760m have the same widths, but are
+those of Alpa: they normalise after the residual, multiply by one-hot vectors to look up embeddings, and have a head of
+their own.
 """
 
 from __future__ import annotations
