@@ -47,8 +47,11 @@ def collectives(module):
 @pytest.mark.parametrize("shape", MESHES)
 def test_one_all_reduce_a_layer_in_the_partitioned_module_and_two_in_the_standard_one(shape):
     rows = BATCH // shape[0] * LENGTH
-    # Layers after the first each add up their inputs, and the end joins the ways.
-    assert collectives(partitioned(WAYS, shape)) == {("all-reduce", rows * WAYS.hidden): BLOCKS - 1 + 1}
+    # Layers after the first each add up their inputs, and the end joins the ways of the last token.
+    assert collectives(partitioned(WAYS, shape)) == {
+        ("all-reduce", rows * WAYS.hidden): BLOCKS - 1,
+        ("all-reduce", rows // LENGTH * WAYS.hidden): 1,
+    }
     assert collectives(partitioned(STANDARD, shape)) == {("all-reduce", rows * STANDARD.hidden): 2 * BLOCKS}
 
 
@@ -69,9 +72,9 @@ def test_attention_does_not_wait_for_the_sum_of_its_layer():
     assert unrelated_products(partitioned(STANDARD, (1, 4))) == [0] * 2 * BLOCKS
 
 
-def sent(size, shape, phase):
+def sent(size, shape, phase, make=kraken_step):
     """All-reduces of activations along the second axis as the planner counts them, by layer: bytes and how often."""
-    function = kraken_step(size, BATCH)
+    function = make(size, BATCH)
     model = model_of_step(trace(lambda: function), BLOCKS)
     found = []
     for layer in model.sharding.solved(*shape, True)[0].variants[:BLOCKS]:
@@ -92,6 +95,15 @@ def test_the_planner_counts_one_all_reduce_a_layer_forward_and_backward(shape):
     assert forward[-1][activation] == 2  # its own, and the one that joins the ways
     for one in (*forward[1:-1], *backward[1:-1]):
         assert one == {activation: 1}
+
+
+@pytest.mark.parametrize("shape", MESHES)
+def test_the_planner_counts_as_many_in_inference(shape):
+    activation = BATCH // shape[0] * LENGTH * WAYS.hidden * 2
+    first, *others, last = sent(WAYS, shape, "forward", kraken_forward)
+    assert first == {activation: 1}  # the tokens' embedding, cut along the vocabulary
+    assert others == [{activation: 1}] * (BLOCKS - 2)
+    assert last == {activation: 1, activation / LENGTH: 1}
 
 
 @pytest.mark.parametrize("shape", MESHES)

@@ -118,7 +118,7 @@ class KrakenModule(nn.Module):
         Args:
             tokens: the numbers of the tokens, shape (batch, sequence).
         """
-        logits: jax.Array = self.tokens.attend(self.hidden(tokens))
+        logits: jax.Array = self.tokens.attend(self._end(self._blocks_of(tokens)))
         return logits
 
     def next_token(self, tokens: jax.Array) -> jax.Array:
@@ -127,21 +127,22 @@ class KrakenModule(nn.Module):
         Args:
             tokens: the numbers of a prompt's tokens, shape (batch, sequence).
         """
-        logits: jax.Array = self.tokens.attend(self.hidden(tokens)[:, -1])
+        last = self._blocks_of(tokens)[..., -1:, :]
+        logits: jax.Array = self.tokens.attend(self._end(last).squeeze(-2))
         return logits
 
-    def hidden(self, tokens: jax.Array) -> jax.Array:
-        """Returns the activations that logits are made of, shape (batch, sequence, hidden).
-
-        Args:
-            tokens: the numbers of the tokens, shape (batch, sequence).
-        """
+    def _blocks_of(self, tokens: jax.Array) -> jax.Array:
+        """The activations of the last layer; their first axis is that of the ways, unless there is only one."""
         x = self.tokens(tokens) + self.positions[: tokens.shape[1]].astype(self.dtype)
-        total = x
-        for block in self.blocks:
+        for n, block in enumerate(self.blocks):
+            total = x if n == 0 or self.size.ways == 1 else _total(x)
             x = block(x, total) if self.is_initializing() else _applied(block, x, total)
-            total = x if self.size.ways == 1 else _total(x)
-        return self.norm(x if self.size.ways == 1 else self.joined(jnp.moveaxis(x, 0, -2)))
+        return x
+
+    def _end(self, x: jax.Array) -> jax.Array:
+        """The activations that logits are made of, shape (batch, sequence, hidden): ways joined and normalised."""
+        joined: jax.Array = self.norm(x if self.size.ways == 1 else self.joined(jnp.moveaxis(x, 0, -2)))
+        return joined
 
 
 def _layer_norm(**settings: Any) -> nn.LayerNorm:

@@ -60,8 +60,8 @@ def transformer_forward(size: GPT | MoE, batch_size: int) -> Any:
         size = dataclasses.replace(size, gathers=True)
 
     def forward_step(groups: list[Group], batch: Group) -> jax.Array:
-        last = groups[-1]
-        return _activations(size, groups, batch)[:, -1] @ last["head"] + last["head_bias"]
+        last, x = groups[-1], _activations(size, groups, batch)[:, -1:].squeeze(1)
+        return x @ last["head"] + last["head_bias"]
 
     parameters = abstract_state(_shapes(size), _DTYPE, optax.identity(), master=False).parameters
     return forward_step, (parameters, {"tokens": jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)})
