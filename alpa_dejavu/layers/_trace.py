@@ -98,7 +98,7 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     found = [equation for equation in equations if holds(equation, gradient_p)]
     if not found:
         loss = jaxpr_of(equations, results)
-        return TracedStep(name, loss, {}, frozenset(data), None, arguments.batch, num_micro_batches)
+        return TracedStep(name, loss, {}, data.intersection(loss.invars), None, arguments.batch, num_micro_batches)
     if len(found) > 1 or found[0].primitive is not gradient_p:
         where = "more than one gradient" if len(found) > 1 else f"its gradient inside of a {found[0].primitive.name}"
         raise ValueError(
@@ -116,13 +116,13 @@ def _plain(step: Callable[..., Any]) -> Callable[..., Any]:
     return inner if type(step).__module__.startswith("alpa.") and callable(inner) else step
 
 
-def _derived(equations: Sequence[core.JaxprEqn], sources: Iterable[core.Var]) -> set[core.Var]:
+def _derived(equations: Sequence[core.JaxprEqn], sources: Iterable[core.Var]) -> frozenset[core.Var]:
     """The sources, and all that is made of them."""
     found = set(sources)
     for equation in equations:
         if any(is_in(atom, found) for atom in equation.invars):
             found.update(equation.outvars)
-    return found
+    return frozenset(found)
 
 
 def _split(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.layers import trace
-from alpa_dejavu.layers.models import known_models, model_function
-from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
+from alpa_dejavu.layers.models import forward_function, known_models, model_function
+from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
-from alpa_dejavu.layers.models._transformer import _two_best, transformer_step
+from alpa_dejavu.layers.models._transformer import _activations, _two_best, transformer_forward, transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
 
 
@@ -36,22 +36,33 @@ def wresnet_parameters(size):
     return count + before * size.classes + size.classes
 
 
+def kraken_parameters(size):
+    """The count of the published code, whose head is the embedding, and whose linear layers and norms have biases."""
+    d, wide = size.hidden, size.expansion * size.hidden
+    way = (3 * d * d + 3 * d) + (d * d + d) + (d * wide + wide) + (wide * d + d) + 2 * 2 * d
+    joined = size.ways * d * d + d if size.ways > 1 else 0
+    return size.ways * size.num_blocks * way + (size.vocabulary + size.sequence) * d + joined + 2 * d
+
+
+COUNTS = {WideResNet: wresnet_parameters, Kraken: kraken_parameters}
+
+
 @pytest.mark.parametrize("name", known_models())
 def test_parameters_are_the_architectures(name):
     size = SUITES[name]
     _, (state, _) = model_function(name)(8)
     trained = state[0] if isinstance(size, WideResNet) else state
     counted = sum(leaf.size for leaf in jax.tree.leaves(trained.parameters))
-    assert counted == (wresnet_parameters if isinstance(size, WideResNet) else transformer_parameters)(size)
+    assert counted == COUNTS.get(type(size), transformer_parameters)(size)
 
 
 @pytest.mark.parametrize("name", known_models())
 def test_parameters_are_what_the_name_says(name):
-    _, _, said = name.partition("-")
+    said = name.split("-")[1]
     said_count = float(said[:-1]) * {"m": 1e6, "b": 1e9}[said[-1]]
     size = SUITES[name]
-    counted = wresnet_parameters(size) if isinstance(size, WideResNet) else transformer_parameters(size)
-    untied = 0 if isinstance(size, WideResNet) else size.vocabulary * size.hidden
+    counted = COUNTS.get(type(size), transformer_parameters)(size)
+    untied = 0 if type(size) in COUNTS else size.vocabulary * size.hidden
     assert (counted - untied) == pytest.approx(said_count, rel=0.12)
 
 
@@ -60,7 +71,7 @@ def test_a_wrong_name_lists_near_ones():
         model_function("gpt-1.4b")
 
 
-@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "wresnet-250m"])
+@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "wresnet-250m", "kraken-125m-6"])
 def test_a_name_is_traced_like_any_function(name):
     assert trace(name, batch=16, num_micro_batches=2).micro_batch == 8
 
@@ -87,6 +98,36 @@ def test_language_models_run(size):
     assert jax.tree.map(lambda leaf: leaf.shape, after) == jax.tree.map(lambda leaf: leaf.shape, state)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.parameters))
     assert any((a != b).any() for a, b in zip(after.parameters[1].values(), state.parameters[1].values(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "kraken-125m-2", "gpt2-125m"])
+def test_a_forward_step_takes_no_gradient_and_computes_the_last_logits_only(name):
+    step, (parameters, batch) = forward_function(name, sequence=64)(4)
+    assert jax.eval_shape(step, parameters, batch).shape == (4, SUITES[name].vocabulary)
+    traced = trace(forward_function(name, sequence=64), batch=4)
+    assert not traced.training
+    assert traced.num_parameters == sum(leaf.size for leaf in jax.tree.leaves(parameters))
+
+
+def test_a_forward_step_gives_the_logits_that_the_loss_is_made_of():
+    size = GPT(16, 1, 2, vocabulary=32, sequence=8)
+    forward, arguments = transformer_forward(size, 4)
+    parameters, batch = filled(arguments)
+    expected = _activations(size, parameters, batch) @ parameters[-1]["head"] + parameters[-1]["head_bias"]
+    np.testing.assert_allclose(forward(parameters, batch), expected[:, -1], atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "sequence", "message"),
+    [
+        ("wresnet-250m", None, "name is 'wresnet-250m', but must be that of a language model; take gpt-125m"),
+        ("gpt-125m", 0, "sequence is 0, but must be at least 1"),
+        ("kraken-125m-3", None, "did you mean 'kraken-125m-6'"),
+    ],
+)
+def test_a_forward_step_that_there_is_not(name, sequence, message):
+    with pytest.raises(ValueError, match=message):
+        forward_function(name, sequence)
 
 
 def test_embeddings_are_the_same_gathered_or_multiplied():

@@ -4,7 +4,7 @@ import pytest
 
 from alpa_dejavu.sharding._batch import operator_batch_dims, reshaped_dims
 from alpa_dejavu.sharding._facts import Facts
-from alpa_dejavu.sharding._operator import Dims, Operator
+from alpa_dejavu.sharding._operator import Dims, DotDims, Operator
 from operators import GRADIENT, dot, elementwise, parameter, reduce, two_layers
 
 
@@ -21,6 +21,21 @@ def test_a_stage_begins_anew():
     marked = Operator("identity", (4,), (16, 8), 4, stage_start=True)
     operators = [*two_layers(16, 8), marked, parameter(8, 8), dot(6, 6, 8, 8)]
     assert operator_batch_dims(operators)[7] == 0
+
+
+def test_the_batch_of_a_product_with_a_matrix_for_each_way_is_behind_the_ways():
+    ways, batch, hidden, wide = 4, 16, 8, 12
+    weight = Operator("reshape", (2,), (ways, hidden, wide), 4)
+    operators = [
+        parameter(ways, batch, hidden), elementwise(0, shape=(ways, batch, hidden), name="tanh"),
+        parameter(ways, hidden * wide), weight,
+        dot(1, 3, ways, batch, wide, dims=DotDims((0,), (0,), (2,), (1,))),
+    ]
+    assert operator_batch_dims(operators) == [1, 1, None, None, 1]
+    swapped = dot(3, 1, ways, wide, batch, dims=DotDims((0,), (0,), (1,), (2,)))
+    assert operator_batch_dims([*operators[:4], swapped]) == [1, 1, None, None, 2]
+    scores = dot(1, 1, ways, batch, batch, dims=DotDims((0,), (0,), (2,), (2,)))
+    assert operator_batch_dims([*operators[:4], scores])[:2] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,199 @@
+"""Kraken computes what its ways compute one by one, and has the published sizes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from alpa_dejavu.layers.models import Kraken, KrakenModule, known_models, model_size
+from alpa_dejavu.layers.models._kraken import _decays, _parameters, kraken_forward, kraken_step
+
+SMALL = {"vocabulary": 32, "sequence": 8}
+BATCH = 3
+
+
+def parameters_of(size, seed=0):
+    """Parameters all of which differ from what they are before training, biases and norms too."""
+    tree = KrakenModule(size).init(jax.random.PRNGKey(seed), jnp.zeros((1, size.sequence), jnp.int32))["params"]
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: leaf + rng.normal(0, 0.2, leaf.shape).astype(np.float32), tree)
+
+
+def tokens_of(size, seed=0):
+    return jnp.array(np.random.default_rng(seed).integers(0, size.vocabulary, (BATCH, size.sequence)))
+
+
+def norm(x, weights):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weights["scale"] + weights["bias"]
+
+
+def linear(x, weights):
+    return x @ weights["kernel"] + weights["bias"]
+
+
+def attention(x, weights, num_heads):
+    """Head by head, token by token."""
+    batch, sequence, hidden = x.shape
+    qkv = linear(x, weights["qkv"]).reshape(batch, sequence, num_heads, hidden // num_heads, 3)
+    heads = []
+    for head in range(num_heads):
+        q, k, v = (qkv[:, :, head, :, n] for n in range(3))
+        rows = []
+        for t in range(sequence):
+            scores = (q[:, t : t + 1] * k[:, : t + 1]).sum(-1) / np.sqrt(hidden // num_heads)
+            share = jnp.exp(scores - scores.max(-1, keepdims=True))
+            rows.append(((share / share.sum(-1, keepdims=True))[..., None] * v[:, : t + 1]).sum(1))
+        heads.append(jnp.stack(rows, 1))
+    return linear(jnp.concatenate(heads, -1), weights["out"])
+
+
+def way_by_way(size, parameters, tokens):
+    """The logits, one way after the other, as the paper says it: only layers after the first read other ways."""
+    shared = parameters["tokens"]["embedding"][tokens] + parameters["positions"][: tokens.shape[1]]
+    xs = [shared] * size.ways
+    for n in range(size.num_blocks):
+        block, after = parameters[f"blocks_{n}"], []
+        for i, x in enumerate(xs):
+            way = jax.tree.map(lambda leaf, i=i: leaf[i], block) if size.ways > 1 else block
+            a = x + attention(norm(x, way["attention_norm"]), way, size.num_heads // size.ways)
+            read = a + sum((other for j, other in enumerate(xs) if j != i), 0.0) if n else a
+            after.append(a + linear(jax.nn.gelu(linear(norm(read, way["norm"]), way["wide"])), way["narrow"]))
+        xs = after
+    if size.ways == 1:
+        return norm(xs[0], parameters["norm"]) @ parameters["tokens"]["embedding"].T
+    kernel = parameters["joined"]["kernel"].reshape(size.ways * size.hidden, size.hidden)
+    joined = jnp.concatenate(xs, -1) @ kernel + parameters["joined"]["bias"]
+    return norm(joined, parameters["norm"]) @ parameters["tokens"]["embedding"].T
+
+
+@pytest.mark.parametrize(
+    ("ways", "heads", "expansion", "num_blocks"), [(1, 2, 2, 3), (1, 4, 4, 2), (2, 4, 2, 3), (3, 3, 2, 1), (4, 4, 2, 2)]
+)
+def test_all_ways_at_once_are_each_way_alone(ways, heads, expansion, num_blocks):
+    size = Kraken(12, num_blocks, heads, ways, expansion, **SMALL)
+    parameters, tokens = parameters_of(size), tokens_of(size)
+    expected = way_by_way(size, parameters, tokens)
+    module = KrakenModule(size)
+    for apply in (module.apply, jax.jit(module.apply)):
+        np.testing.assert_allclose(apply({"params": parameters}, tokens), expected, rtol=1e-4, atol=1e-4)
+    last = KrakenModule(size).apply({"params": parameters}, tokens, method="next_token")
+    np.testing.assert_allclose(last, expected[:, -1], rtol=1e-4, atol=1e-4)
+
+
+def loss_of(size):
+    def loss(parameters, tokens, labels):
+        logits = KrakenModule(size).apply({"params": parameters}, tokens)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    return loss
+
+
+def test_gradients_are_those_of_the_ways_one_by_one_and_reach_every_parameter():
+    size = Kraken(12, 3, 4, 2, **SMALL)
+    parameters, tokens, labels = parameters_of(size), tokens_of(size), tokens_of(size, 1)
+
+    def naive(parameters):
+        logits = way_by_way(size, parameters, tokens)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    found = jax.jit(jax.grad(loss_of(size)))(parameters, tokens, labels)
+    expected = jax.grad(naive)(parameters)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+        assert np.isfinite(one).all()
+        assert (np.abs(one) > 0).any()
+
+
+def test_it_learns():
+    size = Kraken(12, 2, 2, 2, **SMALL)
+    tokens, labels = tokens_of(size), tokens_of(size, 1)
+    parameters = KrakenModule(size).init(jax.random.PRNGKey(0), tokens)["params"]
+    optimizer, loss = optax.adam(1e-2), jax.jit(jax.value_and_grad(loss_of(size)))
+    state, values = optimizer.init(parameters), []
+    for _ in range(20):
+        value, gradients = loss(parameters, tokens, labels)
+        updates, state = optimizer.update(gradients, state)
+        parameters = optax.apply_updates(parameters, updates)
+        values.append(float(value))
+    assert values[0] == pytest.approx(np.log(size.vocabulary), rel=0.05)
+    assert values[-1] < 0.7 * values[0]
+
+
+@pytest.mark.parametrize(("ways", "num_blocks"), [(1, 1), (1, 3), (2, 1), (2, 4)])
+def test_abstract_parameters_are_those_that_flax_makes(ways, num_blocks):
+    size = Kraken(8, num_blocks, 4, ways, **SMALL)
+    made = KrakenModule(size, jnp.float16, jnp.float16).init(jax.random.PRNGKey(0), tokens_of(size))["params"]
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), made) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), _parameters(size)
+    )
+
+
+def test_the_train_step_runs_in_half_precision():
+    size = Kraken(12, 2, 2, 2, **SMALL)
+    step, (state, batch) = kraken_step(size, BATCH)
+    rng = np.random.default_rng(0)
+    state = jax.tree.map(lambda leaf: jnp.array(rng.uniform(0, 0.1, leaf.shape), leaf.dtype), state)
+    batch = {"tokens": tokens_of(size), "labels": tokens_of(size, 1)}
+    after = jax.jit(step)(state, batch)
+    for old, new in zip(*map(jax.tree.leaves, (state, after)), strict=True):
+        assert (old.shape, old.dtype) == (new.shape, new.dtype)
+        assert np.isfinite(np.array(new, np.float32)).all()
+    assert any((a != b).any() for a, b in zip(*map(jax.tree.leaves, (state.master, after.master)), strict=True))
+
+
+def test_only_matrices_decay():
+    names = {
+        jax.tree_util.keystr(path): _decays(path, leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(_parameters(Kraken(8, 2, 4, 2, **SMALL)))
+    }
+    assert {name for name, decays in names.items() if not decays} == {
+        name for name in names if name.endswith(("['bias']", "['scale']"))
+    }
+    assert all(_decays((), None) for _ in "positions are a group without a path")
+
+
+def test_parameters_of_published_sizes():
+    """The largest has 761 million by the paper; each has as many as the standard one beside it."""
+    counts = {
+        name: sum(leaf.size for leaf in jax.tree.leaves(_parameters(model_size(name))))
+        for name in known_models()
+        if isinstance(model_size(name), Kraken)
+    }
+    assert counts["kraken-760m-4"] == pytest.approx(761e6, rel=0.01)
+    for name, count in counts.items():
+        said = name.split("-")[1]
+        # GPT-2's sizes are said as 124 and 355 million where all parameters are counted.
+        published = {"125m": 124e6, "350m": (350e6, 355e6), "760m": 760e6}[said]
+        near = published if isinstance(published, tuple) else (published,)
+        assert any(count == pytest.approx(one, rel=0.01) for one in near), name
+        assert count == pytest.approx(counts[f"gpt2-{said}"], rel=0.013)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((60, 2, 12, 5), r"num_heads is 12, but must be divisible by the ways, 5; take 1, 2, 3, 4, 6 or 12 ways"),
+        ((61, 2, 12, 2), r"hidden is 61, but must be divisible by the heads of a way, 6; take 60"),
+        ((60, 2, 12, 0), r"ways is 0, but must be at least 1; one way is a standard transformer"),
+    ],
+)
+def test_ways_and_heads_that_do_not_divide_are_named(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        Kraken(*sizes)
+
+
+def test_devices_that_do_not_divide_the_ways_are_named():
+    size = model_size("kraken-125m-6")
+    assert [size.ways_per_device(devices) for devices in (1, 2, 3, 6)] == [6, 3, 2, 1]
+    with pytest.raises(
+        ValueError, match=r"tensor_parallel is 4, but must divide the ways, 6; take 1, 2, 3 or 6 devices"
+    ):
+        size.ways_per_device(4)
+
+
+def test_a_forward_step_has_the_parameters_once_in_half_precision():
+    _, (parameters, batch) = kraken_forward(Kraken(8, 2, 4, 2, **SMALL), 5)
+    assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {jnp.dtype("float16")}
+    assert batch["tokens"].shape == (5, 8)
