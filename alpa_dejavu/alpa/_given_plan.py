@@ -41,6 +41,7 @@ def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
     elif not plan.runs_on_alpa:
         cannot = f"can't run what {plan.strategy} does" if plan.strategy else "has no reduction servers"
         cannot = "has no offload" if any(stage.offloaded.any for stage in plan.stages) else cannot
+        cannot = "has no streams beside computing" if plan.priced_by and plan.priced_by.streams else cannot
         yield f"it is estimated only, since Alpa's runtime {cannot}"
     schedule, counted = given["pipeline_schedule"], given["layers"]
     num_layers = len(counted) if schedule == "inference" else len(counted) // 2

@@ -66,8 +66,8 @@ def diff(
         to.print(line, soft_wrap=True)
     figures = new_table(("of the average device",), (str(first_path), str(second_path), "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
-    for part in parts[0]:
-        times = [each[part] for each in parts]
+    for part in dict.fromkeys([*parts[0], *parts[1]]):
+        times = [each.get(part, 0.0) for each in parts]
         figures.add_row(part, *map(units.seconds, times), _signed(times[1] - times[0]))
     times = [first.step_s, second.step_s]
     figures.add_row("iteration", *map(units.seconds, times), _signed(times[1] - times[0]))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alpa_dejavu.problem import NO_OFFLOAD, OFFLOAD_PLACES, Cluster, MeshConfig, Offload, SearchSpace
 
-__all__ = ["OFFLOAD_CHOICES", "check_offload", "with_all_shares", "with_offload"]
+__all__ = ["OFFLOAD_CHOICES", "check_offload", "leanest", "with_all_shares", "with_offload"]
 
 OFFLOAD_CHOICES = ("none", *OFFLOAD_PLACES, "auto")
 """Where stages may offload what they keep; "auto": to the memory of their hosts or to NVMe drives."""
@@ -38,8 +38,8 @@ def check_offload(choice: str, cluster: Cluster) -> None:
 def with_offload(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpace:
     """Returns a search space in which each config stands beside those that offload some kinds of tensors wholly.
 
-    Data-parallel devices that all update the same parameters offload activations alone, those that share the update by
-    ZeRO anything.
+    Data-parallel devices that all update the same parameters offload activations alone. Those that share the update by
+    ZeRO-2 offload anything but parameters, which each of them needs whole, and under ZeRO-3 anything.
 
     Args:
         space: the search space.
@@ -52,16 +52,35 @@ def with_offload(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpa
     check_offload(choice, cluster)
     if choice == "none":
         return space
+    return _extended(space, [one for place in _places(cluster, choice) for one in _offloads(_WHOLE, place)])
+
+
+def _places(cluster: Cluster, choice: str) -> list[str]:
+    """Returns the places to which stages may offload; drives only where all hosts have them."""
     drives = all(host.memory is not None and host.memory.nvme is not None for host in cluster.hosts)
-    places = [place for place in OFFLOAD_PLACES if choice in (place, "auto") and (place == "cpu" or drives)]
-    return _extended(space, [one for place in places for one in _offloads(_WHOLE, place)])
+    return [place for place in OFFLOAD_PLACES if choice in (place, "auto") and (place == "cpu" or drives)]
 
 
-def with_all_shares(space: SearchSpace, place: str) -> SearchSpace:
-    """Returns a search space in which each config stands beside those that offload any quarters of what it keeps to a
-    place.
+def with_all_shares(space: SearchSpace, places: Iterable[str]) -> SearchSpace:
+    """Returns a search space in which each config stands beside those that offload any quarters of what it keeps to one
+    of some places.
     """
-    return _extended(space, list(_offloads(_QUARTERS, place)))
+    return _extended(space, [one for place in places for one in _offloads(_QUARTERS, place)])
+
+
+def leanest(space: SearchSpace, cluster: Cluster, choice: str) -> SearchSpace:
+    """Returns the search space of those configs that keep least on devices (remat, and ZeRO-3 among data-parallel
+    ones), each of which may offload any quarters of what it keeps.
+
+    Args:
+        space: the search space.
+        cluster: the cluster that it is for.
+        choice: where stages may offload: one of `OFFLOAD_CHOICES`.
+    """
+    again = {config.remat for row in space.configs for config in row if config is not None}
+    remat = "layer" if "layer" in again else "none"
+    lean = space.filtered(lambda one: one.remat == remat and (one.zero == 3 or one.data_parallel == 1))
+    return with_all_shares(lean, _places(cluster, choice))
 
 
 def _offloads(shares: Sequence[float], place: str) -> Iterator[Offload]:
@@ -84,6 +103,8 @@ def _extended(space: SearchSpace, offloads: Sequence[Offload]) -> SearchSpace:
 def _beside(config: MeshConfig, offloads: Iterable[Offload]) -> Iterator[MeshConfig]:
     """Yields a config as it is, then with each offload."""
     yield config
+    alone = config.data_parallel == 1
     for offload in offloads:
-        if config.zero or config.data_parallel == 1 or not offload.optimizer:
+        updates = alone or config.zero or not offload.optimizer
+        if updates and (alone or config.zero == 3 or not offload.parameters):
             yield dataclasses.replace(config, offload=offload)

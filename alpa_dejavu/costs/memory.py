@@ -15,7 +15,8 @@ from alpa_dejavu.problem import NO_OFFLOAD, MemoryShares, Model, Offload, Run
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 __all__ = [
-    "MemoryLimits", "ModelMemory", "OffloadedMemory", "StageMemory", "stage_memory", "successors_that_fit",
+    "MemoryLimits", "ModelMemory", "OffloadedMemory", "StageMemory", "UpdatedBytes", "stage_memory",
+    "successors_that_fit",
 ]  # fmt: skip
 
 _WITH_COPIES = 5.0
@@ -185,10 +186,10 @@ def stage_memory(
         + _largest(gradients) * offload.gradients
         + _largest(kept) * offload.activations
     )
-    states, sums = optimizer * offload.optimizer, memory.gradients * shares.optimizer * offload.optimizer
-    copies = memory.optimizer > _WITH_COPIES * memory.parameters
-    sent = np.where(copies, parameters * offload.parameters, memory.parameters * shares.optimizer * offload.optimizer)
-    on_drives = offload.place == "nvme"
+    updated, on_drives = UpdatedBytes.of(memory, shares), offload.place == "nvme"
+    states, sums = optimizer * offload.optimizer, updated.gradients * offload.optimizer
+    own = np.where(updated.copied, 0.0, updated.parameters * offload.optimizer)
+    sent = np.maximum(parameters * offload.parameters, own)
     return StageMemory(
         resident=parameters * (1 - offload.parameters)
         + gradients * (1 - offload.gradients)
@@ -201,6 +202,30 @@ def stage_memory(
             nvme=states + sent if on_drives else np.zeros_like(states),
         ),
     )
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class UpdatedBytes:
+    """The bytes of what each device of a stage of layers i..j updates once a step, or its host for it, shape (L, L).
+
+    `parameters` and `gradients` are those of trained parameters alone; `copied` says whether the optimizer's state has
+    float32 copies of the parameters, so that these needn't be read for the update.
+    """
+
+    parameters: FloatArray
+    gradients: FloatArray
+    copied: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, memory: ModelMemory, shares: MemoryShares) -> UpdatedBytes:
+        """Returns these bytes of a model, given each device's shares of its tensors: who has a part of the optimizer's
+        state updates by it, and where there is no state, who has a part of the gradients.
+        """
+        share = np.where(memory.optimizer > 0, shares.optimizer, shares.gradients)
+        whole = memory.parameters
+        trained = np.divide(memory.gradients, whole, out=np.zeros_like(whole), where=whole > 0).clip(max=1.0)
+        return cls(whole * trained * share, memory.gradients * share, memory.optimizer > _WITH_COPIES * whole)
 
 
 def _largest(num_bytes: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.costs.memory import ModelMemory, UpdatedBytes
 from alpa_dejavu.problem import HostShare, MemoryShares, Offload
 
 __all__ = ["Copies", "StageParts", "added_s", "copies", "known_share", "with_offload"]
@@ -43,7 +43,8 @@ def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload:
     Offloaded parameters come to the device for each pass, offloaded gradients leave it after each backward pass, and
     offloaded activations leave it forward and come back backward. Once a step the other gradients of what the host
     updates go down, and the other parameters come up. Adam is bound by the host's memory: it reads and writes the
-    optimizer's state and the parameters, and reads the gradients.
+    optimizer's state and the parameters, and reads the gradients. What it takes to add up the gradients of several
+    micro-batches on the host isn't counted, as in the published formulas.
 
     Args:
         memory: the bytes of the model's whole tensors.
@@ -61,21 +62,19 @@ def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload:
     gradients = memory.gradients * shares.gradients * offload.gradients
     activations = kept * offload.activations
     states = memory.optimizer * shares.optimizer * offload.optimizer
-    updated = memory.parameters * shares.optimizer
-    summed = memory.gradients * shares.optimizer
-    traffic = 2 * states + (summed + 2 * updated) * offload.optimizer
+    updated = UpdatedBytes.of(memory, shares)
+    traffic = 2 * states + (updated.gradients + 2 * updated.parameters) * offload.optimizer
     step = [
-        summed * (offload.optimizer - offload.gradients) / link,
+        updated.gradients * (offload.optimizer - offload.gradients) / link,
         traffic / share.bytes_per_s,
-        updated * (offload.optimizer - offload.parameters) / link,
+        updated.parameters * (offload.optimizer - offload.parameters) / link,
     ]
     read: list[FloatArray] = []
     if drives:
+        own = np.where(updated.copied, 0.0, updated.parameters * offload.optimizer)
+        written = np.maximum(updated.parameters * offload.parameters, own)
         read = [parameters / share.read_bytes_per_s]
-        step += [
-            states / share.read_bytes_per_s,
-            (states + updated * offload.parameters) / share.written_bytes_per_s,
-        ]
+        step += [(states + own) / share.read_bytes_per_s, (states + written) / share.written_bytes_per_s]
     return Copies(
         forward=(parameters / link, activations / link, *read),
         backward=((parameters + activations) / link, gradients / link, *read),

@@ -30,7 +30,7 @@ def alpa_code(plan: Plan) -> str:
         raise ValueError(
             f"the plan of {plan.strategy or plan.schedule} is estimated only, and Alpa can't run it: there is no "
             "Python of it to write; leave that out, or plan by another strategy, by a schedule of Alpa's, without "
-            "reduction servers, or without offload"
+            "reduction servers, offload and overlap"
         )
     layer_option = _layer_option(plan)
     data, stage_option = ("", _manual_option(plan)) if _alpa_places_it(plan) else (_written_out(plan), _OWN_OPTION)

@@ -85,16 +85,25 @@ def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
             if stage is not None and stage.elsewhere is not None:
                 on_devices.append(float(table.margin.needed(stage).peak(count)[0, -1]))
                 if on_devices[-1] <= table.usable_bytes[s]:
-                    on_hosts.append((float(stage.elsewhere.peak(count)[0, -1]), table.limits(s).host_bytes))
+                    limits, there = table.limits(s), stage.elsewhere
+                    on_hosts += [
+                        (missing, float(needed[0, -1]), has, where)
+                        for needed, has, where in (
+                            (there.peak(count), limits.host_bytes, "of the host's memory"),
+                            (there.nvme, limits.nvme_bytes, "of the drives"),
+                        )
+                        if (missing := float(needed[0, -1]) - has) > 0
+                    ]
     if not on_devices:
         least = min(host.memory.num_bytes for host in cluster.hosts if host.memory is not None)
         return f"each host has {units.size(least)} beside, to which stages may offload what they keep (offload='cpu')"
     if not on_hosts:
         return f"with offload all layers as one stage still need {units.size(min(on_devices))} on each device"
-    needed, has = min(on_hosts)
+    _, needed, has, where = min(on_hosts)
     return (
-        f"with offload all layers as one stage would fit on the devices, but need {units.size(needed)} of the host's "
-        f"memory for each, which has {units.size(has)} for each: add memory to the hosts, or use offload='nvme'"
+        f"with offload all layers as one stage would fit on the devices, but need {units.size(needed)} {where} for "
+        f"each, which has {units.size(has)} for each: add memory or drives to the hosts, or offload to drives as well "
+        "(offload='auto')"
     )
 
 

@@ -128,7 +128,7 @@ def _hidden_s(table: CostTable, choice: StageChoice, config: MeshConfig) -> tupl
     if table.stage_costs is None:
         return 0.0, 0.0
     hidden = table.stage_costs.hidden_s(table.devices[choice.submesh], config)[:, choice.first, choice.last]
-    return float(hidden[:2].sum()), float(hidden[2])
+    return float(hidden[:2].sum()), float(hidden[2]) * (1 - config.offload.gradients)
 
 
 def _offload(found: Candidate, choice: StageChoice, config: MeshConfig, successors: int) -> StageOffload:

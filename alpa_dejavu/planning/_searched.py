@@ -16,8 +16,8 @@ from alpa_dejavu.planning._learned import errors_of
 from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._schedules import under_others
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning._shares import with_shares
-from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
+from alpa_dejavu.planning._shares import LeanSpace, with_shares
+from alpa_dejavu.planning.task import Chooser, Found, PlanningTask, SpaceRules
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.run import schedule_form
 
@@ -59,6 +59,9 @@ class Searched(Chooser):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """Returns the candidate plans that are worth comparing, the one with the shortest step first."""
         found = self._under_all_schedules(task, clock)
+        rules = task.space
+        if not found and isinstance(rules, SpaceRules) and rules.offload != "none":
+            found = self._under_all_schedules(dataclasses.replace(task, space=LeanSpace(rules)), clock)
         found = best_first([*(with_shares(task, one) for one in found[:_PLACED]), *found[_PLACED:]])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from alpa_dejavu.clusters.offload_choices import with_all_shares
+import dataclasses
+from typing import final
+
+from alpa_dejavu.clusters.offload_choices import leanest, with_all_shares
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning._candidate import Candidate, Costs
 from alpa_dejavu.planning._given import used_configs
-from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.planning.task import PlanningTask, SpaceRules, StageSpace
+from alpa_dejavu.problem import Cluster, SearchSpace
 
-__all__ = ["with_shares"]
+__all__ = ["LeanSpace", "with_shares"]
 
 
 def with_shares(task: PlanningTask, found: Candidate) -> Candidate:
@@ -19,12 +23,30 @@ def with_shares(task: PlanningTask, found: Candidate) -> Candidate:
     """
     space = used_configs(found)
     places = {config.offload.place for row in space.configs for config in row if config and config.offload.any}
-    best = found
-    for place in sorted(places):
-        offered = with_all_shares(space, place)
-        table = cost_table(found.model, found.cluster, offered, found.run, task.prices.models, task.margin)
-        costs = task.adjusted(Costs(found.model, found.cluster, offered, found.run, table, found.costs.exact, True))
-        other = costs.sliced(task.slicer, len(found.slicing.stages))
-        if other is not None and other.step_s < best.step_s:
-            best = other
-    return best
+    if not places:
+        return found
+    offered = with_all_shares(space, sorted(places))
+    table = cost_table(found.model, found.cluster, offered, found.run, task.prices.models, task.margin)
+    costs = task.adjusted(Costs(found.model, found.cluster, offered, found.run, table, found.costs.exact, True))
+    other = costs.sliced(task.slicer, len(found.slicing.stages))
+    # Bounds by these few configs alone say nothing of other plans.
+    best = found if other is None or other.step_s >= found.step_s else other
+    return dataclasses.replace(best, slicing=dataclasses.replace(best.slicing, lower_bound_s=0.0))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LeanSpace(StageSpace):
+    """A rule by which stages have only what keeps least on devices, and may offload any quarters of that: for what
+    doesn't fit where whole kinds of tensors are offloaded.
+
+    Attributes:
+        rules: the rule for the submeshes and configs, and where stages may offload.
+    """
+
+    rules: SpaceRules
+
+    def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples."""
+        plain = dataclasses.replace(self.rules, offload="none").space(cluster, micro_batch)
+        return leanest(plain, cluster, self.rules.offload)

@@ -82,10 +82,11 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
         for phase, times in _phases(costs, run):
             for variant in _variants(costs, config, stage):
                 of_layer = times * (1 + again[variant]) if phase == "forward" else times
+                on_device = of_layer * (1 - config.offload.optimizer) if phase == "step" else of_layer
                 operators = division.operators(phase)[variant]
                 if id(operators) not in of_operators:
                     of_operators[id(operators)] = operators, _computed(costs, operators, devices.kinds[0])
-                _add(total, of_operators[id(operators)][1], of_layer * costs.crowding(devices.kinds[0], config))
+                _add(total, of_operators[id(operators)][1], on_device * costs.crowding(devices.kinds[0], config))
                 for one in division.exchanges(variant, phase):
                     seconds = float(costs.sent_s(devices, config, one, phase) @ one.counts)
                     _add(total, _of_collective(costs, config, devices, one, seconds), of_layer)

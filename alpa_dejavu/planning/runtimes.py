@@ -113,3 +113,8 @@ def _hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[str]:
         lacking = [kind for kind in kinds if kind not in limits.offload]
         if lacking or (there.any and there.place == "nvme" and not limits.drives):
             yield f"no offload of {lacking[0]} there" if lacking else "no offload to nvme there"
+        if there.any and len(plan.on_submeshes) > 1 and limits.zero == (0,):
+            yield "no offload in a pipeline there"
+        parts = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if 0 < share < 1]
+        if any(kind != "optimizer" for kind in parts):
+            yield f"no part of {next(kind for kind in parts if kind != 'optimizer')} alone is offloaded there"

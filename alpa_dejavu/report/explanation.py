@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.plans.difference import stages_text
-from alpa_dejavu.problem import Plan, StagePlan
+from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.simulation.plan_times import PlanStep, scaled
 from alpa_dejavu.simulation.sensitivity import Sensitivity, ranked, sensitivities
@@ -25,6 +25,7 @@ _BOUNDS = {
     "computing": "the devices' computing",
     "collectives": "collectives among the devices of a stage",
     "transfers": "transfers between stages",
+    "offload": "copies to the hosts, and what these update",
     "once a step": "what comes once a step: synchronising gradients and the optimizer",
     "idle": "waiting: the pipeline fills and drains, and its stages differ in length",
 }
@@ -164,11 +165,13 @@ def _offloaded(plan: Plan) -> Iterator[str]:
         if there is None:
             continue
         copies_s = plan.num_micro_batches * (there.forward_s + there.backward_s)
-        room = f"{units.size(there.host_bytes)} of {units.size(there.host_limit_bytes)} of its host for each device"
+        places = [("its host's memory", there.host_bytes, there.host_limit_bytes)]
+        places += [("its host's drives", there.nvme_bytes, there.nvme_limit_bytes)] if there.nvme_bytes else []
+        room = " and ".join(f"{units.size(used)} of {units.size(has)} of {where}" for where, used, has in places)
         lack = f", {units.size(there.missing_bytes)} are missing" if there.missing_bytes else ""
         yield (
-            f"stage {n} offloads {there.shares.text}: copies take {units.seconds(copies_s)} of a step, the hosts' "
-            f"update {units.seconds(there.step_s)}; it takes {room}{lack}"
+            f"stage {n} offloads {there.shares.text}: copies in its passes take {units.seconds(copies_s)} of a step, "
+            f"the hosts' update with its copies {units.seconds(there.step_s)}; for each device it takes {room}{lack}"
         )
 
 
@@ -182,7 +185,7 @@ def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
     yield WhatIf("devices that compute twice as fast", changed(scaled(t, computing=0.5) for t in times))
     yield WhatIf("links inside of stages twice as fast", changed(scaled(t, links=0.5) for t in times))
     if any(stage.offloaded.any for stage in plan.stages):
-        yield WhatIf("offload that takes no time", changed(map(_without_copies, times, plan.stages)))
+        yield WhatIf("offload that takes no time", changed(map(_without_copies, times)))
     yield WhatIf("links between stages twice as fast", changed(scaled(t, sends=(0.5, 0.5)) for t in times))
     if len(times) > 1:
         yield WhatIf("stages that all take equally long", changed(_evened(times)))
@@ -192,18 +195,18 @@ def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
             yield WhatIf(change, changed(halved, 2 * count))
 
 
-def _without_copies(times: StageTimes, stage: StagePlan) -> StageTimes:
+def _without_copies(times: StageTimes) -> StageTimes:
     """Returns a stage's times without those of copies to its hosts, and of the hosts' updates."""
-    there = stage.offload
-    if there is None:
-        return times
     return dataclasses.replace(
         times,
-        forward_s=times.forward_s - there.forward_s,
-        backward_s=times.backward_s - there.backward_s,
-        forward_collective_s=max(times.forward_collective_s - there.forward_s, 0.0),
-        backward_collective_s=max(times.backward_collective_s - there.backward_s, 0.0),
-        per_step_s=times.per_step_s - there.step_s,
+        forward_s=times.forward_s - times.forward_copies_s,
+        backward_s=times.backward_s - times.backward_copies_s,
+        forward_collective_s=times.forward_collective_s - times.forward_copies_s,
+        backward_collective_s=times.backward_collective_s - times.backward_copies_s,
+        per_step_s=times.per_step_s - times.host_step_s,
+        forward_copies_s=0.0,
+        backward_copies_s=0.0,
+        host_step_s=0.0,
     )
 
 
@@ -214,7 +217,13 @@ def _evened(times: Sequence[StageTimes]) -> list[StageTimes]:
     backward = sum(stage.backward_s * stage.devices for stage in times) / devices
     return [
         dataclasses.replace(
-            stage, forward_s=forward, backward_s=backward, forward_collective_s=0.0, backward_collective_s=0.0
+            stage,
+            forward_s=forward,
+            backward_s=backward,
+            forward_collective_s=0.0,
+            backward_collective_s=0.0,
+            forward_copies_s=0.0,
+            backward_copies_s=0.0,
         )
         for stage in times
     ]

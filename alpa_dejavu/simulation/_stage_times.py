@@ -34,6 +34,8 @@ class StageTimes:
         backward_weight_s: the part of `backward_s` that computes the gradients of weights, which schedules that split
             backward passes may put off.
         start_s: from the step's start until the stage can begin, where the program launches one stage after the other.
+        forward_copies_s, backward_copies_s, host_step_s: the parts of `forward_collective_s`, `backward_collective_s`
+            and `per_step_s` that are copies to the stage's hosts and back, and the hosts' work.
         devices: how many devices the stage has; it only matters where devices share cores.
         streams: whether its devices compute while they send to other stages and receive from them.
 
@@ -58,6 +60,9 @@ class StageTimes:
     backward_post_s: float = 0.0
     backward_weight_s: float = 0.0
     streams: bool = False
+    forward_copies_s: float = 0.0
+    backward_copies_s: float = 0.0
+    host_step_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -71,6 +76,9 @@ class StageTimes:
             ("backward_collective_s", "backward_s"),
             ("backward_weight_s", "backward_s"),
             ("synchronisation_s", "per_step_s"),
+            ("forward_copies_s", "forward_collective_s"),
+            ("backward_copies_s", "backward_collective_s"),
+            ("host_step_s", "per_step_s"),
         ):
             if getattr(self, part) > getattr(self, whole):
                 raise ValueError(

@@ -17,11 +17,12 @@ up."""
 
 def breakdown(plan: Plan) -> Mapping[str, float]:
     """Returns how many seconds of a step the average device of a plan spends on each of five parts: "computing",
-    "collectives", "transfers", "once a step" and "idle".
+    "collectives", "transfers", "once a step" and "idle"; and on a sixth one, "offload", where stages offload.
 
     Where the schedule's transfers go on while devices compute, what isn't hidden of them is idle time.
     """
-    held_up = sending(plan.schedule) == "blocking"
+    streams = plan.priced_by is not None and plan.priced_by.streams
+    held_up = sending(plan.schedule) == "blocking" and not streams
     parts = dict.fromkeys(PARTS, 0.0)
     for stage in plan.stages:
         share = stage.submesh.num_devices / plan.num_devices
@@ -29,6 +30,11 @@ def breakdown(plan: Plan) -> Mapping[str, float]:
         parts["collectives"] += share * stage.collective_s * plan.num_micro_batches
         parts["transfers"] += held_up * share * stage.boundary_s * plan.num_micro_batches
         parts["once a step"] += share * stage.per_step_s
+        if stage.offload is not None:
+            copies_s = (stage.offload.forward_s + stage.offload.backward_s) * plan.num_micro_batches
+            parts["collectives"] -= share * copies_s
+            parts["once a step"] -= share * stage.offload.step_s
+            parts["offload"] = parts.get("offload", 0.0) + share * (copies_s + stage.offload.step_s)
     parts["idle"] = plan.step_s - sum(parts.values())
     return parts
 
@@ -37,7 +43,8 @@ def why_slower(plan: Plan, best: Plan) -> str:
     """Returns in a few words why a plan's step takes longer than the best plan's: which parts of it, such as transfers
     or idle time, take more seconds, the most first.
     """
-    more = {part: seconds - breakdown(best)[part] for part, seconds in breakdown(plan).items()}
+    least = breakdown(best)
+    more = {part: seconds - least.get(part, 0.0) for part, seconds in breakdown(plan).items()}
     slower = plan.step_s - best.step_s
     reasons = [
         f"{units.seconds(seconds, signed=True)} {part}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
-from alpa_dejavu.problem import Plan, StagePlan
+from alpa_dejavu.problem import Plan, StageOffload, StagePlan
 from alpa_dejavu.simulation.stage_slopes import step_slopes
 from alpa_dejavu.simulation.step import StageTimes, step_seconds
 
@@ -85,6 +85,8 @@ def plan_times(plan: Plan) -> Times:
 def _times(stages: Sequence[StagePlan], n: int, streams: bool) -> StageTimes:
     stage = stages[n]
     collective = min(stage.forward_collective_s, stage.forward_s)
+    back = min(max(stage.collective_s - collective, 0.0), stage.backward_s)
+    there = StageOffload(stage.offloaded) if stage.offload is None else stage.offload
     return StageTimes(
         forward_s=stage.forward_s,
         backward_s=stage.backward_s,
@@ -92,11 +94,14 @@ def _times(stages: Sequence[StagePlan], n: int, streams: bool) -> StageTimes:
         forward_send_s=stages[n + 1].forward_boundary_s if n + 1 < len(stages) else 0.0,
         backward_send_s=_backward_boundary_s(stages[n - 1]) if n else 0.0,
         forward_collective_s=collective,
-        backward_collective_s=min(max(stage.collective_s - collective, 0.0), stage.backward_s),
+        backward_collective_s=back,
         synchronisation_s=min(stage.synchronisation_s, stage.per_step_s),
         backward_weight_s=min(stage.backward_weight_s, stage.backward_s),
         devices=stage.submesh.num_devices,
         streams=streams,
+        forward_copies_s=min(there.forward_s, collective),
+        backward_copies_s=min(there.backward_s, back),
+        host_step_s=min(there.step_s, max(stage.per_step_s - stage.synchronisation_s, 0.0)),
     )
 
 
@@ -111,7 +116,8 @@ def scaled(
     sends: tuple[float, float] = (1.0, 1.0),
     once: float | None = None,
 ) -> StageTimes:
-    """Returns a stage's times with its computing, collectives and transfers multiplied by these factors.
+    """Returns a stage's times with its computing, collectives and transfers multiplied by these factors; what its hosts
+    do, and copies to them, stay as they are.
 
     Args:
         times: the times of the stage.
@@ -120,14 +126,15 @@ def scaled(
         sends: the factors for its transfers to the next stage, and to the previous one.
         once: the factor for all that comes once a step; None: update and synchronisation have those above.
     """
-    forward, backward = times.forward_collective_s * links, times.backward_collective_s * links
-    update = (times.per_step_s - times.synchronisation_s) * (computing if once is None else once)
+    forward = (times.forward_collective_s - times.forward_copies_s) * links + times.forward_copies_s
+    backward = (times.backward_collective_s - times.backward_copies_s) * links + times.backward_copies_s
+    update = (times.per_step_s - times.synchronisation_s - times.host_step_s) * (computing if once is None else once)
     synchronisation = times.synchronisation_s * (links if once is None else once)
     return dataclasses.replace(
         times,
         forward_s=(times.forward_s - times.forward_collective_s) * computing + forward,
         backward_s=(times.backward_s - times.backward_collective_s) * computing + backward,
-        per_step_s=update + synchronisation,
+        per_step_s=update + synchronisation + times.host_step_s,
         forward_collective_s=forward,
         backward_collective_s=backward,
         synchronisation_s=synchronisation,
@@ -147,5 +154,5 @@ def shortened(times: StageTimes, forward_s: float, backward_s: float, update_s: 
         forward_s=max(times.forward_s - forward_s, times.forward_collective_s),
         backward_s=backward_s,
         backward_weight_s=min(times.backward_weight_s, backward_s),
-        per_step_s=max(times.per_step_s - update_s, times.synchronisation_s),
+        per_step_s=max(times.per_step_s - update_s, times.synchronisation_s + times.host_step_s),
     )

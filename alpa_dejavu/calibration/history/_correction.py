@@ -48,7 +48,8 @@ def part_shares(plan: Plan) -> Array:
     """
     parts = breakdown(plan)
     waiting = parts["transfers"] + max(parts["idle"], 0.0)
-    seconds = np.array([parts["computing"], parts["collectives"], waiting, parts["once a step"]])
+    once = parts["once a step"] + parts.get("offload", 0.0)
+    seconds = np.array([parts["computing"], parts["collectives"], waiting, once])
     total = float(seconds.sum())
     return seconds / total if total > 0 else np.array([1.0, 0.0, 0.0, 0.0])
 
