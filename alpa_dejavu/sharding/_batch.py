@@ -16,8 +16,9 @@ def operator_batch_dims(
 ) -> list[int | None]:
     """Finds the batch dimension of the result of each operator of a program; None where it has none.
 
-    The first dimension of the first product (of each pipeline stage) is taken to be the batch; from there it is
-    carried forward to results and then backward to operands.
+    The first dimension of the first product (of each pipeline stage) is taken to be the batch, or, where that product
+    has one matrix for each of several experts or ways, the first that these don't have; from there it is carried forward
+    to results and then backward to operands.
 
     Args:
         operators: the program, each operator after its operands.
@@ -34,13 +35,37 @@ def operator_batch_dims(
         if operator.stage_start:
             waiting = not known
         elif operator.kind in ("dot", "convolution") and waiting and operator.rank:
-            waiting, batch[index] = False, 0
+            waiting, batch[index] = False, _first_product_batch(operators, operator)
     unknown = len(batch)
     _carry(operators, batch)
     while thorough and batch.count(None) < unknown:
         unknown = batch.count(None)
         _carry(operators, batch)
     return batch
+
+
+def _first_product_batch(operators: Sequence[Operator], operator: Operator) -> int:
+    """The batch dimension of the first product's result: behind those that count weight matrices, if there are such."""
+    dims = operator.attributes
+    if not isinstance(dims, DotDims) or not dims.lhs_batch:
+        return 0
+    lhs, rhs = operator.operands
+    left = len(free_dims(operators[lhs].rank, dims.lhs_batch, dims.lhs_contract))
+    right = len(free_dims(operators[rhs].rank, dims.rhs_batch, dims.rhs_contract))
+    match _is_weight(operators, lhs), _is_weight(operators, rhs):
+        case False, True if left:
+            return len(dims.lhs_batch)
+        case True, False if right:
+            return len(dims.lhs_batch) + left
+        case _:
+            return 0
+
+
+def _is_weight(operators: Sequence[Operator], index: int) -> bool:
+    """Whether an operand is a parameter as it is, maybe in another shape or element type."""
+    while operators[index].kind in ("identity", "reshape", "transpose") or operators[index].name == "convert":
+        index = operators[index].operands[0]
+    return operators[index].kind == "parameter"
 
 
 def _carry(operators: Sequence[Operator], batch: list[int | None]) -> None:

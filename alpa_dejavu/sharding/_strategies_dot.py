@@ -10,6 +10,7 @@ References:
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 from alpa_dejavu.sharding._operator import ConvolutionDims, DotDims, Operator, free_dims
@@ -99,9 +100,9 @@ def _ways(site: Site, n_batch: int) -> Iterator[tuple[Cut, ...]]:
         for other in ("lhs", "rhs", "contract"):
             for a, b in orders:
                 yield (("batch", 0, (a,)), (other, 0, (b,)))
-    if n_batch == 2:
+    for first, second in itertools.combinations(range(n_batch), 2):
         for a, b in orders:
-            yield (("batch", 0, (a,)), ("batch", 1, (b,)))
+            yield (("batch", first, (a,)), ("batch", second, (b,)))
     if site.options.allow_mixed_mesh_shape:
         yield from ((("batch", i, axes),) for i in range(n_batch))
 

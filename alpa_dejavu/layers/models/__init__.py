@@ -1,10 +1,23 @@
-"""Model functions of Alpa's OSDI 2022 evaluation by name: each takes a batch size and returns a train step.
+"""Models by name: those of Alpa's OSDI 2022 evaluation, Kraken and standard transformers beside it.
+
+Each is a function that takes a batch size and returns a train step, or a step without gradients.
 
 References:
     Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning, OSDI 2022,
     section 8.
 """
 
-from alpa_dejavu.layers.models._suites import known_models, model_function
+from __future__ import annotations
 
-__all__ = ["known_models", "model_function"]
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.lazy import loaded_when_used
+from alpa_dejavu.layers.models._sizes import Kraken
+from alpa_dejavu.layers.models._suites import forward_function, known_models, model_function, model_size
+
+if TYPE_CHECKING:
+    from alpa_dejavu.layers.models._kraken import KrakenModule
+
+__all__ = ["Kraken", "KrakenModule", "forward_function", "known_models", "model_function", "model_size"]
+
+__getattr__, __dir__ = loaded_when_used(__name__, {"KrakenModule": "_kraken"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -82,9 +82,18 @@ def updating(optimizer: optax.GradientTransformation) -> Any:
     return update
 
 
-def adamw() -> optax.GradientTransformation:
-    """Returns an AdamW optimizer whose weight decay applies to matrices only, as in Alpa's benchmarks."""
-    return optax.adamw(1e-2, mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree))
+def _is_matrix(path: Any, leaf: Any) -> bool:
+    return bool(leaf.ndim > 1)
+
+
+def adamw(decays: Callable[[Any, Any], bool] = _is_matrix) -> optax.GradientTransformation:
+    """Returns an AdamW optimizer whose weight decay applies to matrices only, as in Alpa's benchmarks.
+
+    Args:
+        decays: a function that says whether a parameter decays, given its path in a group of parameters and itself;
+            by default those with more than one dimension do.
+    """
+    return optax.adamw(1e-2, mask=lambda tree: jax.tree_util.tree_map_with_path(decays, tree))
 
 
 def adafactor() -> optax.GradientTransformation:

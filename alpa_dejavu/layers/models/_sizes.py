@@ -43,6 +43,68 @@ class MoE:
 
 @final
 @dataclasses.dataclass(frozen=True)
+class Kraken:
+    """The sizes of a Kraken: in each layer several ways side by side, which read each other's sum once.
+
+    `hidden` is the width of one way; `num_heads` are the heads of all ways together; feed-forward layers are `expansion`
+    times as wide as a way. One way is a standard transformer, with nothing to add up or join. `sequence` is the largest
+    number of tokens in a sample, which has as many positions.
+
+    Raises:
+        ValueError: the heads can't be divided among the ways, or a way's width among its heads.
+    """
+
+    hidden: int
+    num_blocks: int
+    num_heads: int
+    ways: int
+    expansion: int = 2
+    vocabulary: int = 50304
+    sequence: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.ways < 1:
+            raise ValueError(f"ways is {self.ways}, but must be at least 1; one way is a standard transformer")
+        if self.num_heads < 1 or self.num_heads % self.ways:
+            raise ValueError(
+                f"num_heads is {self.num_heads}, but must be divisible by the ways, {self.ways}; "
+                f"take {_divisors(self.num_heads)} ways"
+            )
+        if self.hidden < 1 or self.hidden % self.heads_per_way:
+            raise ValueError(
+                f"hidden is {self.hidden}, but must be divisible by the heads of a way, {self.heads_per_way}; "
+                f"take {max(round(self.hidden / self.heads_per_way), 1) * self.heads_per_way}"
+            )
+
+    @property
+    def heads_per_way(self) -> int:
+        """Returns the number of attention heads of one way."""
+        return self.num_heads // self.ways
+
+    def ways_per_device(self, tensor_parallel: int) -> int:
+        """Returns the number of ways that each device computes alone.
+
+        Args:
+            tensor_parallel: the number of devices that divide the ways among them.
+
+        Raises:
+            ValueError: the ways can't be divided evenly among so many devices.
+        """
+        if tensor_parallel < 1 or self.ways % tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel is {tensor_parallel}, but must divide the ways, {self.ways}; "
+                f"take {_divisors(self.ways)} devices"
+            )
+        return self.ways // tensor_parallel
+
+
+def _divisors(number: int) -> str:
+    *most, last = (str(n) for n in range(1, max(number, 1) + 1) if max(number, 1) % n == 0)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class WideResNet:
     """The sizes of a Wide-ResNet of bottleneck blocks, with inner convolutions `width` times as wide as a ResNet's.
 

@@ -3,18 +3,25 @@
 The sizes are those of Alpa's benchmark suites (`suite_manual_gpt.py`, `suite_manual_moe.py`, `suite_wresnet.py` of
 Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown et al., Language Models are Few-Shot
 Learners, NeurIPS 2020, table 2.1.
+
+Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken; the last number is that of its
+ways). Beside kraken-125m, -350m and -760m stand gpt2-125m, -350m and -760m: standard transformers with as many layers
+and heads in all, of about as many parameters, which normalise, look up and end as Kraken does. Their widths are those of
+the table of Brown et al. The models named gpt-125m, gpt-350m and gpt-760m have the same widths, but are Alpa's: they
+normalise after the residual, multiply by one-hot vectors to look up embeddings, and have a head of their own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
+from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 
-SUITES: dict[str, GPT | MoE | WideResNet] = {
+SUITES: dict[str, GPT | MoE | WideResNet | Kraken] = {
     "gpt-125m": GPT(768, 12, 12),
     "gpt-350m": GPT(1024, 24, 16),
     "gpt-760m": GPT(1536, 24, 16),
@@ -40,11 +47,20 @@ SUITES: dict[str, GPT | MoE | WideResNet] = {
     "wresnet-4b": WideResNet(640, 2),
     "wresnet-6.8b": WideResNet(320, 16),
     "wresnet-13b": WideResNet(320, 16, (3, 4, 23, 3)),
+    "kraken-125m-2": Kraken(678, 12, 12, 2),
+    "kraken-125m-4": Kraken(504, 12, 12, 4),
+    "kraken-125m-6": Kraken(418, 12, 12, 6),
+    "kraken-350m-2": Kraken(888, 24, 16, 2),
+    "kraken-350m-4": Kraken(644, 24, 16, 4),
+    "kraken-760m-4": Kraken(960, 24, 16, 4),
+    "gpt2-125m": Kraken(768, 12, 12, 1, expansion=4),
+    "gpt2-350m": Kraken(1024, 24, 16, 1, expansion=4),
+    "gpt2-760m": Kraken(1536, 24, 16, 1, expansion=4),
 }
 
 
 def known_models() -> list[str]:
-    """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet), smallest first in each family."""
+    """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet, Kraken), by family and by size."""
     return list(SUITES)
 
 
@@ -56,15 +72,61 @@ def model_function(name: str) -> Callable[[int], Any]:
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
-    if name.lower() not in SUITES:
-        close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
-        raise ValueError(f"there is no model named {name!r}; {hint} Your own model is given as 'module:function'.")
-    size = SUITES[name.lower()]
+    size = model_size(name)
     if isinstance(size, WideResNet):
         from alpa_dejavu.layers.models._wresnet import wresnet_step
 
         return functools.partial(wresnet_step, size)
+    if isinstance(size, Kraken):
+        from alpa_dejavu.layers.models._kraken import kraken_step
+
+        return functools.partial(kraken_step, size)
     from alpa_dejavu.layers.models._transformer import transformer_step
 
     return functools.partial(transformer_step, size)
+
+
+def forward_function(name: str, sequence: int | None = None) -> Callable[[int], Any]:
+    """Returns the function of a language model's step without gradients, which reads prompts to their last token.
+
+    It takes the number of prompts and returns `(forward_step, (parameters, batch))`, abstract arrays as those of
+    `model_function`. The step returns the logits of the token after each prompt, shape (batch, vocabulary). Parameters
+    and activations are in half precision. It is planned as inference.
+
+    Args:
+        name: the name of a language model that `known_models` lists.
+        sequence: the number of tokens in a prompt, which is also the number of learned positions; None: the model's.
+
+    Raises:
+        ValueError: there is no model of that name, it isn't a language model, or a sequence without tokens.
+    """
+    size = model_size(name)
+    if isinstance(size, WideResNet):
+        raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(_LANGUAGE)}")
+    if sequence is not None:
+        if sequence < 1:
+            raise ValueError(f"sequence is {sequence}, but must be at least 1; give the number of tokens in a prompt")
+        size = dataclasses.replace(size, sequence=sequence)
+    if isinstance(size, Kraken):
+        from alpa_dejavu.layers.models._kraken import kraken_forward
+
+        return functools.partial(kraken_forward, size)
+    from alpa_dejavu.layers.models._transformer import transformer_forward
+
+    return functools.partial(transformer_forward, size)
+
+
+_LANGUAGE = [name for name, size in SUITES.items() if not isinstance(size, WideResNet)]
+
+
+def model_size(name: str) -> GPT | MoE | WideResNet | Kraken:
+    """Returns a known model's sizes by name: its width, number of blocks and the like.
+
+    Raises:
+        ValueError: there is no model of that name; near names are listed.
+    """
+    if name.lower() not in SUITES:
+        close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
+        raise ValueError(f"there is no model named {name!r}; {hint} Your own model is given as 'module:function'.")
+    return SUITES[name.lower()]

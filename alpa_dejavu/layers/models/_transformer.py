@@ -10,12 +10,14 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from alpa_dejavu.layers.models._optimizers import (
     Group,
@@ -48,6 +50,23 @@ def transformer_step(size: GPT | MoE, batch_size: int) -> Any:
     return train_step, (state, {"tokens": tokens, "labels": tokens})
 
 
+def transformer_forward(size: GPT | MoE, batch_size: int) -> Any:
+    """Returns the step from prompts to the logits of their next tokens, and its abstract arguments.
+
+    The arguments are groups of parameters and the prompts' tokens, of the sequence's length. A GPT's embeddings are
+    gathered, not multiplied as its train step does.
+    """
+    if isinstance(size, GPT):
+        size = dataclasses.replace(size, gathers=True)
+
+    def forward_step(groups: list[Group], batch: Group) -> jax.Array:
+        last = groups[-1]
+        return _activations(size, groups, batch)[:, -1] @ last["head"] + last["head_bias"]
+
+    parameters = abstract_state(_shapes(size), _DTYPE, optax.identity(), master=False).parameters
+    return forward_step, (parameters, {"tokens": jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)})
+
+
 def _shapes(size: GPT | MoE) -> list[Shapes]:
     """The parameters: embeddings, blocks, the head."""
     hidden, wide = size.hidden, _width(size)
@@ -74,18 +93,24 @@ def _width(size: GPT | MoE) -> int:
 
 
 def _loss(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Array:
-    first, *blocks, last = groups
+    last = groups[-1]
+    logits = _activations(size, groups, batch) @ last["head"] + last["head_bias"]
+    labels = jax.nn.one_hot(batch["labels"], size.vocabulary)
+    per_token = -jnp.sum(labels * jax.nn.log_softmax(logits, axis=-1), axis=-1)
+    present = jnp.where(batch["labels"] > 0, 1.0, 0.0)
+    return (present * per_token).sum() / present.sum()
+
+
+def _activations(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Array:
+    """The activations that logits are made of, shape (batch, sequence, hidden)."""
+    first, *blocks, _ = groups
     positions = jnp.broadcast_to(jnp.arange(size.sequence), batch["tokens"].shape)
     gathers = isinstance(size, GPT) and size.gathers
     x = _looked_up(first["tokens"], batch["tokens"], gathers) + _looked_up(first["positions"], positions, gathers)
     x = _norm(x, first["scale"], first["shift"])
     for block in blocks:
         x = _block(block, x, size.num_heads, size.group if isinstance(size, MoE) else 0)
-    logits = x @ last["head"] + last["head_bias"]
-    labels = jax.nn.one_hot(batch["labels"], size.vocabulary)
-    per_token = -jnp.sum(labels * jax.nn.log_softmax(logits, axis=-1), axis=-1)
-    present = jnp.where(batch["labels"] > 0, 1.0, 0.0)
-    return (present * per_token).sum() / present.sum()
+    return x
 
 
 def _looked_up(table: jax.Array, rows: jax.Array, gathers: bool) -> jax.Array:

@@ -1,0 +1,222 @@
+"""Kraken: transformers of several narrow ways side by side, whose all-reduces needn't be waited for.
+
+A model of one way is a standard transformer, normalised before attention and feed-forward layers as GPT-2 is.
+
+References:
+    Prabhakar, Zhang and Wentzlaff, Kraken: Inherently Parallel Transformers For Efficient Multi-Device Inference,
+    NeurIPS 2024, section 3.
+    Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, final
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_dejavu.layers.models._optimizers import Group, Trained, adamw, apply_gradients, updating
+from alpa_dejavu.layers.models._sizes import Kraken
+
+_HALF = jnp.float16
+_SPREAD = 0.02
+"""The standard deviation of initial weights, as in GPT-2."""
+
+
+@final
+class KrakenBlock(nn.Module):
+    """A layer of one way: attention, which no other way is needed for, then a feed-forward layer, which reads all ways.
+
+    Attributes:
+        num_heads: the heads of this way.
+        expansion: the width of the feed-forward layer over the hidden state's.
+        residual_spread: the standard deviation of the initial weights whose products are added to the residual.
+        dtype: the element type of activations.
+        param_dtype: the element type of parameters.
+    """
+
+    num_heads: int
+    expansion: int
+    residual_spread: float
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, total: jax.Array) -> jax.Array:
+        """Returns this way's activations after the layer.
+
+        Args:
+            x: this way's activations before it, shape (batch, sequence, hidden).
+            total: the sum of all ways' activations before the layer, this one's included, of the same shape; `x` itself
+                where a way reads no other.
+        """
+        mixed = self._attention(self._norm("attention_norm", x))
+        # The paper adds the other ways' activations to x + mixed. With x in the total nothing needs to be subtracted.
+        wide = nn.gelu(self._dense("wide", self.expansion * x.shape[-1], _SPREAD)(self._norm("norm", mixed + total)))
+        return x + mixed + self._dense("narrow", x.shape[-1], self.residual_spread)(wide)
+
+    def _attention(self, x: jax.Array) -> jax.Array:
+        batch, sequence, hidden = x.shape
+        qkv = self._dense("qkv", 3 * hidden, _SPREAD)(x)
+        # Query, key and value change fastest, so that devices which cut this dimension have whole heads.
+        qkv = qkv.reshape(batch, sequence, self.num_heads, hidden // self.num_heads, 3)
+        query, key, value = qkv[..., 0], qkv[..., 1], qkv[..., 2]
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(hidden // self.num_heads), key)
+        past = jnp.tril(jnp.ones((sequence, sequence), bool))
+        weight = nn.softmax(scores + jnp.where(past, 0, jnp.finfo(x.dtype).min).astype(x.dtype), axis=-1)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", weight, value).reshape(x.shape)
+        return self._dense("out", hidden, self.residual_spread)(mixed)
+
+    def _norm(self, name: str, x: jax.Array) -> jax.Array:
+        return nn.LayerNorm(1e-5, dtype=self.dtype, param_dtype=self.param_dtype, name=name)(x)
+
+    def _dense(self, name: str, features: int, spread: float) -> nn.Dense:
+        kernel = nn.initializers.normal(spread)
+        return nn.Dense(features, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=kernel, name=name)
+
+
+@final
+class KrakenModule(nn.Module):
+    """A language model of several ways side by side; of one way it is a standard transformer.
+
+    The ways are the first axis of activations between layers, (ways, batch, sequence, hidden), and of parameters.
+    Devices that divide this axis compute their own ways alone. Once a layer they add up activations of shape (batch,
+    sequence, hidden), those that went into the layer: so they may do it while they compute attention.
+
+    Attributes:
+        size: the sizes of the model.
+        dtype: the element type of activations.
+        param_dtype: the element type of parameters.
+    """
+
+    size: Kraken
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        """Makes the layers, as flax asks for."""
+        size, types = self.size, {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        normal = nn.initializers.normal(_SPREAD)
+        self.tokens = nn.Embed(size.vocabulary, size.hidden, embedding_init=normal, **types)
+        self.positions = self.param("positions", normal, (size.sequence, size.hidden), self.param_dtype)
+        spread = _SPREAD / math.sqrt(2 * size.num_blocks * size.ways)
+        arguments = size.heads_per_way, size.expansion, spread
+        kinds = [_in_ways(size.ways, None if n == 0 else 0) for n in range(size.num_blocks)]
+        self.blocks = [kind(*arguments, **types) for kind in kinds]
+        if size.ways > 1:
+            self.joined = nn.DenseGeneral(size.hidden, axis=(-2, -1), kernel_init=normal, **types)
+        self.norm = nn.LayerNorm(1e-5, **types)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """Returns the logits of each token's next one, shape (batch, sequence, vocabulary).
+
+        Args:
+            tokens: the numbers of the tokens, shape (batch, sequence).
+        """
+        logits: jax.Array = self.tokens.attend(self.hidden(tokens))
+        return logits
+
+    def next_token(self, tokens: jax.Array) -> jax.Array:
+        """Returns the logits of the token after the last one, shape (batch, vocabulary), which a prompt ends in.
+
+        Args:
+            tokens: the numbers of a prompt's tokens, shape (batch, sequence).
+        """
+        logits: jax.Array = self.tokens.attend(self.hidden(tokens)[:, -1])
+        return logits
+
+    def hidden(self, tokens: jax.Array) -> jax.Array:
+        """Returns the activations that logits are made of, shape (batch, sequence, hidden).
+
+        Args:
+            tokens: the numbers of the tokens, shape (batch, sequence).
+        """
+        x = self.tokens(tokens) + self.positions[: tokens.shape[1]].astype(self.dtype)
+        total = x
+        for block in self.blocks:
+            x = block(x, total) if self.is_initializing() else _applied(block, x, total)
+            total = x if self.size.ways == 1 else _total(x)
+        return self.norm(x if self.size.ways == 1 else self.joined(jnp.moveaxis(x, 0, -2)))
+
+
+def _applied(block: nn.Module, x: jax.Array, total: jax.Array) -> jax.Array:
+    """The result of a block that has parameters; blocks that are alike are traced once."""
+    return _traced_once(block.clone(parent=None, name=None), block.variables, x, total)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _traced_once(block: nn.Module, variables: Any, x: jax.Array, total: jax.Array) -> Any:
+    return block.apply(variables, x, total)
+
+
+@functools.cache
+def _in_ways(ways: int, axis: int | None) -> Any:
+    """The block of all ways at once: its arrays, parameters included, have the ways as their first axis.
+
+    All ways have the same activations before it if `axis` is None.
+    """
+    if ways == 1:
+        return KrakenBlock
+    each = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}, "axis_size": ways}
+    return nn.vmap(KrakenBlock, in_axes=(axis, None), **each)
+
+
+def _total(x: jax.Array) -> jax.Array:
+    """The sum of all ways in their own element type, which is what devices send each other."""
+    return jax.lax.reduce(x, np.zeros((), x.dtype), jax.lax.add, (0,))
+
+
+def kraken_step(size: Kraken, batch_size: int) -> Any:
+    """Returns the train step of a Kraken in half precision, and its abstract arguments: state, tokens and labels."""
+    module, optimizer = KrakenModule(size, _HALF, _HALF), adamw(_decays)
+    update, names = updating(optimizer), list(_parameters(size))
+
+    def train_step(state: Trained, batch: Group) -> Trained:
+        def loss(parameters: list[Group]) -> jax.Array:
+            logits = module.apply({"params": dict(zip(names, parameters, strict=True))}, batch["tokens"])
+            log_p = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+            return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
+
+        return apply_gradients(state, jax.grad(loss)(state.parameters), update)
+
+    parameters = list(_parameters(size).values())
+    precise = [jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), one) for one in parameters]
+    state = Trained(parameters, precise, [jax.eval_shape(optimizer.init, group) for group in precise])
+    tokens = _tokens(size, batch_size)
+    return train_step, (state, {"tokens": tokens, "labels": tokens})
+
+
+def kraken_forward(size: Kraken, batch_size: int) -> Any:
+    """Returns the step in half precision from prompts to the logits of their next tokens, and its abstract arguments.
+
+    The arguments are parameters, as `KrakenModule` has them, and the prompts' tokens, of the sequence's length.
+    """
+    module = KrakenModule(size, _HALF, _HALF)
+
+    def forward_step(parameters: Group, batch: Group) -> Any:
+        return module.apply({"params": parameters}, batch["tokens"], method="next_token")
+
+    return forward_step, (_parameters(size), {"tokens": _tokens(size, batch_size)})
+
+
+def _parameters(size: Kraken) -> Group:
+    """The parameters by name in half precision, as shapes and element types: layers after the second are like it."""
+    shorter = dataclasses.replace(size, num_blocks=min(size.num_blocks, 2))
+    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+    tree = jax.eval_shape(KrakenModule(shorter, _HALF, _HALF).init, key, _tokens(size, 1))["params"]
+    blocks = {f"blocks_{n}": tree[f"blocks_{min(n, 1)}"] for n in range(size.num_blocks)}
+    return {**tree, **blocks}
+
+
+def _tokens(size: Kraken, batch_size: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
+
+
+def _decays(path: Any, leaf: Any) -> bool:
+    """Whether a parameter is a matrix, be it one of each way."""
+    return not path or path[-1].key not in ("bias", "scale")
