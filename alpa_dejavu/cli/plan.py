@@ -18,6 +18,7 @@ from alpa_dejavu.cli.files import (
     write_outputs,
     write_pair,
 )
+from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import (
@@ -48,7 +49,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--model", required=True, help="A known name (`gpt-39b`), or module:function of your own.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
-@click.option("--batch", required=True, type=click.IntRange(min=1), help="Samples of a training step.")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
 @click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
 @click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
 @click.option(
@@ -74,6 +75,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @overlap_option
 @cache_option
 @output_options
+@inference_options
 @collector_paused()
 def plan(
     model: str,
@@ -106,7 +108,8 @@ def plan(
 
     A model function takes a batch size and returns a train step and its abstract arguments. With `--objective pareto`
     the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
-    aren't alike are listed, but no files are written of them.
+    aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
+    and a number of tokens, and returns a step without gradients.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))

@@ -1,0 +1,173 @@
+"""`alpa-dejavu plan --inference`: its options, and the table of both phases."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+from alpa_dejavu._util import units
+from alpa_dejavu.cli.effort import announce
+from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.tables import counted, new_table
+from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, Phase, ServingPlan
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PROMPT, _OUTPUT = 512, 128
+_SERVES: Final = (
+    "model", "cluster", "hosts", "batch", "risk", "memory_margin", "communication", "calibration", "runtime", "overlap",
+    "no_cache", "json_path",
+)  # fmt: skip
+"""The other options of `plan` that say something about inference."""
+_SECONDS: Final = {"latency": 6.0, "throughput": 25.0}
+_TOKENS = click.IntRange(min=1)
+_OPTIONS: Final = (
+    click.option("--inference", type=click.Choice(OBJECTIVES), help="Plan inference for the soonest or most tokens."),
+    click.option("--prompt-tokens", type=_TOKENS, help=f"Tokens of a prompt.  [default: {_PROMPT}]"),
+    click.option("--output-tokens", type=_TOKENS, help=f"Tokens of an output.  [default: {_OUTPUT}]"),
+    click.option(
+        "--lengths",
+        "lengths_path",
+        type=click.Path(path_type=pathlib.Path, dir_okay=False),
+        metavar="FILE",
+        help="CSV of prompt and output lengths (columns prompt, output, weight).",
+    ),
+    click.option("--latency-limit", type=float, metavar="SECONDS", help="The longest time of each output token."),
+    click.option("--ttft-limit", type=float, metavar="SECONDS", help="The longest time to the first token."),
+    click.option("--tensor-parallel", type=_TOKENS, metavar="N", help="Devices of a stage.  [default: chosen]"),
+    click.option("--stages", type=_TOKENS, metavar="N", help="Stages of a replica.  [default: chosen]"),
+    click.option(
+        "--cache-bytes-per-token",
+        type=float,
+        metavar="BYTES",
+        help="Keys and values of a token in all layers, for a function of your own.",
+    ),
+)
+_NAMES: Final = (
+    "prompt_tokens", "output_tokens", "lengths_path", "latency_limit", "ttft_limit", "tensor_parallel", "stages",
+    "cache_bytes_per_token",
+)  # fmt: skip
+
+
+def inference_options(command: F) -> F:
+    """Adds the options of inference to the command `plan`; with `--inference` it then plans inference, not training."""
+
+    @functools.wraps(command)
+    def chosen(inference: str | None, **given: Any) -> Any:
+        asked = {name: given.pop(name) for name in _NAMES}
+        context = click.get_current_context()
+        if inference is not None:
+            others = [name for name in given if name not in _SERVES]
+            _refuse(context, others, "says nothing about inference; leave it out")
+            return _serve(inference, asked, given)
+        _refuse(context, _NAMES, "says nothing about training; give --inference, too")
+        if given["batch"] is None:
+            raise click.MissingParameter(ctx=context, param=_parameters(context)["batch"])
+        return command(**given)
+
+    for option in reversed(_OPTIONS):
+        chosen = option(chosen)
+    return chosen  # type: ignore[return-value]
+
+
+def _parameters(context: click.Context) -> Mapping[str, click.Parameter]:
+    return {str(parameter.name): parameter for parameter in context.command.params}
+
+
+def _refuse(context: click.Context, names: Any, said: str) -> None:
+    """Raises click's error for wrong usage if one of these options was given."""
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{_parameters(context)[name].opts[0]} {said}", context)
+
+
+def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    path = given["json_path"]
+    check_outputs(path)
+    lengths = _lengths(asked["prompt_tokens"], asked["output_tokens"], asked["lengths_path"])
+    said = f"planning inference of {given['model']} on {given['hosts']} x {given['cluster']}"
+    announce(said, _SECONDS[objective])
+    with progress().status(said):
+        from alpa_dejavu.planning.inference import serve_plan
+        from alpa_dejavu.planning.inference.serving_file import serving_text
+
+        plan = serve_plan(
+            given["model"],
+            given["cluster"],
+            lengths,
+            given["hosts"],
+            objective=objective,
+            batch=given["batch"],
+            latency_limit_s=asked["latency_limit"],
+            first_token_limit_s=asked["ttft_limit"],
+            tensor_parallel=asked["tensor_parallel"],
+            stages=asked["stages"],
+            cache_bytes_per_token=asked["cache_bytes_per_token"],
+            communication=given["communication"],
+            risk=given["risk"],
+            memory_margin=given["memory_margin"],
+            calibration=given["calibration"],
+            runtime=given["runtime"] or "alpa",
+            overlap=given["overlap"],
+        )
+    to = console(takes_stdout(path))
+    print_serving_plan(plan, to)
+    if path is not None:
+        for written in write_output(path, serving_text(plan)):
+            to.print(f"wrote {written}")
+
+
+def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) -> Lengths:
+    if path is None:
+        return Lengths.fixed(prompt or _PROMPT, output or _OUTPUT)
+    if prompt is not None or output is not None:
+        raise click.UsageError("--lengths has the lengths of prompts and outputs; leave their numbers out")
+    return Lengths.read(path)
+
+
+def print_serving_plan(plan: ServingPlan, to: Console) -> None:
+    """Prints a plan for inference: a row for each phase, and what its devices keep."""
+    table = new_table(
+        ["phase"],
+        ["time", "90 % interval", "computing", "cache", "collectives", "transfers", "waiting", "hidden", "by memory"],
+    )
+    for name, phase in (("first token", plan.first_token), ("each next token", plan.next_token)):
+        table.add_row(name, *_cells(phase))
+    to.print(table)
+    replica = (
+        f"{counted(plan.stages, 'stage')} of {counted(plan.tensor_parallel, 'device')}, "
+        f"{counted(plan.replicas, 'replica')}, a batch of {plan.batch} on each"
+    )
+    lines = {
+        "devices": f"{replica} ({plan.num_devices} of {plan.cluster})",
+        "prompts": f"{plan.prompt_tokens} tokens, 95 % up to {plan.high_prompt_tokens}; {plan.prefill_batch} at a time",
+        "first token of 95 %": f"within {units.seconds(plan.high_first_token_s)}",
+        "throughput": f"{units.token_rate(plan.tokens_per_s)}, of {plan.output_tokens} tokens for each prompt",
+        "memory of a device": (
+            f"{units.size(plan.memory.peak_bytes)} of {units.size(plan.memory.limit_bytes)}: weights "
+            f"{units.size(plan.memory.weights_bytes)}, cache {units.size(plan.memory.cache_bytes)}, temporaries "
+            f"{units.size(plan.memory.temporary_bytes)}"
+        ),
+        "cache": f"{units.size(plan.cache_bytes_per_token)} a token, {plan.reserved_tokens} tokens of each sequence",
+    }
+    for name, text in lines.items():
+        to.print(f"{name:<24}{text}", soft_wrap=True)
+    for note in plan.notes:
+        to.print(f"{'note':<24}{note}", soft_wrap=True)
+
+
+def _cells(phase: Phase) -> list[str]:
+    low, high = phase.interval_s
+    parts = (
+        phase.computing_s, phase.cache_s, phase.collectives_s, phase.transfers_s, phase.waiting_s, phase.hidden_s,
+        phase.memory_bound_s,
+    )  # fmt: skip
+    interval = f"{units.seconds(low)} to {units.seconds(high)}"
+    return [units.seconds(phase.seconds), interval, *(units.seconds(part) for part in parts)]
