@@ -11,19 +11,19 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console, progress
-from alpa_dejavu.cli.tables import counted, new_table
-from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, Phase, ServingPlan
+from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, ServingPlan
+from alpa_dejavu.planning.inference.serving_rows import phase_rows, plan_facts
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PROMPT, _OUTPUT = 512, 128
 _SERVES: Final = (
     "model", "cluster", "hosts", "batch", "risk", "memory_margin", "communication", "calibration", "runtime", "overlap",
-    "no_cache", "json_path",
+    "no_cache", "json_path", "html_path",
 )  # fmt: skip
 """The other options of `plan` that say something about inference."""
 _SECONDS: Final = {"latency": 6.0, "throughput": 25.0}
@@ -89,8 +89,8 @@ def _refuse(context: click.Context, names: Any, said: str) -> None:
 
 
 def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    path = given["json_path"]
-    check_outputs(path)
+    json_path, html_path = given["json_path"], given["html_path"]
+    check_outputs(json_path, html_path)
     lengths = _lengths(asked["prompt_tokens"], asked["output_tokens"], asked["lengths_path"])
     said = f"planning inference of {given['model']} on {given['hosts']} x {given['cluster']}"
     announce(said, _SECONDS[objective])
@@ -117,11 +117,15 @@ def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -
             runtime=given["runtime"] or "alpa",
             overlap=given["overlap"],
         )
-    to = console(takes_stdout(path))
+    to = console(takes_stdout(json_path, html_path))
     print_serving_plan(plan, to)
-    if path is not None:
-        for written in write_output(path, serving_text(plan)):
-            to.print(f"wrote {written}")
+    written = [] if json_path is None else write_output(json_path, serving_text(plan))
+    if html_path is not None:
+        from alpa_dejavu.report.serving import serving_report
+
+        written += write_output(html_path, serving_report(plan))
+    for path in written:
+        to.print(f"wrote {path}")
 
 
 def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) -> Lengths:
@@ -134,40 +138,10 @@ def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) 
 
 def print_serving_plan(plan: ServingPlan, to: Console) -> None:
     """Prints a plan for inference: a row for each phase, and what its devices keep."""
-    table = new_table(
-        ["phase"],
-        ["time", "90 % interval", "computing", "cache", "collectives", "transfers", "waiting", "hidden", "by memory"],
-    )
-    for name, phase in (("first token", plan.first_token), ("each next token", plan.next_token)):
-        table.add_row(name, *_cells(phase))
+    heads, *rows = phase_rows(plan)
+    table = new_table(heads[:1], heads[1:])
+    for row in rows:
+        table.add_row(*row)
     to.print(table)
-    replica = (
-        f"{counted(plan.stages, 'stage')} of {counted(plan.tensor_parallel, 'device')}, "
-        f"{counted(plan.replicas, 'replica')}, a batch of {plan.batch} on each"
-    )
-    lines = {
-        "devices": f"{replica} ({plan.num_devices} of {plan.cluster})",
-        "prompts": f"{plan.prompt_tokens} tokens, 95 % up to {plan.high_prompt_tokens}; {plan.prefill_batch} at a time",
-        "first token of 95 %": f"within {units.seconds(plan.high_first_token_s)}",
-        "throughput": f"{units.token_rate(plan.tokens_per_s)}, of {plan.output_tokens} tokens for each prompt",
-        "memory of a device": (
-            f"{units.size(plan.memory.peak_bytes)} of {units.size(plan.memory.limit_bytes)}: weights "
-            f"{units.size(plan.memory.weights_bytes)}, cache {units.size(plan.memory.cache_bytes)}, temporaries "
-            f"{units.size(plan.memory.temporary_bytes)}"
-        ),
-        "cache": f"{units.size(plan.cache_bytes_per_token)} a token, {plan.reserved_tokens} tokens of each sequence",
-    }
-    for name, text in lines.items():
+    for name, text in plan_facts(plan):
         to.print(f"{name:<24}{text}", soft_wrap=True)
-    for note in plan.notes:
-        to.print(f"{'note':<24}{note}", soft_wrap=True)
-
-
-def _cells(phase: Phase) -> list[str]:
-    low, high = phase.interval_s
-    parts = (
-        phase.computing_s, phase.cache_s, phase.collectives_s, phase.transfers_s, phase.waiting_s, phase.hidden_s,
-        phase.memory_bound_s,
-    )  # fmt: skip
-    interval = f"{units.seconds(low)} to {units.seconds(high)}"
-    return [units.seconds(phase.seconds), interval, *(units.seconds(part) for part in parts)]

@@ -14,14 +14,16 @@ def run(*arguments):
 
 
 def test_both_phases_are_shown_and_written(tmp_path):
-    path = tmp_path / "serving.json"
-    done = run(*SMALL, "--inference", "latency", "--batch", 4, "--tensor-parallel", 2, "--stages", 1, "--json", path)
+    path, page = tmp_path / "serving.json", tmp_path / "serving.html"
+    asked = "--batch", 4, "--tensor-parallel", 2, "--stages", 1, "--json", path, "--html", page
+    done = run(*SMALL, "--inference", "latency", *asked)
     assert done.exit_code == 0, done.output
     for said in ("first token", "each next token", "90 % interval", "by memory", "1 stage of 2 devices, 4 replicas"):
         assert said in done.output
     plan = read_serving_plan(path)
     assert (plan.tensor_parallel, plan.stages, plan.batch, plan.prompt_tokens) == (2, 1, 4, 512)
     assert f"wrote {path}" in done.output
+    assert "each next token" in page.read_text()
 
 
 def test_options_are_handed_on(tmp_path, monkeypatch):
@@ -54,7 +56,7 @@ def test_options_are_handed_on(tmp_path, monkeypatch):
     [
         ((), "Missing option '--batch'"),
         (("--batch", 8, "--prompt-tokens", 8), "--prompt-tokens says nothing about training; give --inference, too"),
-        (("--inference", "latency", "--html", "page.html"), "--html says nothing about inference; leave it out"),
+        (("--inference", "latency", "--trace", "trace.json"), "--trace says nothing about inference; leave it out"),
         (("--inference", "latency", "--schedule", "gpipe"), "--schedule says nothing about inference"),
         (("--inference", "latency", "--lengths", "a.csv", "--output-tokens", 1), "--lengths has the lengths"),
         (("--inference", "price"), "'price' is not one of 'latency', 'throughput'"),

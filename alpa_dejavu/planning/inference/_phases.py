@@ -1,4 +1,4 @@
-"""What one pass of prefill or decoding takes in each stage, and what a pipeline of such stages takes."""
+"""The costs of one pass of prefill or decoding in each stage, and of a pipeline of such stages."""
 
 from __future__ import annotations
 
