@@ -14,6 +14,7 @@ from rich.console import Console
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import new_table
 from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, ServingPlan
 from alpa_dejavu.planning.inference.serving_rows import phase_rows, plan_facts
@@ -100,7 +101,7 @@ def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -
 
         plan = serve_plan(
             given["model"],
-            given["cluster"],
+            connected() if given["cluster"] == "ray" else given["cluster"],
             lengths,
             given["hosts"],
             objective=objective,

@@ -19,7 +19,6 @@ from alpa_dejavu.cli.files import (
     write_pair,
 )
 from alpa_dejavu.cli.inference import inference_options
-from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -36,11 +35,11 @@ from alpa_dejavu.cli.parameters import (
     runtime_option,
     slicer_option,
 )
+from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.task import OBJECTIVES
-from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
@@ -126,7 +125,7 @@ def plan(
 
             planned = plan_model(
                 model,
-                _connected() if cluster == "ray" else cluster,
+                connected() if cluster == "ray" else cluster,
                 hosts,
                 batch,
                 count,
@@ -170,11 +169,3 @@ def plan(
         to.print(f"wrote {path}")
     if lacking:
         to.print(lacking, soft_wrap=True)
-
-
-def _connected() -> Cluster:
-    """The cluster that Ray has."""
-    from alpa_dejavu.alpa.ray_cluster import connected_cluster
-
-    with interrupts_raised():
-        return connected_cluster()

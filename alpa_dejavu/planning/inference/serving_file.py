@@ -22,7 +22,7 @@ def serving_text(plan: ServingPlan) -> str:
     return json.dumps({"version": _VERSION, **dataclasses.asdict(plan)}, indent=1) + "\n"
 
 
-def write_serving_plan(path: str | os.PathLike[str], plan: ServingPlan) -> None:
+def write_serving_plan(plan: ServingPlan, path: str | os.PathLike[str]) -> None:
     """Writes a plan for inference to a file.
 
     Raises:

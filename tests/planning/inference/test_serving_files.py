@@ -17,10 +17,10 @@ def test_the_parts_of_a_phase_are_all_of_it():
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "serving.json"
-    write_serving_plan(path, PLAN)
+    write_serving_plan(PLAN, path)
     assert read_serving_plan(path) == PLAN
     text = path.read_text()
-    write_serving_plan(path, read_serving_plan(path))
+    write_serving_plan(read_serving_plan(path), path)
     assert path.read_text() == text
 
 
@@ -37,7 +37,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 )
 def test_what_is_wrong_in_a_file_is_told(tmp_path, change, said):
     path = tmp_path / "serving.json"
-    write_serving_plan(path, PLAN)
+    write_serving_plan(PLAN, path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"serving\.json") as caught:
         read_serving_plan(path)
@@ -46,6 +46,6 @@ def test_what_is_wrong_in_a_file_is_told(tmp_path, change, said):
 
 def test_whole_numbers_may_be_written_with_a_point(tmp_path):
     path = tmp_path / "serving.json"
-    write_serving_plan(path, PLAN)
+    write_serving_plan(PLAN, path)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"stages": 1.0}))
     assert type(read_serving_plan(path).stages) is int
