@@ -82,3 +82,59 @@ def test_what_cannot_be_is_one_message(arguments, said):
     assert done.exit_code == 1
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+OWN = """
+import jax
+import jax.numpy as jnp
+
+SHAPE = jax.ShapeDtypeStruct((256, 256), jnp.float16)
+
+def forward(batch_size, tokens):
+    def step(weights, prompts):
+        for weight in weights:
+            prompts = jnp.tanh(prompts @ weight)
+        return prompts[:, -1]
+    return step, ([SHAPE] * 8, jax.ShapeDtypeStruct((batch_size, tokens, 256), jnp.float16))
+
+def train(batch_size, tokens):
+    step, (weights, prompts) = forward(batch_size, tokens)
+    return jax.grad(lambda *given: step(*given).mean()), (weights, prompts)
+
+def one(batch_size):
+    return forward(batch_size, 8)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "served_model.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+
+    def runs(name, *arguments):
+        return run("--model", f"served_model:{name}", "--cluster", "dgx-a100", "--inference", *arguments)
+
+    return runs
+
+
+def test_a_function_of_ones_own_is_served(own, tmp_path):
+    done = own("forward", "latency", "--cache-bytes-per-token", 8192, "--json", "own.json")
+    assert done.exit_code == 0, done.output
+    plan = read_serving_plan(tmp_path / "own.json")
+    assert (plan.model, plan.cache_bytes_per_token) == ("served_model:forward", 8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("train", ("--cache-bytes-per-token", 8), "'served_model:train', but must be a step without gradients"),
+        ("forward", (), "cache_bytes_per_token is None, but must be given for 'served_model:forward'"),
+        ("one", ("--cache-bytes-per-token", 8), "must be a function of a batch size and a number of tokens"),
+        ("two", ("--cache-bytes-per-token", 8), "'served_model' has no function 'two'"),
+    ],
+)
+def test_functions_that_cannot_be_served_are_named(own, name, arguments, said):
+    done = own(name, "latency", *arguments)
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output
