@@ -38,7 +38,8 @@ setup(
             "schemas/*.json",
             "calibration/data/*.json",
             "costs/*.json",
-            "report/page.*",
+            "report/*.css",
+            "report/*.j2",
             "report/*.js",
         ]
     },

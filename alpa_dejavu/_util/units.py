@@ -10,7 +10,7 @@ from typing import final
 
 __all__ = [
     "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "byte_rate", "exact_bytes", "flop", "flop_rate", "roughly",
-    "sample_rate", "seconds", "size",
+    "sample_rate", "seconds", "size", "token_rate",
 ]  # fmt: skip
 
 
@@ -97,6 +97,15 @@ def sample_rate(value: float) -> str:
     '51.2 samples/s'
     """
     return f"{_digits(value)} samples/s"
+
+
+def token_rate(value: float) -> str:
+    """Returns tokens per second as text.
+
+    >>> token_rate(12345.6)
+    '12346 tokens/s'
+    """
+    return f"{_digits(value)} tokens/s"
 
 
 def roughly(value: float) -> str:

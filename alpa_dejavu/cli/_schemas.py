@@ -15,6 +15,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.calibration.database_format import DatabaseData
     from alpa_dejavu.clusters.cluster_format import ClusterData
     from alpa_dejavu.clusters.machine_format import MachineData
+    from alpa_dejavu.planning.inference.serving_format import ServingData
     from alpa_dejavu.plans.plan_format import PlanData
     from alpa_dejavu.training.initialization.result_format import ResultData
 
@@ -25,6 +26,7 @@ def schema_texts() -> dict[str, str]:
         "initialization-1": ("A result of parallel_initialize", ResultData),
         "machine-1": ("A machine", MachineData),
         "plan-1": ("A plan", PlanData),
+        "serving-1": ("A plan for inference", ServingData),
     }
     texts = {}
     for name, (title, kind) in formats.items():

@@ -18,7 +18,7 @@ from alpa_dejavu.cli.files import (
     write_outputs,
     write_pair,
 )
-from alpa_dejavu.cli.interrupts import interrupts_raised
+from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -35,11 +35,11 @@ from alpa_dejavu.cli.parameters import (
     runtime_option,
     slicer_option,
 )
+from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.task import OBJECTIVES
-from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
@@ -48,7 +48,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--model", required=True, help="A known name (`gpt-39b`), or module:function of your own.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
-@click.option("--batch", required=True, type=click.IntRange(min=1), help="Samples of a training step.")
+@click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
 @click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
 @click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
 @click.option(
@@ -74,6 +74,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @overlap_option
 @cache_option
 @output_options
+@inference_options
 @collector_paused()
 def plan(
     model: str,
@@ -106,7 +107,8 @@ def plan(
 
     A model function takes a batch size and returns a train step and its abstract arguments. With `--objective pareto`
     the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
-    aren't alike are listed, but no files are written of them.
+    aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
+    and a number of tokens, and returns a step without gradients.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
@@ -123,7 +125,7 @@ def plan(
 
             planned = plan_model(
                 model,
-                _connected() if cluster == "ray" else cluster,
+                connected() if cluster == "ray" else cluster,
                 hosts,
                 batch,
                 count,
@@ -167,11 +169,3 @@ def plan(
         to.print(f"wrote {path}")
     if lacking:
         to.print(lacking, soft_wrap=True)
-
-
-def _connected() -> Cluster:
-    """The cluster that Ray has."""
-    from alpa_dejavu.alpa.ray_cluster import connected_cluster
-
-    with interrupts_raised():
-        return connected_cluster()

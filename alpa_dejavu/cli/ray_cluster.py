@@ -1,4 +1,4 @@
-"""The cluster that a command measures."""
+"""The cluster that a command measures, or plans for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 from alpa_dejavu.cli.interrupts import interrupts_raised
+from alpa_dejavu.problem import Cluster
 
 
 @contextlib.contextmanager
@@ -22,3 +23,11 @@ def ray_cluster(local: int | None, hosts: int = 1) -> Iterator[None]:
 
             stack.enter_context(local_cluster(devices=local, hosts=hosts))
         yield
+
+
+def connected() -> Cluster:
+    """Returns the cluster that Ray has."""
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
+
+    with interrupts_raised():
+        return connected_cluster()

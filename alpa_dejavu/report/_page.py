@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from importlib import resources
 
 import jinja2
 from plotly.offline import get_plotlyjs
@@ -24,6 +23,7 @@ from alpa_dejavu.report._tables import (
     sensitivity_rows,
     stage_table,
 )
+from alpa_dejavu.report._template import template
 from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["html_report"]
@@ -62,7 +62,7 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
     links = link_chart(planned)
     if links is not None:
         charts["links"] = links
-    return _template().render(
+    return template("page.html.j2").render(
         title=title,
         facts=facts(planned, measured),
         stage_table=stage_table(planned, measured),
@@ -86,12 +86,3 @@ def _place(stage: StagePlan) -> str:
     count = stage.submesh.num_devices
     where = f"{first} and {len(others)} more" if others else first
     return f"{where}, {count} device" + ("s" if count > 1 else "")
-
-
-def _template() -> jinja2.Template:
-    """The page's template, which escapes what it is given."""
-    files = resources.files("alpa_dejavu.report")
-    loader = jinja2.FunctionLoader(lambda name: files.joinpath(name).read_text(encoding="utf-8"))
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "allow_nan": False}
-    return environment.get_template("page.html.j2")

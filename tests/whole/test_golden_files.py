@@ -14,6 +14,7 @@ from alpa_dejavu.calibration.history import StageSeconds, Store, corrected
 from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
 from alpa_dejavu.clusters.machine_file import read_machine
+from alpa_dejavu.planning.inference import read_serving_plan, write_serving_plan
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import StepCorrection
 from past_runs import run_of
@@ -31,6 +32,10 @@ def same(tmp_path, golden, write, read):
 @pytest.mark.parametrize("name", ["plan-1", "plan-1-whole", "plan-1-said"])
 def test_a_plan(tmp_path, name):
     same(tmp_path, DATA / f"{name}.json", write_plan, read_plan)
+
+
+def test_a_plan_for_inference(tmp_path):
+    same(tmp_path, DATA / "serving-1.json", write_serving_plan, read_serving_plan)
 
 
 @pytest.mark.parametrize("name", ["cluster-1", "cluster-1-memory"])

@@ -1,0 +1,148 @@
+"""`alpa-dejavu plan --inference`: its options, and the table of both phases."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+from alpa_dejavu.cli.effort import announce
+from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.ray_cluster import connected
+from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, ServingPlan
+from alpa_dejavu.planning.inference.serving_rows import phase_rows, plan_facts
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PROMPT, _OUTPUT = 512, 128
+_SERVES: Final = (
+    "model", "cluster", "hosts", "batch", "risk", "memory_margin", "communication", "calibration", "runtime", "overlap",
+    "no_cache", "json_path", "html_path",
+)  # fmt: skip
+"""The other options of `plan` that say something about inference."""
+_SECONDS: Final = {"latency": 6.0, "throughput": 25.0}
+_TOKENS = click.IntRange(min=1)
+_OPTIONS: Final = (
+    click.option("--inference", type=click.Choice(OBJECTIVES), help="Plan inference for the soonest or most tokens."),
+    click.option("--prompt-tokens", type=_TOKENS, help=f"Tokens of a prompt.  [default: {_PROMPT}]"),
+    click.option("--output-tokens", type=_TOKENS, help=f"Tokens of an output.  [default: {_OUTPUT}]"),
+    click.option(
+        "--lengths",
+        "lengths_path",
+        type=click.Path(path_type=pathlib.Path, dir_okay=False),
+        metavar="FILE",
+        help="CSV of prompt and output lengths (columns prompt, output, weight).",
+    ),
+    click.option("--latency-limit", type=float, metavar="SECONDS", help="The longest time of each output token."),
+    click.option("--ttft-limit", type=float, metavar="SECONDS", help="The longest time to the first token."),
+    click.option("--tensor-parallel", type=_TOKENS, metavar="N", help="Devices of a stage.  [default: chosen]"),
+    click.option("--stages", type=_TOKENS, metavar="N", help="Stages of a replica.  [default: chosen]"),
+    click.option(
+        "--cache-bytes-per-token",
+        type=float,
+        metavar="BYTES",
+        help="Keys and values of a token in all layers, for a function of your own.",
+    ),
+)
+_NAMES: Final = (
+    "prompt_tokens", "output_tokens", "lengths_path", "latency_limit", "ttft_limit", "tensor_parallel", "stages",
+    "cache_bytes_per_token",
+)  # fmt: skip
+
+
+def inference_options(command: F) -> F:
+    """Adds the options of inference to the command `plan`; with `--inference` it then plans inference, not training."""
+
+    @functools.wraps(command)
+    def chosen(inference: str | None, **given: Any) -> Any:
+        asked = {name: given.pop(name) for name in _NAMES}
+        context = click.get_current_context()
+        if inference is not None:
+            others = [name for name in given if name not in _SERVES]
+            _refuse(context, others, "says nothing about inference; leave it out")
+            return _serve(inference, asked, given)
+        _refuse(context, _NAMES, "says nothing about training; give --inference, too")
+        if given["batch"] is None:
+            raise click.MissingParameter(ctx=context, param=_parameters(context)["batch"])
+        return command(**given)
+
+    for option in reversed(_OPTIONS):
+        chosen = option(chosen)
+    return chosen  # type: ignore[return-value]
+
+
+def _parameters(context: click.Context) -> Mapping[str, click.Parameter]:
+    return {str(parameter.name): parameter for parameter in context.command.params}
+
+
+def _refuse(context: click.Context, names: Any, said: str) -> None:
+    """Raises click's error for wrong usage if one of these options was given."""
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{_parameters(context)[name].opts[0]} {said}", context)
+
+
+def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    json_path, html_path = given["json_path"], given["html_path"]
+    check_outputs(json_path, html_path)
+    lengths = _lengths(asked["prompt_tokens"], asked["output_tokens"], asked["lengths_path"])
+    said = f"planning inference of {given['model']} on {given['hosts']} x {given['cluster']}"
+    announce(said, _SECONDS[objective])
+    with progress().status(said):
+        from alpa_dejavu.planning.inference import serve_plan
+        from alpa_dejavu.planning.inference.serving_file import serving_text
+
+        plan = serve_plan(
+            given["model"],
+            connected() if given["cluster"] == "ray" else given["cluster"],
+            lengths,
+            given["hosts"],
+            objective=objective,
+            batch=given["batch"],
+            latency_limit_s=asked["latency_limit"],
+            first_token_limit_s=asked["ttft_limit"],
+            tensor_parallel=asked["tensor_parallel"],
+            stages=asked["stages"],
+            cache_bytes_per_token=asked["cache_bytes_per_token"],
+            communication=given["communication"],
+            risk=given["risk"],
+            memory_margin=given["memory_margin"],
+            calibration=given["calibration"],
+            runtime=given["runtime"] or "alpa",
+            overlap=given["overlap"],
+        )
+    to = console(takes_stdout(json_path, html_path))
+    print_serving_plan(plan, to)
+    written = [] if json_path is None else write_output(json_path, serving_text(plan))
+    if html_path is not None:
+        from alpa_dejavu.report.serving import serving_report
+
+        written += write_output(html_path, serving_report(plan))
+    for path in written:
+        to.print(f"wrote {path}")
+
+
+def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) -> Lengths:
+    if path is None:
+        return Lengths.fixed(prompt or _PROMPT, output or _OUTPUT)
+    if prompt is not None or output is not None:
+        raise click.UsageError("--lengths has the lengths of prompts and outputs; leave their numbers out")
+    return Lengths.read(path)
+
+
+def print_serving_plan(plan: ServingPlan, to: Console) -> None:
+    """Prints a plan for inference: a row for each phase, and what its devices keep."""
+    heads, *rows = phase_rows(plan)
+    table = new_table(heads[:1], heads[1:])
+    for row in rows:
+        table.add_row(*row)
+    to.print(table)
+    for name, text in plan_facts(plan):
+        to.print(f"{name:<24}{text}", soft_wrap=True)

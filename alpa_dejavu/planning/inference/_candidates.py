@@ -1,0 +1,165 @@
+"""Ways to serve a model that fit into memory, with what both phases take in each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.costs.memory import StageMemory
+from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.planning.inference._decoder import Decoder
+from alpa_dejavu.planning.inference._lengths import Lengths
+from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, prefill_s
+from alpa_dejavu.planning.inference._shapes import Shape
+from alpa_dejavu.planning.inference.serving_plan import ServingMemory
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["Candidate", "Search"]
+
+MOST_BATCH = 1024
+"""The largest batch that is tried where the batch is left open."""
+_MOST_PREFILLED = 8192
+"""The most tokens of several prompts that are read at a time: with more, devices are no busier."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A way to serve a model: a batch on each replica of a shape.
+
+    `prefill`, `high` and `decoding` are the costs of a pass of a micro-batch: of prompts of mean length, of prompts of
+    high length, and of one token of each sequence.
+    """
+
+    shape: Shape
+    batch: int
+    prefill_batch: int
+    lengths: Lengths
+    prefill: PassCosts
+    high: PassCosts
+    decoding: PassCosts
+    memory: ServingMemory
+
+    @property
+    def passes(self) -> int:
+        """Returns in how many passes the prompts of a batch are read."""
+        return math.ceil(self.batch / self.prefill_batch)
+
+    @property
+    def micro_batches(self) -> int:
+        """Returns how many micro-batches go round in decoding."""
+        return min(self.shape.stages, self.batch)
+
+    @property
+    def first_token_s(self) -> float:
+        """Returns the seconds until all prompts of a batch, of mean length, have their first token."""
+        return float(prefill_s(self.prefill.stage_s, self.passes))
+
+    @property
+    def high_first_token_s(self) -> float:
+        """Returns the same for prompts of high length."""
+        return float(prefill_s(self.high.stage_s, self.passes))
+
+    @property
+    def next_token_s(self) -> float:
+        """Returns the seconds from one token of a sequence to the next."""
+        return float(decoding_s(self.decoding.stage_s, self.micro_batches))
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Returns the output tokens per second of all replicas, each of which reads a batch of prompts and then decodes
+        all of it.
+        """
+        output = self.lengths.output
+        seconds = self.first_token_s + (output - 1) * self.next_token_s
+        return self.shape.replicas * self.batch * output / seconds
+
+
+@final
+class Search:
+    """A search of ways to serve requests of given lengths on a cluster, which says of each whether it fits into memory.
+
+    Args:
+        decoder: the model.
+        cluster: the cluster.
+        pricer: what prices its passes.
+        lengths: the lengths of the requests.
+        margin: how much memory is left free.
+    """
+
+    def __init__(
+        self, decoder: Decoder, cluster: Cluster, pricer: Pricer, lengths: Lengths, margin: MemoryMargin
+    ) -> None:
+        self._decoder, self._pricer, self.lengths, self._margin = decoder, pricer, lengths, margin
+        self._by_engine: dict[Shape, bool] = {}
+        self.limit_bytes = min(margin.usable_bytes(host) for host in cluster.hosts)
+
+    def candidates(self, shape: Shape, batch: int | None) -> list[Candidate]:
+        """Returns the ways to serve on a shape that fit: with the given batch, or each power of two."""
+        batches = [2**n for n in range(MOST_BATCH.bit_length())] if batch is None else [batch]
+        found: list[Candidate] = []
+        for each in batches:
+            best = self._best(shape, each)
+            if best is None:
+                break
+            found.append(best)
+        return found
+
+    def _best(self, shape: Shape, batch: int) -> Candidate | None:
+        """Returns the candidate whose prompts are read in the parts with which the last one's first token comes
+        soonest; None if none fits.
+        """
+        if self._cached(shape, batch).max() > self.limit_bytes:
+            return None
+        found, group = [], math.ceil(batch / min(shape.stages, batch))
+        for prefill_batch in (2**n for n in range(group.bit_length())):
+            if prefill_batch > 1 and prefill_batch * self.lengths.high_prompt > _MOST_PREFILLED:
+                break
+            one = self._priced(shape, batch, prefill_batch)
+            if one.memory.peak_bytes > self.limit_bytes:
+                break
+            found.append(one)
+        return min(found, key=lambda one: one.first_token_s, default=None)
+
+    def _priced(self, shape: Shape, batch: int, prefill_batch: int) -> Candidate:
+        lengths, pricer = self.lengths, self._pricer
+        if shape not in self._by_engine:
+            self._by_engine[shape] = pricer.by_engine(shape, lengths.prompt)
+        by_engine = self._by_engine[shape]
+        group = math.ceil(batch / min(shape.stages, batch))
+        prefill = pricer.passed(shape, prefill_batch, lengths.prompt, by_engine)
+        high = prefill
+        if lengths.high_prompt != lengths.prompt:
+            high = pricer.passed(shape, prefill_batch, lengths.high_prompt, by_engine)
+        decoding = pricer.passed(shape, group, 1, by_engine, lengths.context)
+        memory = self._memory(shape, batch, (prefill, high, decoding))
+        return Candidate(shape, batch, prefill_batch, lengths, prefill, high, decoding, memory)
+
+    def _cached(self, shape: Shape, batch: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Returns the bytes of the cache on each device of each stage, shape (P,)."""
+        shares = np.array(self._decoder.cache_shares(shape.stages)) / shape.tensor_parallel
+        return shares * self._decoder.cache_bytes_per_token * batch * self.lengths.high_total
+
+    def _memory(self, shape: Shape, batch: int, passes: tuple[PassCosts, ...]) -> ServingMemory:
+        """Returns the bytes on a device of the fullest stage, raised as far as the margin says."""
+        weights = np.max([one.weights_bytes for one in passes], axis=0)
+        temporary = np.max([one.temporary_bytes for one in passes], axis=0)
+        cached = self._cached(shape, batch)
+        needed = [self._margin.needed(StageMemory(part, np.zeros_like(part), temporary)) for part in (weights, cached)]
+        weights, cached, temporary = needed[0].resident, needed[1].resident, needed[0].temporary
+        fullest = int(np.argmax(weights + cached + temporary))
+        return ServingMemory(
+            float(weights[fullest]), float(cached[fullest]), float(temporary[fullest]), self.limit_bytes
+        )
+
+    def lacking(self, shape: Shape, batch: int) -> tuple[float, float, ServingMemory]:
+        """Returns about how many sequences of these lengths would fit on a shape, how many tokens of each of a batch,
+        and the memory that one sequence takes; below one of either, the model itself doesn't fit.
+        """
+        one = self._priced(shape, 1, 1).memory
+        free = self.limit_bytes - one.weights_bytes - one.temporary_bytes
+        each = one.cache_bytes
+        return free / each, free / each / batch * self.lengths.high_total, one

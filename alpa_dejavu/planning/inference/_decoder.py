@@ -1,0 +1,191 @@
+"""A language model as inference sees it: its forward step for any batch and length, and the cache that it keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, final
+
+from alpa_dejavu._util import units
+from alpa_dejavu.layers.models import Kraken, forward_function, model_size
+from alpa_dejavu.problem import Model
+
+__all__ = ["HALF", "Decoder", "decoder"]
+
+HALF = "float16"
+"""The element type of a known model's weights, activations and cache."""
+_HALF_BYTES = 2
+_MOST_CACHE = 1e12
+StepFunction = Callable[[int, int], Any]
+"""Takes a batch size and a number of tokens, and returns a forward step with its abstract arguments."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Decoder:
+    """A language model for inference, whose forward step is traced for the batches and lengths that are asked for.
+
+    Attributes:
+        name: the model's name.
+        function: takes a batch size and a number of tokens, and returns a step without gradients, with its arguments.
+        cache_bytes_per_token: the bytes of the keys and values of one token in all layers.
+        num_blocks: the transformer layers, which stages divide; None: not known.
+        heads: what the devices of a stage must divide: attention heads, or the ways of a Kraken; None: not known.
+        heads_are: what `heads` are, for people.
+    """
+
+    name: str
+    function: StepFunction
+    cache_bytes_per_token: float
+    num_blocks: int | None = None
+    heads: int | None = None
+    heads_are: str = "heads"
+
+    def degrees(self, most: int) -> tuple[int, ...]:
+        """Returns the numbers of tensor-parallel devices up to `most` that may divide the model: divisors of its heads
+        or ways; powers of two where these aren't known.
+        """
+        if self.heads is None:
+            return tuple(2**n for n in range(most.bit_length()))
+        return tuple(n for n in range(1, most + 1) if self.heads % n == 0)
+
+    def check_degree(self, tensor_parallel: int) -> None:
+        """Raises ValueError if so many tensor-parallel devices can't divide the heads or ways evenly among them."""
+        if self.heads is not None and self.heads % tensor_parallel:
+            fitting = ", ".join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)
+            raise ValueError(
+                f"tensor_parallel is {tensor_parallel}, but must divide the {self.heads} {self.heads_are} of "
+                f"{self.name}; take one of {fitting}"
+            )
+
+    def cache_shares(self, stages: int) -> tuple[float, ...]:
+        """Returns the share of the cache that each of so many stages keeps: as many layers as it has of all."""
+        if self.num_blocks is None:
+            return (1 / stages,) * stages
+        each, more = divmod(self.num_blocks, stages)
+        return tuple((each + (n < more)) / self.num_blocks for n in range(stages))
+
+    def model(self, batch: int, tokens: int, stages: int, by_engine: bool) -> Model:
+        """Returns the layers of a forward step of so many sequences and tokens each, a layer for each stage.
+
+        The engine divides operators as it does for a single token, which leaves nothing to divide but weights and
+        heads: of several tokens or sequences it would give each device some, and all of the weights. So a device keeps
+        the same weights in prefill and in decoding.
+
+        Args:
+            batch: the sequences.
+            tokens: the tokens of each that are read at a time; 1 in decoding.
+            stages: into how many layers the step is cut.
+            by_engine: whether the auto-sharding engine divides operators among devices; if not, they are divided evenly
+                as in Megatron-LM.
+
+        Raises:
+            ValueError: the step takes gradients, or can't be cut into so many layers.
+        """
+        whole = self._cut(batch, tokens, stages)
+        if not by_engine:
+            return dataclasses.replace(whole, sharding=None)
+        alone = self._cut(1, 1, stages)
+        assert alone.sharding is not None, "a traced model has a sharding"
+        return dataclasses.replace(whole, sharding=alone.sharding.with_micro_batch(batch * tokens))
+
+    def engine_fits(self, batch: int, tokens: int, stages: int) -> bool:
+        """Returns whether the step of so many tokens has the operators of a single token's, so that the auto-sharding
+        engine's division of these can be taken.
+        """
+        whole, alone = self._cut(batch, tokens, stages), self._cut(1, 1, stages)
+        return [len(layer.forward) for layer in whole.layers] == [len(layer.forward) for layer in alone.layers]
+
+    def _cut(self, batch: int, tokens: int, stages: int) -> Model:
+        from alpa_dejavu import sharding
+
+        key = batch, tokens, stages
+        if key not in self._models:
+            self._models[key] = sharding.model_of_step(self._traced(batch, tokens), stages)
+        return self._models[key]
+
+    @functools.cached_property
+    def _models(self) -> dict[tuple[int, int, int], Model]:
+        return {}
+
+    @functools.cached_property
+    def _steps(self) -> dict[tuple[int, int], Any]:
+        return {}
+
+    def _traced(self, batch: int, tokens: int) -> Any:
+        from alpa_dejavu import layers
+
+        if (batch, tokens) not in self._steps:
+
+            def forward(batch_size: int) -> Any:
+                return self.function(batch_size, tokens)
+
+            forward.__qualname__ = self.name
+            traced = layers.trace(forward, batch=batch)
+            if traced.training:
+                raise ValueError(
+                    f"model is {self.name!r}, but must be a step without gradients for inference; give a function that "
+                    "returns the forward step, or a known model such as 'gpt-1.3b' or 'kraken-760m-4'"
+                )
+            self._steps[batch, tokens] = traced
+        return self._steps[batch, tokens]
+
+
+def decoder(model: str | StepFunction, cache_bytes_per_token: float | None = None) -> Decoder:
+    """Returns a language model as inference sees it.
+
+    Args:
+        model: the name of a known language model, in half precision; or a function, or its "module:function", that
+            takes a batch size and a number of tokens and returns a step without gradients with its abstract arguments.
+        cache_bytes_per_token: the bytes of keys and values of one token in all layers; None: those of the known model.
+
+    Raises:
+        ValueError: the model isn't known, is no language model or takes other arguments; or the bytes aren't above 0,
+            are lacking, or are given for a known model.
+    """
+    if cache_bytes_per_token is not None and not 0 < cache_bytes_per_token <= _MOST_CACHE:
+        raise ValueError(
+            f"cache_bytes_per_token is {cache_bytes_per_token!r}, but must be above 0 and at most {_MOST_CACHE:g}; "
+            "give 2 x layers x width of keys x bytes of an element"
+        )
+    if isinstance(model, str) and ":" not in model:
+        return _known(model, cache_bytes_per_token)
+    from alpa_dejavu.layers import resolve
+
+    function = resolve(model)
+    name = model if isinstance(model, str) else getattr(model, "__qualname__", repr(model))
+    try:
+        inspect.signature(function).bind(1, 1)
+    except TypeError:
+        raise ValueError(
+            f"model is {name!r}, but must be a function of a batch size and a number of tokens for inference; let it "
+            "return a step without gradients, (forward_step, (parameters, batch))"
+        ) from None
+    if cache_bytes_per_token is None:
+        raise ValueError(
+            f"cache_bytes_per_token is None, but must be given for {name!r}, since a function doesn't say what it "
+            "keeps; give 2 x layers x width of keys x bytes of an element"
+        )
+    return Decoder(name, function, cache_bytes_per_token)
+
+
+def _known(name: str, cache_bytes_per_token: float | None) -> Decoder:
+    forward_function(name)
+    size: Any = model_size(name)
+    ways = size.ways if isinstance(size, Kraken) else 1
+    each = 2 * size.num_blocks * ways * size.hidden * _HALF_BYTES
+    if cache_bytes_per_token is not None and not math.isclose(cache_bytes_per_token, each):
+        raise ValueError(
+            f"cache_bytes_per_token is {cache_bytes_per_token!r}, but {name} keeps {units.exact_bytes(each)}; leave it "
+            "out for a known model"
+        )
+
+    def function(batch_size: int, tokens: int) -> Any:
+        return forward_function(name, tokens)(batch_size)
+
+    if ways > 1:
+        return Decoder(name, function, each, size.num_blocks, ways, "ways")
+    return Decoder(name, function, each, size.num_blocks, size.num_heads)

@@ -1,0 +1,133 @@
+"""How long prompts and outputs are: two numbers, or a distribution from a file."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import final
+
+from alpa_dejavu._util.json_file import read_text
+
+__all__ = ["Lengths"]
+
+_HIGH = 0.95
+"""The share of requests for which there has to be memory, and whose time to the first token is told."""
+_MOST_TOKENS = 1_000_000
+_COLUMNS = ("prompt", "output", "weight")
+_REMEDY = "a file of lengths is CSV with the columns prompt, output and, if they differ, weight"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """The lengths of requests, in tokens, with the weight of each.
+
+    Attributes:
+        requests: for each kind of request the tokens of its prompt, those of its output, and its weight.
+
+    Raises ValueError for no request, a length that isn't a whole number of at least 1, or a weight that isn't above 0.
+    """
+
+    requests: tuple[tuple[int, int, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.requests:
+            raise ValueError(f"requests is empty, but must have at least one; {_REMEDY}")
+        for prompt, output, weight in self.requests:
+            for name, value in (("prompt", prompt), ("output", output)):
+                if not 1 <= value <= _MOST_TOKENS:
+                    raise ValueError(
+                        f"{name} is {value} tokens, but must be from 1 to {_MOST_TOKENS}; give the length of a request"
+                    )
+            if not (math.isfinite(weight) and weight > 0):
+                raise ValueError(f"weight is {weight!r}, but must be a finite number above 0; leave rare requests out")
+
+    @classmethod
+    def fixed(cls, prompt: int, output: int) -> Lengths:
+        """Returns the lengths of requests that are all alike."""
+        return cls(((prompt, output, 1.0),))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Lengths:
+        """Returns the lengths that a CSV file has, a request or a kind of requests a line.
+
+        Its first line names the columns: prompt, output and optionally weight, which is 1 where there is none.
+
+        Raises:
+            ValueError: the file can't be read, or a line isn't as it must be; says what is wrong where.
+        """
+        path = pathlib.Path(path)
+        lines = csv.DictReader(read_text(path, _REMEDY).splitlines())
+        columns = lines.fieldnames or ()
+        if not set(_COLUMNS[:2]) <= set(columns) <= set(_COLUMNS) or len(set(columns)) < len(columns):
+            raise ValueError(f"{path}: the columns are {', '.join(columns) or 'none'}; {_REMEDY}")
+        try:
+            return cls(tuple(_request(cells) for cells in lines))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {max(lines.line_num, 1)}: {error}") from None
+
+    @property
+    def prompt(self) -> int:
+        """Returns the mean tokens of a prompt, rounded."""
+        return round(self._mean(lambda prompt, output: prompt))
+
+    @property
+    def output(self) -> int:
+        """Returns the mean tokens of an output, rounded."""
+        return round(self._mean(lambda prompt, output: output))
+
+    @property
+    def context(self) -> float:
+        """Returns the mean tokens before an output token, over all output tokens of all requests: of a request of n
+        tokens and m of output that is n + m/2.
+        """
+        made = self._mean(lambda prompt, output: output)
+        return self._mean(lambda prompt, output: output * (prompt + output / 2)) / made
+
+    @property
+    def high_prompt(self) -> int:
+        """Returns the tokens that 95 % of the prompts don't exceed."""
+        return self._high(lambda prompt, output: prompt)
+
+    @property
+    def high_total(self) -> int:
+        """Returns the tokens that the prompts and outputs of 95 % of the requests don't exceed together."""
+        return self._high(lambda prompt, output: prompt + output)
+
+    def _mean(self, value: Callable[[int, int], float]) -> float:
+        total = math.fsum(weight for *_, weight in self.requests)
+        return math.fsum(weight * value(prompt, output) for prompt, output, weight in self.requests) / total
+
+    def _high(self, value: Callable[[int, int], int]) -> int:
+        """Returns the least value that so many of the requests don't exceed."""
+        counted = sorted((value(prompt, output), weight) for prompt, output, weight in self.requests)
+        most, below = _HIGH * math.fsum(weight for _, weight in counted) * (1 - 1e-12), 0.0
+        for tokens, weight in counted:
+            below += weight
+            if below >= most:
+                return tokens
+        return counted[-1][0]
+
+
+def _request(cells: Mapping[str | None, str | None]) -> tuple[int, int, float]:
+    """Returns a request of a line's cells; a line may have too few, or some without a column."""
+    if None in cells or None in cells.values():
+        raise ValueError(f"a line has too few or too many cells; {_REMEDY}")
+    given = {str(name): str(text).strip() for name, text in cells.items()}
+    prompt, output = (_whole(name, given[name]) for name in _COLUMNS[:2])
+    try:
+        weight = float(given.get("weight", "1"))
+    except ValueError:
+        raise ValueError(f"weight is {given['weight']!r}, but must be a number above 0; {_REMEDY}") from None
+    Lengths(((prompt, output, weight),))
+    return prompt, output, weight
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(_MOST_TOKENS)):
+        raise ValueError(f"{name} is {text!r}, but must be a whole number from 1 to {_MOST_TOKENS}; {_REMEDY}")
+    return int(text)

@@ -1,0 +1,171 @@
+"""The costs of one pass of prefill or decoding in each stage, and of a pipeline of such stages."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu._util.ties import TOLERANCE
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.planning.inference._decoder import HALF, Decoder
+from alpa_dejavu.planning.inference._shapes import Shape
+from alpa_dejavu.planning.inference.serving_plan import Phase
+from alpa_dejavu.problem import Device, MeshConfig, Submesh
+
+__all__ = ["PassCosts", "Pricer", "decoding_s", "phase_of", "prefill_s"]
+
+_DIVIDED = 1.25
+"""Weights are divided among devices if each keeps no more than so many times its even share."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class PassCosts:
+    """The costs of one pass of a micro-batch in each of P stages: seconds, and bytes on each of a stage's devices, all
+    of shape (P,).
+
+    `transfers_s` are those to the next stage. `costs`, `devices` and `config` are what it was priced by, a layer of the
+    model for each stage.
+    """
+
+    costs: StageCostModel
+    devices: StageDevices
+    config: MeshConfig
+    computing_s: FloatArray
+    cache_s: FloatArray
+    collectives_s: FloatArray
+    transfers_s: FloatArray
+    hidden_s: FloatArray
+    weights_s: FloatArray
+    weights_bytes: FloatArray
+    temporary_bytes: FloatArray
+
+    @property
+    def stage_s(self) -> FloatArray:
+        """Returns the seconds of a pass in each stage, with its transfer to the next one, shape (P,)."""
+        return self.computing_s + self.cache_s + self.collectives_s + self.transfers_s
+
+
+@final
+class Pricer:
+    """A pricer of passes of a model through the stages of a replica, by the prices of any other plan.
+
+    It takes every stage to be on the slowest kind of the cluster's devices.
+    """
+
+    def __init__(self, decoder: Decoder, prices: Prices) -> None:
+        self._decoder, self._prices = decoder, prices
+        self._known: dict[tuple[int, int, int, bool], StageCostModel] = {}
+
+    def by_engine(self, shape: Shape, tokens: int) -> bool:
+        """Returns whether the auto-sharding engine divides the weights among a stage's devices, and a prompt of so many
+        tokens then passes as soon as where operators are divided evenly.
+        """
+        if not self._decoder.engine_fits(1, tokens, shape.stages):
+            return False
+        engine, even = (self.passed(shape, 1, tokens, by_engine) for by_engine in (True, False))
+        divided = (engine.weights_bytes <= _DIVIDED * even.weights_bytes).all()
+        return bool(divided and engine.stage_s.sum() <= even.stage_s.sum() * (1 + TOLERANCE))
+
+    def passed(self, shape: Shape, sequences: int, tokens: int, by_engine: bool, context: float = 0.0) -> PassCosts:
+        """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time.
+
+        Args:
+            shape: the devices and stages of a replica.
+            sequences: the sequences of the micro-batch.
+            tokens: the length of prompts in prefill; 1 in decoding.
+            by_engine: whether the auto-sharding engine divides operators.
+            context: the tokens before, whose keys and values are read from the cache; 0 in prefill.
+        """
+        by_engine = by_engine and self._decoder.engine_fits(sequences, tokens, shape.stages)
+        costs, config = self._costs(sequences, tokens, shape.stages, by_engine), _config(shape)
+        devices = costs.places.on_submesh(Submesh(1, shape.tensor_parallel))
+        seconds, memory = costs.seconds(devices, config), costs.memory(config)
+        device, weights = devices.kinds[0], memory.resident.diagonal()
+        shares = np.array(self._decoder.cache_shares(shape.stages)) / shape.tensor_parallel
+        cached = shares * self._decoder.cache_bytes_per_token * sequences * context
+        return PassCosts(
+            costs,
+            devices,
+            config,
+            computing_s=seconds[0].diagonal(),
+            cache_s=attention_s(cached, device),
+            collectives_s=seconds[2].diagonal(),
+            transfers_s=np.array([_sent_s(costs, shape, n) for n in range(shape.stages)]),
+            hidden_s=costs.hidden_s(devices, config)[0].diagonal(),
+            weights_s=weights / device.memory_bytes_per_s,
+            weights_bytes=weights,
+            temporary_bytes=memory.temporary.diagonal(),
+        )
+
+    def _costs(self, sequences: int, tokens: int, stages: int, by_engine: bool) -> StageCostModel:
+        key = sequences, tokens, stages, by_engine
+        if key not in self._known:
+            model = self._decoder.model(*key)
+            self._known[key] = StageCostModel(model, self._prices.cluster, self._prices.models)
+        return self._known[key]
+
+
+def attention_s(cached_bytes: FloatArray, device: Device) -> FloatArray:
+    """Returns the seconds in which attention reads keys and values of a cache, and multiplies and adds each element
+    once: whichever takes longer.
+    """
+    return np.maximum(cached_bytes / device.memory_bytes_per_s, cached_bytes / device.rate(HALF))
+
+
+def _sent_s(costs: StageCostModel, shape: Shape, stage: int) -> float:
+    """Returns the seconds in which a stage sends a micro-batch to the next one; the last stage sends nothing."""
+    if stage == shape.stages - 1:
+        return 0.0
+    before, after = ([shape.host_of(n)] * shape.tensor_parallel for n in (stage, stage + 1))
+    return costs.interstage.between(stage + 1, before, after)[0]
+
+
+def _config(shape: Shape) -> MeshConfig:
+    return MeshConfig((1, shape.tensor_parallel), 1, shape.tensor_parallel)
+
+
+def prefill_s(stage_s: FloatArray, passes: int) -> FloatArray:
+    """Returns the seconds until the last of some micro-batches has passed all stages, each behind the one before.
+
+    Args:
+        stage_s: the seconds of each stage, shape (..., P).
+        passes: the number of micro-batches.
+
+    >>> float(prefill_s(np.array([2.0, 3.0]), 4))
+    14.0
+    """
+    return np.asarray(stage_s.sum(axis=-1) + (passes - 1) * stage_s.max(axis=-1))
+
+
+def decoding_s(stage_s: FloatArray, micro_batches: int) -> FloatArray:
+    """Returns the seconds from one token of a sequence to the next, where micro-batches go round and round: as long as
+    one takes through all stages, or the slowest stage for all of them.
+
+    Args:
+        stage_s: the seconds of each stage, shape (..., P).
+        micro_batches: how many go round.
+
+    >>> [float(decoding_s(np.array([2.0, 3.0]), n)) for n in (1, 2)]
+    [5.0, 6.0]
+    """
+    return np.maximum(stage_s.sum(axis=-1), micro_batches * stage_s.max(axis=-1))
+
+
+def phase_of(passed: PassCosts, seconds: float, interval_s: tuple[float, float]) -> Phase:
+    """Returns the parts of a phase that takes so many seconds: one micro-batch's pass, and waiting for the others."""
+    return Phase(
+        computing_s=float(passed.computing_s.sum()),
+        cache_s=float(passed.cache_s.sum()),
+        collectives_s=float(passed.collectives_s.sum()),
+        transfers_s=float(passed.transfers_s.sum()),
+        waiting_s=max(seconds - float(passed.stage_s.sum()), 0.0),
+        hidden_s=float(passed.hidden_s.sum()),
+        weights_s=float(passed.weights_s.sum()),
+        interval_s=interval_s,
+    )

@@ -1,0 +1,213 @@
+"""Chooses how a model is served on a cluster: the soonest first token, or the most tokens per second."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.ties import least, ordered
+from alpa_dejavu.calibration import Calibration, Prices, check_choice, prices
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin
+from alpa_dejavu.costs.overlap import Overlap
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile, with_overlap
+from alpa_dejavu.planning.inference._candidates import Candidate, Search
+from alpa_dejavu.planning.inference._decoder import Decoder, decoder
+from alpa_dejavu.planning.inference._intervals import intervals
+from alpa_dejavu.planning.inference._lengths import Lengths
+from alpa_dejavu.planning.inference._phases import Pricer, phase_of
+from alpa_dejavu.planning.inference._shapes import Shape, shapes
+from alpa_dejavu.planning.inference.serving_plan import OBJECTIVES, ServingPlan
+from alpa_dejavu.problem import Cluster, NoPlanError
+from alpa_dejavu.problem.checks import one_of
+from alpa_dejavu.problem.limits import check_sizes
+
+__all__ = ["serve_plan"]
+
+
+def serve_plan(
+    model: str | Callable[[int, int], Any] | Decoder,
+    cluster: str | Cluster,
+    lengths: Lengths,
+    hosts: int = 1,
+    *,
+    objective: str = "latency",
+    batch: int | None = None,
+    latency_limit_s: float | None = None,
+    first_token_limit_s: float | None = None,
+    tensor_parallel: int | None = None,
+    stages: int | None = None,
+    cache_bytes_per_token: float | None = None,
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    risk: float = DEFAULT_RISK,
+    memory_margin: float | None = None,
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+    runtime: str | RuntimeProfile = ALPA,
+    overlap: str | Overlap | None = None,
+) -> ServingPlan:
+    """Returns the best plan for inference with a language model on a cluster.
+
+    All tensor-parallel degrees that divide the model's heads or ways within a host are priced, with all numbers of
+    stages that are powers of two, and as many replicas as the devices are enough for.
+
+    Args:
+        model: the name of a known language model; a function of a batch size and a number of tokens that returns a step
+            without gradients, or its "module:function"; or a `Decoder`.
+        cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
+        lengths: the lengths of prompts and outputs.
+        hosts: how many machines of that type.
+        objective: "latency": the first token comes soonest, and then each next one; "throughput": the most output
+            tokens per second.
+        batch: the sequences that each replica decodes together; None: 1 for "latency", and for "throughput" the power
+            of two with the most tokens per second.
+        latency_limit_s: the longest time from one output token to the next; None: any.
+        first_token_limit_s: the longest time until 95 % of the prompts have their first token; None: any.
+        tensor_parallel: the devices of a stage; None chooses.
+        stages: the stages of a replica; None chooses.
+        cache_bytes_per_token: for a function: the bytes of the keys and values of one token in all layers.
+        latency: a latency model or its name, as for `plan_model`.
+        communication: a communication model or its name, as for `plan_model`.
+        risk: the probability of running out of memory that a plan may have, if measured peaks of memory are known.
+        memory_margin: the share of the memory that is left free without measured peaks; None: each host's own.
+        calibration: a bundled calibration's name, a file's path, or a `Calibration`, as for `plan_model`.
+        runtime: a runtime profile or its name: what a framework adds to the work of the model.
+        overlap: what devices do at the same time: "none", "streams" or an `Overlap`; None: as the runtime's name says.
+
+    Raises:
+        NoPlanError: nothing fits into memory, or is within the limits; says what would.
+        ValueError: an unknown name or a wrong number; a model that takes gradients, or that so many devices can't
+            divide.
+    """
+    one_of("serve_plan", "objective", objective, OBJECTIVES)
+    check_sizes(batch or 1, None, None)
+    for name, limit in (("latency_limit_s", latency_limit_s), ("first_token_limit_s", first_token_limit_s)):
+        if limit is not None and not limit > 0:
+            raise ValueError(f"{name} is {limit!r}, but must be above 0; leave it out where any time will do")
+    known = check_choice(calibration, latency, communication)
+    given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    served = model if isinstance(model, Decoder) else decoder(model, cache_bytes_per_token)
+    profile = runtime_profile(runtime)
+    profile = profile if overlap is None else with_overlap(profile, overlap)
+    priced = prices(given, known, latency, communication, profile)
+    margin = MemoryMargin(risk, priced.residuals(None), memory_margin)
+    search = Search(served, priced.cluster, Pricer(served, priced), lengths, margin)
+    possible = shapes(served, priced.cluster, tensor_parallel, stages)
+    asked = 1 if batch is None and objective == "latency" else batch
+    found = [one for shape in possible for one in search.candidates(shape, asked)]
+    if not found:
+        raise _too_large(served, search, possible, asked or 1)
+    best = _best(_within(found, latency_limit_s, first_token_limit_s), objective)
+    return _plan(best, served, priced, objective, (latency_limit_s, first_token_limit_s))
+
+
+def _within(found: Sequence[Candidate], next_s: float | None, first_s: float | None) -> list[Candidate]:
+    """Returns the candidates within the limits.
+
+    Raises:
+        NoPlanError: there are none; says what limit could be kept.
+    """
+    for name, limit, seconds in (
+        ("first_token_limit_s", first_s, lambda one: one.high_first_token_s),
+        ("latency_limit_s", next_s, lambda one: one.next_token_s),
+    ):
+        if limit is None:
+            continue
+        kept = [one for one in found if seconds(one) <= limit]
+        if not kept:
+            soonest = least(found, seconds)
+            shape = soonest.shape
+            raise NoPlanError(
+                f"{name} is {limit!r}, but must be at least {seconds(soonest):.4g}, what a batch of {soonest.batch} "
+                f"takes with {shape.tensor_parallel} tensor-parallel devices and {shape.stages} stages; "
+                "allow more, or take faster devices"
+            )
+        found = kept
+    return list(found)
+
+
+def _best(found: Sequence[Candidate], objective: str) -> Candidate:
+    """Returns the best candidate; of equal ones that with the sooner next token, and then with fewer devices."""
+    if objective == "throughput":
+        return least(ordered(found, lambda one: one.next_token_s), lambda one: -one.tokens_per_s)
+    return least(ordered(found, lambda one: one.next_token_s), lambda one: one.first_token_s)
+
+
+def _too_large(served: Decoder, search: Search, possible: Sequence[Shape], batch: int) -> NoPlanError:
+    """Returns the error that says what would fit into memory."""
+    tokens = search.lengths.high_total
+    sequences, context, one = max((search.lacking(shape, batch) for shape in possible), key=lambda each: each[0])
+    limit = units.size(search.limit_bytes)
+    if sequences <= 0:
+        needed = units.size(one.weights_bytes + one.temporary_bytes)
+        return NoPlanError(
+            f"the memory of a device is {limit}, but must be at least {needed} for the weights and temporaries of "
+            f"{served.name} without any cache; take more devices of a host for a stage, more stages, or more hosts"
+        )
+    each = units.size(one.cache_bytes)
+    said = f"the cache of {tokens} tokens takes {each} beside the weights on a device of {limit}"
+    if sequences < 1:
+        return NoPlanError(
+            f"the prompt and output are {tokens} tokens, but must be at most about {int(context * batch)}: {said}; "
+            "take shorter ones, or more devices"
+        )
+    return NoPlanError(
+        f"batch is {batch}, but must be at most about {int(sequences)}: {said}; give a smaller batch, at most about "
+        f"{int(context)} tokens of prompt and output, or more devices"
+    )
+
+
+def _plan(
+    best: Candidate,
+    served: Decoder,
+    priced: Prices,
+    objective: str,
+    limits: tuple[float | None, float | None],
+) -> ServingPlan:
+    shape, lengths, named = best.shape, best.lengths, priced.named()
+    first, following, source = intervals(best)
+    return ServingPlan(
+        model=served.name,
+        cluster=priced.cluster.name,
+        objective=objective,
+        prompt_tokens=lengths.prompt,
+        output_tokens=lengths.output,
+        high_prompt_tokens=lengths.high_prompt,
+        reserved_tokens=lengths.high_total,
+        tensor_parallel=shape.tensor_parallel,
+        stages=shape.stages,
+        replicas=shape.replicas,
+        batch=best.batch,
+        prefill_batch=best.prefill_batch,
+        division="even" if best.decoding.costs.model.sharding is None else "engine",
+        first_token=phase_of(best.prefill, best.first_token_s, first),
+        next_token=phase_of(best.decoding, best.next_token_s, following),
+        high_first_token_s=best.high_first_token_s,
+        tokens_per_s=best.tokens_per_s,
+        cache_bytes_per_token=served.cache_bytes_per_token,
+        memory=best.memory,
+        latency_limit_s=limits[0],
+        first_token_limit_s=limits[1],
+        latency=named.latency,
+        communication=named.communication,
+        calibration=named.calibration,
+        runtime=named.runtime,
+        notes=tuple(_notes(best, priced.cluster, source)),
+    )
+
+
+def _notes(best: Candidate, cluster: Cluster, source: str) -> list[str]:
+    notes = [
+        f"the intervals are of the {source}",
+        "only the model's own work is priced: no tokenizer, no sampling, no queue of requests",
+    ]
+    if len(best.lengths.requests) > 1:
+        notes.append("prefill is priced at the mean length of prompts, decoding at the mean of all tokens before")
+    if any(kinds_of(cluster)):
+        notes.append("hosts are unlike: every stage is taken to be on the slowest kind of device")
+    return notes

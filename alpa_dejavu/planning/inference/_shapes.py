@@ -1,0 +1,75 @@
+"""How a model may be divided on a cluster: tensor-parallel devices, stages, and replicas on the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+from alpa_dejavu.planning.inference._decoder import Decoder
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["Shape", "shapes"]
+
+_MOST_STAGES = 64
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A division of a model: the devices of a stage, all on one host; the stages of a replica; and the replicas.
+
+    `stages_per_host` says how many stages have room on a host.
+    """
+
+    tensor_parallel: int
+    stages: int
+    replicas: int
+    stages_per_host: int
+
+    def host_of(self, stage: int) -> int:
+        """Returns the index of a stage's host, for the first replica."""
+        return stage // self.stages_per_host
+
+
+def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stages: int | None) -> list[Shape]:
+    """Returns all ways to divide a model on a cluster, those with fewer devices for a replica first.
+
+    Args:
+        decoder: the model.
+        cluster: the cluster; of unlike hosts as many devices are taken as the smallest has.
+        tensor_parallel: the devices of a stage; None: all numbers that divide the model's heads or ways.
+        stages: the stages of a replica; None: all powers of two.
+
+    Raises:
+        ValueError: the devices of a stage don't divide the heads or ways, or aren't on one host; or there are too few
+            devices or layers for so many stages.
+    """
+    on_host = min(host.num_devices for host in cluster.hosts)
+    if tensor_parallel is not None:
+        if not 1 <= tensor_parallel <= on_host:
+            raise ValueError(
+                f"tensor_parallel is {tensor_parallel}, but must be from 1 to {on_host}, the devices of a host of "
+                f"{cluster.name}; give fewer, and more stages"
+            )
+        decoder.check_degree(tensor_parallel)
+    degrees = decoder.degrees(on_host) if tensor_parallel is None else (tensor_parallel,)
+    if stages is not None:
+        most = min(on_host // min(degrees) * len(cluster.hosts), decoder.num_blocks or _MOST_STAGES)
+        if not 1 <= stages <= most:
+            raise ValueError(
+                f"stages is {stages}, but must be from 1 to {most}, by the devices of {cluster.name} and the layers of "
+                f"{decoder.name}; give fewer stages"
+            )
+    found = []
+    for degree in degrees:
+        per_host = on_host // degree
+        most = min(per_host * len(cluster.hosts), decoder.num_blocks or _MOST_STAGES, _MOST_STAGES)
+        counts = [2**n for n in range(most.bit_length())] if stages is None else [stages] * (stages <= most)
+        found += [Shape(degree, count, _replicas(per_host, count, len(cluster.hosts)), per_host) for count in counts]
+    return sorted(found, key=lambda shape: (shape.tensor_parallel * shape.stages, shape.stages))
+
+
+def _replicas(per_host: int, stages: int, hosts: int) -> int:
+    """Returns how often so many stages are on the hosts: several times on each, or once on several hosts."""
+    return per_host // stages * hosts if stages <= per_host else hosts // math.ceil(stages / per_host)

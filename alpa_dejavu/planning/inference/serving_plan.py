@@ -1,0 +1,131 @@
+"""A plan for inference: how a model is divided, and what both phases take."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+__all__ = ["OBJECTIVES", "Phase", "ServingMemory", "ServingPlan"]
+
+OBJECTIVES = ("latency", "throughput")
+"""What a plan for inference has the best of: the time to the first token, or tokens per second."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """The seconds of prefill, which end in the first token, or of decoding one more token of each sequence.
+
+    Attributes:
+        computing_s: operators, one micro-batch through all stages; weights and activations are read in them.
+        cache_s: reading the keys and values of all tokens before.
+        collectives_s: collectives among a stage's devices, without what hides behind computing.
+        transfers_s: transfers from stage to stage.
+        waiting_s: what the phase takes longer because the slowest stage has other micro-batches to do.
+        hidden_s: collectives that hide behind computing; they aren't part of `seconds`.
+        weights_s: reading each weight from memory once, which `computing_s` can't go below.
+        interval_s: the 90 % interval of `seconds`.
+    """
+
+    computing_s: float
+    cache_s: float
+    collectives_s: float
+    transfers_s: float
+    waiting_s: float
+    hidden_s: float
+    weights_s: float
+    interval_s: tuple[float, float]
+
+    @property
+    def seconds(self) -> float:
+        """Returns the seconds of the phase: to the first token, or of each further token."""
+        return self.computing_s + self.cache_s + self.collectives_s + self.transfers_s + self.waiting_s
+
+    @property
+    def memory_bound_s(self) -> float:
+        """Returns the seconds that reading weights and cache from memory takes, which nothing goes below."""
+        return self.weights_s + self.cache_s
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ServingMemory:
+    """The bytes of memory on the fullest device: weights, the cache of keys and values, and temporaries, beside the
+    limit that they stay below.
+    """
+
+    weights_bytes: float
+    cache_bytes: float
+    temporary_bytes: float
+    limit_bytes: float
+
+    @property
+    def peak_bytes(self) -> float:
+        """Returns the bytes of all parts together."""
+        return self.weights_bytes + self.cache_bytes + self.temporary_bytes
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ServingPlan:
+    """A plan for inference on a cluster, with the seconds of both phases.
+
+    Each of `replicas` alike groups of devices serves a batch of its own. It has `stages` stages, one after the other,
+    of `tensor_parallel` devices each. A batch goes through the stages as one micro-batch for each stage, or as
+    sequences of their own where it has too few.
+
+    Attributes:
+        model, cluster: their names.
+        objective: what it was chosen for, one of `OBJECTIVES`.
+        prompt_tokens, output_tokens: the mean lengths of prompts and outputs.
+        high_prompt_tokens: the length that 95 % of the prompts don't exceed.
+        reserved_tokens: the tokens of each sequence that the cache has room for: 95 % of the requests need no more.
+        tensor_parallel: the devices of a stage.
+        stages: the stages of a replica.
+        replicas: how often the model is on the cluster.
+        batch: the sequences that a replica decodes together.
+        prefill_batch: the prompts that a stage reads at a time.
+        division: who divides operators among the devices of a stage: "engine", the auto-sharding engine, as it does for
+            a single token; "even", as Megatron-LM does, which is taken where the engine copies weights or is slower.
+        first_token: prefill: the time until all prompts of a batch have their first token.
+        next_token: decoding: the time from each output token to the next.
+        high_first_token_s: `first_token`, with prompts of `high_prompt_tokens`.
+        tokens_per_s: output tokens per second, of all replicas.
+        cache_bytes_per_token: keys and values of one token in all layers, on all devices of a replica together.
+        memory: the bytes on the fullest device.
+        latency_limit_s, first_token_limit_s: the limits on the time of an output token and of the first one, or None.
+        latency, communication, calibration, runtime: the names of what it is priced by; `calibration` may be empty.
+        notes: sentences on what the figures rest on.
+    """
+
+    model: str
+    cluster: str
+    objective: str
+    prompt_tokens: int
+    output_tokens: int
+    high_prompt_tokens: int
+    reserved_tokens: int
+    tensor_parallel: int
+    stages: int
+    replicas: int
+    batch: int
+    prefill_batch: int
+    division: str
+    first_token: Phase
+    next_token: Phase
+    high_first_token_s: float
+    tokens_per_s: float
+    cache_bytes_per_token: float
+    memory: ServingMemory
+    latency_limit_s: float | None
+    first_token_limit_s: float | None
+    latency: str
+    communication: str
+    calibration: str
+    runtime: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_devices(self) -> int:
+        """Returns how many devices the plan takes."""
+        return self.tensor_parallel * self.stages * self.replicas

@@ -1,0 +1,43 @@
+"""The page of a plan for inference: both phases, and what devices keep."""
+
+from __future__ import annotations
+
+from alpa_dejavu._util import units
+from alpa_dejavu.planning.inference import Phase, ServingPlan
+from alpa_dejavu.planning.inference.serving_rows import phase_rows, plan_facts
+from alpa_dejavu.report._template import template
+
+__all__ = ["serving_report"]
+
+_PARTS = (
+    ("computing", "forward"), ("cache", "backward"), ("collectives", "collectives"), ("transfers", "transfer"),
+    ("waiting", "update"),
+)  # fmt: skip
+"""The parts of a phase, each with the class of its colour in the page's style."""
+
+
+def serving_report(plan: ServingPlan) -> str:
+    """Returns an HTML page about a plan for inference, which opens in a browser without network or scripts.
+
+    It shows the parts of prefill and of decoding as bars and as a table, the devices, and their memory. Whatever users
+    named is escaped.
+    """
+    heads, *rows = phase_rows(plan)
+    phases = ("first token", plan.first_token), ("each next token", plan.next_token)
+    return template("serving.html.j2").render(
+        title=f"Inference of {plan.model} on {plan.cluster}",
+        facts=plan_facts(plan),
+        table={"heads": heads, "rows": rows},
+        legend=_PARTS,
+        bars=[(name, units.seconds(phase.seconds), _shares(phase)) for name, phase in phases],
+    )
+
+
+def _shares(phase: Phase) -> list[tuple[str, str, float]]:
+    """Returns the name with its seconds, the colour and the percentage of each part of a phase that takes any time."""
+    seconds = [getattr(phase, f"{name}_s") for name, _ in _PARTS]
+    return [
+        (f"{name}: {units.seconds(part)}", color, 100 * part / phase.seconds)
+        for (name, color), part in zip(_PARTS, seconds, strict=True)
+        if part > 0
+    ]

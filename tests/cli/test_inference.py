@@ -1,0 +1,140 @@
+"""`plan --inference`: both phases as a table and a file, its options, and wrong usage."""
+
+import pytest
+from click.testing import CliRunner
+
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.planning.inference import Lengths, read_serving_plan
+
+SMALL = ("--model", "gpt2-125m", "--cluster", "dgx-a100")
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["plan", *map(str, arguments)])
+
+
+def test_both_phases_are_shown_and_written(tmp_path):
+    path, page = tmp_path / "serving.json", tmp_path / "serving.html"
+    asked = "--batch", 4, "--tensor-parallel", 2, "--stages", 1, "--json", path, "--html", page
+    done = run(*SMALL, "--inference", "latency", *asked)
+    assert done.exit_code == 0, done.output
+    for said in ("first token", "each next token", "90 % interval", "by memory", "1 stage of 2 devices, 4 replicas"):
+        assert said in done.output
+    plan = read_serving_plan(path)
+    assert (plan.tensor_parallel, plan.stages, plan.batch, plan.prompt_tokens) == (2, 1, 4, 512)
+    assert f"wrote {path}" in done.output
+    assert "each next token" in page.read_text()
+
+
+def test_options_are_handed_on(tmp_path, monkeypatch):
+    lengths = tmp_path / "lengths.csv"
+    lengths.write_text("prompt,output\n64,8\n")
+    asked = {}
+
+    def serve(*given, **named):
+        asked.update(named, given=given)
+        raise ValueError("enough is known")
+
+    monkeypatch.setattr("alpa_dejavu.planning.inference._serve.serve_plan", serve)
+    done = run(
+        *SMALL, "--inference", "throughput", "--lengths", lengths, "--hosts", 2, "--latency-limit", 0.02,
+        "--ttft-limit", 1.5, "--overlap", "streams", "--runtime", "megatron", "--cache-bytes-per-token", 4096,
+        "--memory-margin", 0.1,
+    )  # fmt: skip
+    assert done.exit_code == 1
+    assert asked["given"] == ("gpt2-125m", "dgx-a100", Lengths.fixed(64, 8), 2)
+    expected = {
+        "objective": "throughput", "batch": None, "latency_limit_s": 0.02, "first_token_limit_s": 1.5,
+        "overlap": "streams", "runtime": "megatron", "cache_bytes_per_token": 4096, "memory_margin": 0.1,
+        "tensor_parallel": None, "stages": None,
+    }  # fmt: skip
+    assert {name: asked[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Missing option '--batch'"),
+        (("--batch", 8, "--prompt-tokens", 8), "--prompt-tokens says nothing about training; give --inference, too"),
+        (("--inference", "latency", "--trace", "trace.json"), "--trace says nothing about inference; leave it out"),
+        (("--inference", "latency", "--schedule", "gpipe"), "--schedule says nothing about inference"),
+        (("--inference", "latency", "--lengths", "a.csv", "--output-tokens", 1), "--lengths has the lengths"),
+        (("--inference", "price"), "'price' is not one of 'latency', 'throughput'"),
+        (("--inference", "latency", "--batch", 0), "0 is not in the range x>=1"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments, said):
+    done = run(*SMALL, *arguments)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tensor-parallel", 5), "must divide the 12 heads of gpt2-125m"),
+        (("--lengths", "none.csv"), "none.csv can't be read"),
+        (("--latency-limit", 1e-9, "--tensor-parallel", 1, "--stages", 1), "latency_limit_s is 1e-09, but must be at"),
+    ],
+)
+def test_what_cannot_be_is_one_message(arguments, said):
+    done = run(*SMALL, "--inference", "latency", *arguments)
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+OWN = """
+import jax
+import jax.numpy as jnp
+
+SHAPE = jax.ShapeDtypeStruct((256, 256), jnp.float16)
+
+def forward(batch_size, tokens):
+    def step(weights, prompts):
+        for weight in weights:
+            prompts = jnp.tanh(prompts @ weight)
+        return prompts[:, -1]
+    return step, ([SHAPE] * 8, jax.ShapeDtypeStruct((batch_size, tokens, 256), jnp.float16))
+
+def train(batch_size, tokens):
+    step, (weights, prompts) = forward(batch_size, tokens)
+    return jax.grad(lambda *given: step(*given).mean()), (weights, prompts)
+
+def one(batch_size):
+    return forward(batch_size, 8)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "served_model.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+
+    def runs(name, *arguments):
+        return run("--model", f"served_model:{name}", "--cluster", "dgx-a100", "--inference", *arguments)
+
+    return runs
+
+
+def test_a_function_of_ones_own_is_served(own, tmp_path):
+    done = own("forward", "latency", "--cache-bytes-per-token", 8192, "--json", "own.json")
+    assert done.exit_code == 0, done.output
+    plan = read_serving_plan(tmp_path / "own.json")
+    assert (plan.model, plan.cache_bytes_per_token) == ("served_model:forward", 8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("train", ("--cache-bytes-per-token", 8), "'served_model:train', but must be a step without gradients"),
+        ("forward", (), "cache_bytes_per_token is None, but must be given for 'served_model:forward'"),
+        ("one", ("--cache-bytes-per-token", 8), "must be a function of a batch size and a number of tokens"),
+        ("two", ("--cache-bytes-per-token", 8), "'served_model' has no function 'two'"),
+    ],
+)
+def test_functions_that_cannot_be_served_are_named(own, name, arguments, said):
+    done = own(name, "latency", *arguments)
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Traceback" not in done.output
