@@ -51,7 +51,7 @@ def attention(x, weights, num_heads):
 
 def way_by_way(size, parameters, tokens):
     """The logits, one way after the other, as the paper says it: only layers after the first read other ways."""
-    shared = parameters["tokens"]["embedding"][tokens] + parameters["positions"][: tokens.shape[1]]
+    shared = parameters["tokens"][tokens] + parameters["positions"][: tokens.shape[1]]
     xs = [shared] * size.ways
     for n in range(size.num_blocks):
         block, after = parameters[f"blocks_{n}"], []
@@ -62,10 +62,10 @@ def way_by_way(size, parameters, tokens):
             after.append(a + linear(jax.nn.gelu(linear(norm(read, way["norm"]), way["wide"])), way["narrow"]))
         xs = after
     if size.ways == 1:
-        return norm(xs[0], parameters["norm"]) @ parameters["tokens"]["embedding"].T
+        return norm(xs[0], parameters["norm"]) @ parameters["tokens"].T
     kernel = parameters["joined"]["kernel"].reshape(size.ways * size.hidden, size.hidden)
     joined = jnp.concatenate(xs, -1) @ kernel + parameters["joined"]["bias"]
-    return norm(joined, parameters["norm"]) @ parameters["tokens"]["embedding"].T
+    return norm(joined, parameters["norm"]) @ parameters["tokens"].T
 
 
 @pytest.mark.parametrize(

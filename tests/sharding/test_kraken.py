@@ -4,7 +4,6 @@ import collections
 import math
 import re
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,21 +44,16 @@ def collectives(module):
     )
 
 
-def embedding_sums():
-    """How many all-reduces embeddings take: one where Alpa, once imported, has flax multiply by one-hot vectors."""
-    return int(nn.Embed.__call__.__module__.startswith("alpa"))
-
-
 @pytest.mark.parametrize("shape", MESHES)
 def test_one_all_reduce_a_layer_in_the_partitioned_module_and_two_in_the_standard_one(shape):
     rows = BATCH // shape[0] * LENGTH
     # Layers after the first each add up their inputs, and the end joins the ways of the last token.
     assert collectives(partitioned(WAYS, shape)) == {
-        ("all-reduce", rows * WAYS.hidden): BLOCKS - 1 + embedding_sums(),
+        ("all-reduce", rows * WAYS.hidden): BLOCKS - 1,
         ("all-reduce", rows // LENGTH * WAYS.hidden): 1,
     }
     assert collectives(partitioned(STANDARD, shape)) == {
-        ("all-reduce", rows * STANDARD.hidden): 2 * BLOCKS + embedding_sums()
+        ("all-reduce", rows * STANDARD.hidden): 2 * BLOCKS
     }
 
 
@@ -76,9 +70,8 @@ def unrelated_products(module):
 
 def test_attention_does_not_wait_for_the_sum_of_its_layer():
     """Its projections to queries, keys and values and back, its scores and their mixing: four products."""
-    first = [0] * embedding_sums()
-    assert unrelated_products(partitioned(WAYS, (1, 4))) == [*first, *[4] * (BLOCKS - 1), 0]
-    assert unrelated_products(partitioned(STANDARD, (1, 4))) == [*first, *[0] * 2 * BLOCKS]
+    assert unrelated_products(partitioned(WAYS, (1, 4))) == [*[4] * (BLOCKS - 1), 0]
+    assert unrelated_products(partitioned(STANDARD, (1, 4))) == [0] * 2 * BLOCKS
 
 
 def sent(size, shape, phase, make=kraken_step):

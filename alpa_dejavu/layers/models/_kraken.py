@@ -102,7 +102,8 @@ class KrakenModule(nn.Module):
         """Makes the layers, as flax asks for."""
         size, types = self.size, {"dtype": self.dtype, "param_dtype": self.param_dtype}
         normal = nn.initializers.normal(_SPREAD)
-        self.tokens = nn.Embed(size.vocabulary, size.hidden, embedding_init=normal, **types)
+        # Not flax's own embedding: Alpa, once imported, has that multiply by one-hot vectors.
+        self.tokens = self.param("tokens", normal, (size.vocabulary, size.hidden), self.param_dtype)
         self.positions = self.param("positions", normal, (size.sequence, size.hidden), self.param_dtype)
         spread = _SPREAD / math.sqrt(2 * size.num_blocks * size.ways)
         arguments = size.heads_per_way, size.expansion, spread
@@ -118,8 +119,7 @@ class KrakenModule(nn.Module):
         Args:
             tokens: the numbers of the tokens, shape (batch, sequence).
         """
-        logits: jax.Array = self.tokens.attend(self._end(self._blocks_of(tokens)))
-        return logits
+        return self._logits(self._blocks_of(tokens))
 
     def next_token(self, tokens: jax.Array) -> jax.Array:
         """Returns the logits of the token after the last one, shape (batch, vocabulary), which a prompt ends in.
@@ -128,12 +128,16 @@ class KrakenModule(nn.Module):
             tokens: the numbers of a prompt's tokens, shape (batch, sequence).
         """
         last = self._blocks_of(tokens)[..., -1:, :]
-        logits: jax.Array = self.tokens.attend(self._end(last).squeeze(-2))
-        return logits
+        return self._logits(last).squeeze(-2)
+
+    def _logits(self, x: jax.Array) -> jax.Array:
+        """The logits by the same table as tokens are looked up in."""
+        return jnp.dot(self._end(x), self.tokens.astype(self.dtype).T)
 
     def _blocks_of(self, tokens: jax.Array) -> jax.Array:
         """The activations of the last layer; their first axis is that of the ways, unless there is only one."""
-        x = self.tokens(tokens) + self.positions[: tokens.shape[1]].astype(self.dtype)
+        table, positions = self.tokens.astype(self.dtype), self.positions[: tokens.shape[1]].astype(self.dtype)
+        x = jnp.take(table, tokens, axis=0) + positions
         for n, block in enumerate(self.blocks):
             total = x if n == 0 or self.size.ways == 1 else _total(x)
             x = block(x, total) if self.is_initializing() else _applied(block, x, total)

@@ -23,6 +23,10 @@ StepFunction = Callable[[int, int], Any]
 """Takes a batch size and a number of tokens, and returns a forward step with its abstract arguments."""
 
 
+_FEW = 3
+"""So many tokens can't be divided evenly among two devices or a multiple of that."""
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decoder:
@@ -71,9 +75,9 @@ class Decoder:
     def model(self, batch: int, tokens: int, stages: int, by_engine: bool) -> Model:
         """Returns the layers of a forward step of so many sequences and tokens each, a layer for each stage.
 
-        The engine divides operators as it does for a single token, which leaves nothing to divide but weights and
-        heads: of several tokens or sequences it would give each device some, and all of the weights. So a device keeps
-        the same weights in prefill and in decoding.
+        The engine divides operators as it does for a single token, or for three, which leaves nothing to divide evenly
+        but weights and heads: of more tokens or sequences it would give each device some, and all of the weights. So a
+        device keeps the same weights in prefill and in decoding.
 
         Args:
             batch: the sequences.
@@ -88,15 +92,20 @@ class Decoder:
         whole = self._cut(batch, tokens, stages)
         if not by_engine:
             return dataclasses.replace(whole, sharding=None)
-        alone = self._cut(1, 1, stages)
+        alone = self._alone(tokens, stages)
         assert alone.sharding is not None, "a traced model has a sharding"
-        return dataclasses.replace(whole, sharding=alone.sharding.with_micro_batch(batch * tokens))
+        ratio = batch * tokens / min(tokens, _FEW)
+        return dataclasses.replace(whole, sharding=alone.sharding.with_micro_batch(ratio))
+
+    def _alone(self, tokens: int, stages: int) -> Model:
+        """Returns the layers of a step of one sequence of a few tokens, or of one where there is only one."""
+        return self._cut(1, min(tokens, _FEW), stages)
 
     def engine_fits(self, batch: int, tokens: int, stages: int) -> bool:
-        """Returns whether the step of so many tokens has the operators of a single token's, so that the auto-sharding
+        """Returns whether the step of so many tokens has the operators of a few tokens', so that the auto-sharding
         engine's division of these can be taken.
         """
-        whole, alone = self._cut(batch, tokens, stages), self._cut(1, 1, stages)
+        whole, alone = self._cut(batch, tokens, stages), self._alone(tokens, stages)
         return [len(layer.forward) for layer in whole.layers] == [len(layer.forward) for layer in alone.layers]
 
     def _cut(self, batch: int, tokens: int, stages: int) -> Model:

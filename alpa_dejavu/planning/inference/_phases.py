@@ -8,7 +8,6 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu._util.ties import TOLERANCE
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
@@ -63,14 +62,16 @@ class Pricer:
         self._known: dict[tuple[int, int, int, bool], StageCostModel] = {}
 
     def by_engine(self, shape: Shape, tokens: int) -> bool:
-        """Returns whether the auto-sharding engine divides the weights among a stage's devices, and a prompt of so many
-        tokens then passes as soon as where operators are divided evenly.
+        """Returns whether the auto-sharding engine divides the weights among a stage's devices, if a prompt has so many
+        tokens; else operators are divided evenly, as Megatron-LM divides a standard transformer's.
         """
         if not self._decoder.engine_fits(1, tokens, shape.stages):
             return False
-        engine, even = (self.passed(shape, 1, tokens, by_engine) for by_engine in (True, False))
-        divided = (engine.weights_bytes <= _DIVIDED * even.weights_bytes).all()
-        return bool(divided and engine.stage_s.sum() <= even.stage_s.sum() * (1 + TOLERANCE))
+        for each in (tokens, 1):  # a device keeps the same weights in prefill and in decoding
+            engine, even = (self.passed(shape, 1, each, by_engine) for by_engine in (True, False))
+            if (engine.weights_bytes > _DIVIDED * even.weights_bytes).any():
+                return False
+        return True
 
     def passed(self, shape: Shape, sequences: int, tokens: int, by_engine: bool, context: float = 0.0) -> PassCosts:
         """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time.
