@@ -74,8 +74,8 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @overlap_option
 @cache_option
 @output_options
-@inference_options
 @collector_paused()
+@inference_options
 def plan(
     model: str,
     cluster: str,
