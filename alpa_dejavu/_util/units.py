@@ -9,8 +9,8 @@ import dataclasses
 from typing import final
 
 __all__ = [
-    "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "byte_rate", "exact_bytes", "flop", "flop_rate", "roughly",
-    "sample_rate", "seconds", "size", "token_rate",
+    "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "byte_rate", "counted", "exact_bytes", "flop", "flop_rate",
+    "roughly", "sample_rate", "seconds", "size", "token_rate",
 ]  # fmt: skip
 
 
@@ -116,6 +116,15 @@ def roughly(value: float) -> str:
     """
     name, unit = next((one for one in _DURATIONS if value >= 1.5 * one[1]), _DURATIONS[-1])
     return f"{float(f'{value / unit:.0e}'):.0f} {name}"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Returns a number followed by its noun, in the singular or plural.
+
+    >>> [counted(1, "stage"), counted(2, "stage"), counted(2, "batch", "batches")]
+    ['1 stage', '2 stages', '2 batches']
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _prefixed(value: float, unit: str) -> str:

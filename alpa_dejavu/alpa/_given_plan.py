@@ -40,8 +40,8 @@ def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
         yield f"its schedule is {plan.schedule!r}, but Alpa has only {', '.join(ALPA_SCHEDULES)}"
     elif not plan.runs_on_alpa:
         cannot = f"can't run what {plan.strategy} does" if plan.strategy else "has no reduction servers"
-        cannot = "has no offload" if any(stage.offloaded.any for stage in plan.stages) else cannot
-        cannot = "has no streams beside computing" if plan.priced_by and plan.priced_by.streams else cannot
+        cannot = "has no offload" if plan.offloads else cannot
+        cannot = "has no streams beside computing" if plan.streams else cannot
         yield f"it is estimated only, since Alpa's runtime {cannot}"
     schedule, counted = given["pipeline_schedule"], given["layers"]
     num_layers = len(counted) if schedule == "inference" else len(counted) // 2

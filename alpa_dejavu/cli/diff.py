@@ -14,7 +14,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, comparing_s
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
-from alpa_dejavu.cli.tables import counted, new_table
+from alpa_dejavu.cli.tables import new_table
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
@@ -80,7 +80,8 @@ def _said(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[s
     """Returns sentences on what the costs leave out, and on where they aren't those of the files."""
     if refused:
         without = "costs are means over the orders without them" if costs else "no order is without them, so no costs"
-        yield f"{counted(len(refused), 'plan')} in between can't be estimated, and {without}; the first: {refused[0]}"
+        between = units.counted(len(refused), "plan")
+        yield f"{between} in between can't be estimated, and {without}; the first: {refused[0]}"
     files = second.step_s - first.step_s
     if costs and abs(sum(costs) - files) > _AGREE * max(first.step_s, second.step_s):
         yield (

@@ -16,7 +16,7 @@ from alpa_dejavu.calibration.history.history_file import history_path
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.streams import write_stdout
-from alpa_dejavu.cli.tables import counted, new_table
+from alpa_dejavu.cli.tables import new_table
 from alpa_dejavu.plans.stage_rows import layers_text, mesh_text
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 
@@ -52,14 +52,14 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
     if not runs:
         to.print(f"{store.path} has no runs yet; `alpa-dejavu profile` appends them")
         return
-    to.print(f"{store.path}: {counted(len(runs), 'run')}")
+    to.print(f"{store.path}: {units.counted(len(runs), 'run')}")
     to.print(_runs_table(runs))
     to.print(_corrections_table(corrections))
     old = sum(run.origin.calibration == UNKNOWN for run in runs)
     if old:
         to.print(
-            f"{counted(old, 'run')} of an older release: by which calibration they were predicted wasn't kept, so "
-            "nothing is corrected by them"
+            f"{units.counted(old, 'run')} of an older release: by which calibration they were predicted wasn't kept, "
+            "so nothing is corrected by them"
         )
 
 
@@ -99,8 +99,8 @@ def short_plan(plan: Plan) -> str:
     """Returns a plan in a few words: its number of micro-batches and its first stages."""
     stages = [_short_stage(stage) for stage in plan.stages[:_MOST_STAGES]]
     more = len(plan.stages) - len(stages)
-    rest = [f"{counted(more, 'stage')} more"] if more else []
-    return f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}: {', '.join([*stages, *rest])}"
+    rest = [f"{units.counted(more, 'stage')} more"] if more else []
+    return f"{units.counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}: {', '.join([*stages, *rest])}"
 
 
 def _short_stage(stage: StagePlan) -> str:

@@ -17,7 +17,7 @@ from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.stragglers import straggler_lines
-from alpa_dejavu.cli.tables import counted, print_plan, stage_table
+from alpa_dejavu.cli.tables import print_plan, stage_table
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.stage_rows import PROFILED, StageRow
@@ -88,7 +88,7 @@ def profile(
     if store is not None:
         by = estimator.prices
         runs = store.append(past_run(planned, found, by.models.latency, by.models.communication, by.calibration))
-        to.print(f"appended to {store.path}, which has {counted(runs, 'run')} now; --no-history leaves it out")
+        to.print(f"appended to {store.path}, which has {units.counted(runs, 'run')} now; --no-history leaves it out")
     if html_path is not None:
         from alpa_dejavu.report import html_report
 

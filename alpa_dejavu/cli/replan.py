@@ -12,7 +12,7 @@ from alpa_dejavu.cli.effort import announce, replanning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
-from alpa_dejavu.cli.tables import counted, print_plan, print_said
+from alpa_dejavu.cli.tables import print_plan, print_said
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Cluster, Plan
 
@@ -91,8 +91,9 @@ def _print_replanned(made: Replanned, before: Plan, to: Console) -> None:
     to.print(f"iteration time          {units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
     moved = made.moves
     to.print(
-        f"moves                   {units.size(moved.num_bytes)} of {counted(len(moved.layers), 'layer')} in "
-        f"{units.seconds(moved.seconds)}; {counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay"
+        f"moves                   {units.size(moved.num_bytes)} of {units.counted(len(moved.layers), 'layer')} in "
+        f"{units.seconds(moved.seconds)}; {units.counted(len(made.kept_layers), 'layer')} of "
+        f"{made.plan.num_layers} stay"
     )
     print_said(made.plan, to)
     ahead = made.plan.planning_s.get("contingencies")

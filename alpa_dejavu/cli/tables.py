@@ -94,8 +94,8 @@ def print_plan(plan: Plan, to: Console) -> None:
     each = len(plan.stages) // len(plan.on_submeshes)
     to.print(
         f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: "
-        f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
-        f"{counted(plan.num_layers, 'layer')} in {counted(len(plan.stages), 'stage')}"
+        f"{units.counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
+        f"{units.counted(plan.num_layers, 'layer')} in {units.counted(len(plan.stages), 'stage')}"
         + (f", {each} on each submesh" if each > 1 else "")
     )
     rows = stage_rows(plan)
@@ -154,7 +154,7 @@ def print_pipelines(made: StrategyPlan, cluster: Cluster, to: Console) -> None:
     """
     layers = made.pipelines[0].stages[-1].last + 1
     to.print(
-        f"{counted(len(made.pipelines), 'pipeline')} of {counted(layers, 'layer')} on {cluster.name} "
+        f"{units.counted(len(made.pipelines), 'pipeline')} of {units.counted(layers, 'layer')} on {cluster.name} "
         f"({cluster.num_devices} devices), batch {made.batch}: chosen by {made.strategy}"
     )
     table = new_table(("pipeline",), ("micro-batches", "computes"), ("hosts", "layers (data, tensor parallel)"))
@@ -195,20 +195,11 @@ def correction_line(plan: Plan, by: StepCorrection) -> str:
     low, high = (
         units.seconds(plan.uncorrected_s * by.factor * math.exp(side * REACH_90 * by.spread)) for side in (-1, 1)
     )
-    title = f"corrected by {counted(by.runs, 'run')}"
+    title = f"corrected by {units.counted(by.runs, 'run')}"
     return (
         f"{title:<24}{by.factor:.3f} times {units.seconds(plan.uncorrected_s)}; 90 % interval {low} to {high}; "
         f"{by.own_runs} of this model on this cluster"
     )
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Returns a number followed by its noun, in the singular or plural.
-
-    >>> [counted(1, "stage"), counted(2, "stage"), counted(2, "batch", "batches")]
-    ['1 stage', '2 stages', '2 batches']
-    """
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = ()) -> Table:

@@ -47,14 +47,10 @@ class HiddenSeconds:
         """Returns the hidden seconds of each stage of layers i..j: of a micro-batch's forward and backward pass, and of
         a step's synchronisation; shape (3, L, L).
         """
-        key = devices, _mesh(config), config.remat
+        key = devices, config.division_key, config.remat
         if key not in self._known:
             self._known[key] = self._seconds(devices, config)
         return self._known[key]
-
-    def in_layers(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Returns the hidden seconds of each layer variant's own collectives in a phase, shape (V,)."""
-        return self._of_pass(devices, config, phase)[0]
 
     def _seconds(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         costs, division, size = self._costs, self._costs.division(config), self._costs.model.num_layers
@@ -88,7 +84,7 @@ class HiddenSeconds:
         """Returns for each variant the hidden seconds of its own collectives in a pass, and for each kind of device the
         computing beside which there is nothing yet, shape (kinds, V).
         """
-        key = devices, _mesh(config), phase
+        key = devices, config.division_key, phase
         if key not in self._passes:
             division = self._costs.division(config)
             operators = division.operators(phase)
@@ -112,7 +108,7 @@ class HiddenSeconds:
         """Returns the seconds of one layer's collectives that hide in a pass on the device where least does."""
         if flow is None or not flow.collectives:
             return 0.0
-        key = devices, _mesh(config), id(flow), id(operators), phase
+        key = devices, config.division_key, id(flow), id(operators), phase
         if key not in self._simulated:
             sent = np.concatenate([self._sent_s(devices, config, one, phase) for one in flow.collectives])
             hidden = sent.sum()
@@ -195,7 +191,3 @@ def _hidden(total_s: FloatArray, exposed_s: FloatArray) -> FloatArray:
     """Returns what is hidden of collectives, given the seconds by which computing ends later for them."""
     found: FloatArray = np.clip(total_s - exposed_s, 0.0, total_s)
     return found
-
-
-def _mesh(config: MeshConfig) -> tuple[int, int, int, bool]:
-    return config.data_parallel, config.tensor_parallel, config.zero, config.batch_forced

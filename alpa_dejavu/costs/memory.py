@@ -188,8 +188,7 @@ def stage_memory(
     )
     updated, on_drives = UpdatedBytes.of(memory, shares), offload.place == "nvme"
     states, sums = optimizer * offload.optimizer, updated.gradients * offload.optimizer
-    own = np.where(updated.copied, 0.0, updated.parameters * offload.optimizer)
-    sent = np.maximum(parameters * offload.parameters, own)
+    sent = np.maximum(parameters * offload.parameters, updated.uncopied * offload.optimizer)
     return StageMemory(
         resident=parameters * (1 - offload.parameters)
         + gradients * (1 - offload.gradients)
@@ -209,13 +208,13 @@ def stage_memory(
 class UpdatedBytes:
     """The bytes of what each device of a stage of layers i..j updates once a step, or its host for it, shape (L, L).
 
-    `parameters` and `gradients` are those of trained parameters alone; `copied` says whether the optimizer's state has
-    float32 copies of the parameters, so that these needn't be read for the update.
+    `parameters` and `gradients` are those of trained parameters alone; `uncopied` are the parameters that are updated
+    themselves, since the optimizer's state has no float32 copies of them.
     """
 
     parameters: FloatArray
     gradients: FloatArray
-    copied: NDArray[np.bool_]
+    uncopied: FloatArray
 
     @classmethod
     def of(cls, memory: ModelMemory, shares: MemoryShares) -> UpdatedBytes:
@@ -225,7 +224,9 @@ class UpdatedBytes:
         share = np.where(memory.optimizer > 0, shares.optimizer, shares.gradients)
         whole = memory.parameters
         trained = np.divide(memory.gradients, whole, out=np.zeros_like(whole), where=whole > 0).clip(max=1.0)
-        return cls(whole * trained * share, memory.gradients * share, memory.optimizer > _WITH_COPIES * whole)
+        parameters = whole * trained * share
+        uncopied = np.where(memory.optimizer > _WITH_COPIES * whole, 0.0, parameters)
+        return cls(parameters, memory.gradients * share, uncopied)
 
 
 def _largest(num_bytes: FloatArray) -> FloatArray:

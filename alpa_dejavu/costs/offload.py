@@ -71,7 +71,7 @@ def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload:
     ]
     read: list[FloatArray] = []
     if drives:
-        own = np.where(updated.copied, 0.0, updated.parameters * offload.optimizer)
+        own = updated.uncopied * offload.optimizer
         written = np.maximum(updated.parameters * offload.parameters, own)
         read = [parameters / share.read_bytes_per_s]
         step += [(states + own) / share.read_bytes_per_s, (states + written) / share.written_bytes_per_s]

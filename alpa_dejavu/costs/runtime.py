@@ -139,20 +139,23 @@ def runtime_names() -> tuple[str, ...]:
     return tuple(_bundled())
 
 
-def runtime_profile(choice: str | RuntimeProfile) -> RuntimeProfile:
+def runtime_profile(choice: str | RuntimeProfile, overlap: str | Overlap | None = None) -> RuntimeProfile:
     """Returns the runtime profile of a name, or the given one; "alpa+streams" and the like are those of a runtime whose
-    devices communicate while they compute.
+    devices communicate while they compute. `overlap` takes the place of what it says of that; None: nothing does.
 
     Raises:
-        ValueError: there is no profile of that name.
+        ValueError: there is no profile of that name, or no overlap.
 
     >>> runtime_profile("alpa").launch_s, runtime_profile("alpa+streams").overlap.kind
     (0.0, 'streams')
     >>> runtime_profile("alpa+streams:1.1:1.25").overlap.transfer_slowdown
     1.25
     """
-    if isinstance(choice, RuntimeProfile):
-        return choice
+    profile = choice if isinstance(choice, RuntimeProfile) else _named(choice)
+    return profile if overlap is None else with_overlap(profile, overlap)
+
+
+def _named(choice: str) -> RuntimeProfile:
     name, _, streams = choice.partition("+")
     overlap = _STREAMS.fullmatch(streams)
     if name not in _bundled() or (streams and overlap is None):

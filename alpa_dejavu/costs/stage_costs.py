@@ -65,6 +65,7 @@ class StageCostModel:
         self._predicted: dict[Device, _Predicted] = {}
         self._computed: dict[tuple[Device, _Mesh, str], FloatArray] = {}
         self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[AxisCollectives, FloatArray]]] = {}
+        self._plain: dict[tuple[StageDevices, _Mesh, str], StageParts] = {}
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
         self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
@@ -74,7 +75,7 @@ class StageCostModel:
         """Predicts and caches, in a few large calls of the models, the operators and collectives of stages on the given
         devices with the given mesh configs; without it they are predicted one by one when they are needed.
         """
-        meshes = {(devices, _mesh(config)): config for devices, config in choices}
+        meshes = {(devices, config.division_key): config for devices, config in choices}
         wanted: dict[Device, dict[_Mesh, MeshConfig]] = {}
         for (devices, mesh), config in meshes.items():
             for device in devices.kinds:
@@ -126,13 +127,16 @@ class StageCostModel:
         return rounded(np.stack(parts))
 
     def _without_offload(self, devices: StageDevices, config: MeshConfig) -> StageParts:
-        """Returns the kinds of seconds of stages if they offloaded nothing."""
-        forward, backward, update = self.computed_s(devices, config)
-        ahead, back = self._collective_s(devices, config)
-        once = self._combined_s(devices, config, "step")
-        if self.models.runtime.overlap.streams:
-            ahead, back, once = np.maximum(np.stack([ahead, back, once]) - self.hidden_s(devices, config), 0.0)
-        return forward, backward, ahead, back, once, update
+        """Returns the kinds of seconds of stages if they offloaded nothing: the same whatever they offload."""
+        key = devices, config.division_key, config.remat
+        if key not in self._plain:
+            forward, backward, update = self.computed_s(devices, config)
+            ahead, back = self._collective_s(devices, config)
+            once = self._combined_s(devices, config, "step")
+            if self.models.runtime.overlap.streams:
+                ahead, back, once = np.maximum(np.stack([ahead, back, once]) - self.hidden_s(devices, config), 0.0)
+            self._plain[key] = forward, backward, ahead, back, once, update
+        return self._plain[key]
 
     def _fixed_s(self, devices: StageDevices) -> float:
         """Returns the seconds of a step that aren't the optimizer's."""
@@ -163,14 +167,6 @@ class StageCostModel:
             return np.zeros((3, *self._whole.gradients.shape))
         return self._hidden.seconds(devices, config)
 
-    def hidden_in_layers_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Returns the seconds of each layer variant's own collectives (`Division.exchanges`) that hide behind computing
-        in a phase ("forward" or "backward"), shape (variants,): the part of `hidden_s` that is a sum over layers.
-        """
-        if not self.models.runtime.overlap.streams:
-            return np.zeros(len(self.division(config).variants))
-        return self._hidden.in_layers(devices, config, phase)
-
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward
         and backward for one micro-batch, and once a step.
@@ -178,7 +174,7 @@ class StageCostModel:
         return np.asarray(np.max([self._computed_on(device, config) for device in devices.kinds], axis=0))
 
     def _computed_on(self, device: Device, config: MeshConfig) -> FloatArray:
-        key = device, _mesh(config), config.remat
+        key = device, config.division_key, config.remat
         if key not in self._computed:
             update = self._summed(config, self._operators_s(device, config, "step"))
             update = update + (device.step_s + self.models.runtime.step_s)
@@ -196,7 +192,7 @@ class StageCostModel:
 
     def division(self, config: MeshConfig) -> Division:
         """Returns how a config divides the layers among a stage's devices: what each computes, sends and keeps."""
-        key = _mesh(config)
+        key = config.division_key
         if key not in self._divisions:
             sharding = self.model.sharding
             self._divisions[key] = (
@@ -222,7 +218,7 @@ class StageCostModel:
             found = [float(self.latency_of(one, device).mean_s[one.by_weight].sum()) for one in operators]
             return self._summed(config, np.array(found) * self.crowding(device, config))
 
-        key = devices, _mesh(config)
+        key = devices, config.division_key
         if key not in self._by_weight:
             by_weight = np.max([on(device) for device in devices.kinds], axis=0)
             whole = self.computed_s(devices, config)[1]
@@ -307,14 +303,14 @@ class StageCostModel:
         """Returns the collectives that a stage of layers i..j does in a phase once for all its layers, such as the
         all-reduce of gradients, each with its seconds, of shape (L, L).
         """
-        key = devices, _mesh(config), phase
+        key = devices, config.division_key, phase
         if key not in self._sent:
             exchanges = self._combined_of(config, phase)
             self._sent[key] = [(one, self.sent_s(devices, config, one, phase) * one.counts) for one in exchanges]
         return self._sent[key]
 
     def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[AxisCollectives]:
-        key = _mesh(config), phase
+        key = config.division_key, phase
         if key not in self._together:
             self._together[key] = self.division(config).combined(phase)
         return self._together[key]
@@ -338,7 +334,3 @@ class StageCostModel:
         if gradients and exchange.kind == "all_reduce":
             served = served_s(self.models.communication, exchange.num_bytes, group)
         return alone if served is None else np.minimum(alone, served)
-
-
-def _mesh(config: MeshConfig) -> _Mesh:
-    return config.data_parallel, config.tensor_parallel, config.zero, config.batch_forced

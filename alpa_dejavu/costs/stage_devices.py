@@ -61,10 +61,11 @@ class StagePlaces:
         last = {kinds[host]: host for host in places}
         number = {host: n for n, host in enumerate(places)}
         classes = {kind: n for n, kind in enumerate(first)}
+        examples = [self._cluster.hosts[host] for host in first.values()]
         key = (
             tuple(number[host] for host in hosts),
             tuple(classes[kinds[host]] for host in places),
-            tuple(dataclasses.replace(self._cluster.hosts[host], name="") for host in first.values()),
+            tuple((host.device, host.num_devices, host.memory) for host in examples),
             tuple(self._cluster.links[host][host] for host in first.values()),
             tuple(self._cluster.links[first[a]][last[b] if a == b else first[b]] for a in first for b in first),
         )

@@ -11,7 +11,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.costs.overlap import Overlap
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile, with_overlap
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
@@ -140,9 +140,7 @@ def plan_model(
             f"schedule is {schedule!r}, but must be one of {', '.join(map(repr, ALPA_SCHEDULES))} where stages may "
             "offload; give one of these, or offload nothing"
         )
-    profile = runtime_profile(runtime or ALPA)
-    profile = profile if overlap is None else with_overlap(profile, overlap)
-    priced = prices(given, known, latency, communication, profile)
+    priced = prices(given, known, latency, communication, runtime_profile(runtime or ALPA, overlap))
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload)
     chooser = _chooser(strategy, schedule, space, search, objective)

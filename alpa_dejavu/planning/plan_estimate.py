@@ -15,7 +15,7 @@ from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.overlap import Overlap
-from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile, with_overlap
+from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
@@ -82,8 +82,7 @@ class PlanEstimator:
             ("links", "free") if calibration in (None, NONE) else ("links",)
         ):
             communication = by.communication
-        profile = runtime_profile(by.runtime if runtime is None else runtime)
-        profile = profile if overlap is None else with_overlap(profile, overlap)
+        profile = runtime_profile(by.runtime if runtime is None else runtime, overlap)
         self.prices = prices(given, calibration, latency, communication, profile)
         self.cluster = self.prices.cluster
         self._clock = Clock()

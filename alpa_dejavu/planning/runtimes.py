@@ -93,11 +93,10 @@ def _hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[str]:
     """Yields what keeps a framework from running a plan."""
     if name not in schedule_kind(plan.schedule).runtimes:
         yield f"no {plan.schedule} there"
-    offloads = any(stage.offloaded.any for stage in plan.stages)
-    streams = plan.priced_by is not None and plan.priced_by.streams
-    if not plan.runs_on_alpa and (plan.strategy or (plan.schedule in ALPA_SCHEDULES and not offloads and not streams)):
+    told = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams
+    if not plan.runs_on_alpa and (plan.strategy or not told):
         yield f"no {plan.strategy or 'reduction servers'} there"
-    if streams and not limits.streams:
+    if plan.streams and not limits.streams:
         yield "no overlap of communication there"
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):

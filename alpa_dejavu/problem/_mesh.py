@@ -70,6 +70,11 @@ class MeshConfig:
             )
 
     @property
+    def division_key(self) -> tuple[int, int, int, bool]:
+        """Returns the part of a config that tells apart how a model is divided: all but its remat and its offload."""
+        return self.data_parallel, self.tensor_parallel, self.zero, self.batch_forced
+
+    @property
     def batch_forced(self) -> bool:
         """Returns whether the batch must be cut along the mesh's first axis; else Alpa's auto-sharding pass is free to
         choose.

@@ -204,6 +204,16 @@ class Plan:
         return self.stages[: len(self.stages) // schedule_form(self.schedule).chunks]
 
     @property
+    def offloads(self) -> bool:
+        """Returns whether any stage of the plan offloads a part of what it keeps."""
+        return any(stage.offloaded.any for stage in self.stages)
+
+    @property
+    def streams(self) -> bool:
+        """Returns whether the plan's devices were taken to communicate while they compute."""
+        return self.priced_by is not None and self.priced_by.streams
+
+    @property
     def num_devices(self) -> int:
         """Returns the number of devices of all stages of the plan together."""
         return sum(stage.submesh.num_devices for stage in self.on_submeshes)

@@ -21,8 +21,7 @@ def breakdown(plan: Plan) -> Mapping[str, float]:
 
     Where the schedule's transfers go on while devices compute, what isn't hidden of them is idle time.
     """
-    streams = plan.priced_by is not None and plan.priced_by.streams
-    held_up = sending(plan.schedule) == "blocking" and not streams
+    held_up = sending(plan.schedule) == "blocking" and not plan.streams
     parts = dict.fromkeys(PARTS, 0.0)
     for stage in plan.stages:
         share = stage.submesh.num_devices / plan.num_devices

@@ -78,8 +78,7 @@ def plan_times(plan: Plan) -> Times:
     """Returns the `StageTimes` of each of a plan's stages, as the simulation of a step takes them. The transfers that
     the plan counts at the receiving stage are counted at the sending one.
     """
-    streams = plan.priced_by is not None and plan.priced_by.streams
-    return tuple(_times(plan.stages, n, streams) for n in range(len(plan.stages)))
+    return tuple(_times(plan.stages, n, plan.streams) for n in range(len(plan.stages)))
 
 
 def _times(stages: Sequence[StagePlan], n: int, streams: bool) -> StageTimes:

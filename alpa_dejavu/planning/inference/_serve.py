@@ -15,7 +15,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin
 from alpa_dejavu.costs.overlap import Overlap
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile, with_overlap
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.planning.inference._candidates import Candidate, Search
 from alpa_dejavu.planning.inference._decoder import Decoder, decoder
 from alpa_dejavu.planning.inference._intervals import intervals
@@ -92,9 +92,7 @@ def serve_plan(
     known = check_choice(calibration, latency, communication)
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     served = model if isinstance(model, Decoder) else decoder(model, cache_bytes_per_token)
-    profile = runtime_profile(runtime)
-    profile = profile if overlap is None else with_overlap(profile, overlap)
-    priced = prices(given, known, latency, communication, profile)
+    priced = prices(given, known, latency, communication, runtime_profile(runtime, overlap))
     margin = MemoryMargin(risk, priced.residuals(None), memory_margin)
     search = Search(served, priced.cluster, Pricer(served, priced), lengths, margin)
     possible = shapes(served, priced.cluster, tensor_parallel, stages)

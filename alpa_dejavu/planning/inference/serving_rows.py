@@ -23,8 +23,8 @@ def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
     """Returns what else is said of a plan, such as its devices and their memory, as pairs of name and text."""
     memory = plan.memory
     replica = (
-        f"{_counted(plan.stages, 'stage')} of {_counted(plan.tensor_parallel, 'device')}, "
-        f"{_counted(plan.replicas, 'replica')}, a batch of {plan.batch} on each"
+        f"{units.counted(plan.stages, 'stage')} of {units.counted(plan.tensor_parallel, 'device')}, "
+        f"{units.counted(plan.replicas, 'replica')}, a batch of {plan.batch} on each"
     )
     divided = {"engine": "by the auto-sharding engine", "even": "evenly, as Megatron-LM does"}[plan.division]
     parts = f"weights {units.size(memory.weights_bytes)}, cache {units.size(memory.cache_bytes)}"
@@ -52,7 +52,3 @@ def _cells(phase: Phase) -> list[str]:
     )  # fmt: skip
     interval = f"{units.seconds(low)} to {units.seconds(high)}"
     return [units.seconds(phase.seconds), interval, *(units.seconds(part) for part in parts)]
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
