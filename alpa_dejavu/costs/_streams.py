@@ -26,8 +26,9 @@ Row = FloatArray | float
 def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int32], overlap: Overlap) -> float:
     """Returns the seconds of a pass whose operators are on one stream and whose collectives are on another.
 
-    Each stream does one thing at a time. Whenever it is free, it begins with that of the ready nodes from which the
-    longest path leads to the end. The result is never more than doing all one after the other.
+    Each stream does one thing at a time. Whenever it is free, it begins with one of the ready nodes: with that from
+    which the longest path leads to the end, or with that which the next collective waits for. The shorter of these two
+    schedules counts; it is never more than doing all one after the other.
 
     Args:
         computed_s: the seconds of each operator; shape (operators,).
@@ -46,29 +47,29 @@ def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int
     order = np.argsort(edges[:, 0], kind="stable")
     after = np.ascontiguousarray(edges[order, 1], dtype=np.int64)
     first = np.searchsorted(edges[order, 0], np.arange(len(seconds) + 1)).astype(np.int64)
-    found = _run(seconds, len(computed_s), first, after, overlap.compute_slowdown, overlap.transfer_slowdown)
-    if found < 0:
+    path, collective = _paths(seconds, len(computed_s), first, after)
+    if len(path) < len(seconds):
         raise ValueError("edges has nodes that wait for each other, but must be without a cycle; mend the flow")
+    slowdowns = overlap.compute_slowdown, overlap.transfer_slowdown
+    priorities = np.argsort(np.stack([np.argsort(-path, kind="stable"), np.lexsort((-path, collective))]), axis=1)
+    found = min(_run(seconds, len(computed_s), first, after, priority, *slowdowns) for priority in priorities)
     return min(found, one_by_one)
 
 
-@compiled("(f8[::1], i8, i8[::1], i8[::1], f8, f8)")
-def _run(
-    seconds: FloatArray,
-    num_computed: int,
-    first: NDArray[np.int64],
-    after: NDArray[np.int64],
-    compute_slowdown: float,
-    transfer_slowdown: float,
-) -> float:
-    """Returns when the last node is done, or -1 if some never can be. What waits for node n is
-    after[first[n]:first[n + 1]].
+@compiled("(f8[::1], i8, i8[::1], i8[::1])")
+def _paths(
+    seconds: FloatArray, num_computed: int, first: NDArray[np.int64], after: NDArray[np.int64]
+) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Returns for each node the seconds of the longest path from it to the end, and the number of the first collective
+    that waits for it, by the order in which they can be done; shorter arrays if some nodes wait for each other.
+
+    What waits for node n is after[first[n]:first[n + 1]].
     """
     size = len(seconds)
-    waits = np.zeros(size, dtype=np.int64)
+    left = np.zeros(size, dtype=np.int64)
     for node in after:
-        waits[node] += 1
-    order, left, count = np.empty(size, dtype=np.int64), waits.copy(), 0
+        left[node] += 1
+    order, count = np.empty(size, dtype=np.int64), 0
     for node in range(size):
         if left[node] == 0:
             order[count] = node
@@ -81,20 +82,39 @@ def _run(
                 order[count] = after[place]
                 count += 1
         at += 1
-    if count < size:
-        return -1.0
-    path = seconds.copy()
-    for number in range(size - 1, -1, -1):
+    path, collective = seconds.copy(), np.full(size, size, dtype=np.int64)
+    for number in range(count - 1, -1, -1):
         node, longest = order[number], 0.0
         for place in range(first[node], first[node + 1]):
             longest = max(longest, path[after[place]])
+            collective[node] = min(collective[node], collective[after[place]])
         path[node] += longest
-    computes, sends = [(0.0, -1)], [(0.0, -1)]  # so that the lists have a type
+        if node >= num_computed:
+            collective[node] = number
+    return path[:count], collective[:count]
+
+
+@compiled("(f8[::1], i8, i8[::1], i8[::1], i8[::1], f8, f8)")
+def _run(
+    seconds: FloatArray,
+    num_computed: int,
+    first: NDArray[np.int64],
+    after: NDArray[np.int64],
+    priority: NDArray[np.int64],
+    compute_slowdown: float,
+    transfer_slowdown: float,
+) -> float:
+    """Returns when the last node is done, where of ready nodes that with the least priority number comes first."""
+    size = len(seconds)
+    waits = np.zeros(size, dtype=np.int64)
+    for node in after:
+        waits[node] += 1
+    computes, sends = [(priority[0], 0)], [(priority[0], 0)]  # so that the lists have a type
     computes.pop()
     sends.pop()
     for node in range(size):
         if waits[node] == 0:
-            heapq.heappush(computes if node < num_computed else sends, (-path[node], node))
+            heapq.heappush(computes if node < num_computed else sends, (priority[node], node))
     now, done = 0.0, 0
     computing, sending, work, load = -1, -1, 0.0, 0.0
     while done < size:
@@ -121,7 +141,7 @@ def _run(
                     waits[after[place]] -= 1
                     if waits[after[place]] == 0:
                         one = after[place]
-                        heapq.heappush(computes if one < num_computed else sends, (-path[one], one))
+                        heapq.heappush(computes if one < num_computed else sends, (priority[one], one))
         computing = -1 if compute_ends else computing
         sending = -1 if send_ends else sending
     return now

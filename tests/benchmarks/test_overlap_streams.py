@@ -17,10 +17,14 @@ def test_reductions_that_wait_for_products_are_exposed_by_a_layer_more():
 
 
 def test_a_far_prediction_is_missed():
-    rows = [{"program": "apart", "off": off} for off in (0.01, -0.02, 0.2)]
-    middle, worst = overlap_streams._figures(rows)
-    assert (middle.held, middle.measured) == (True, "2.0%")
-    assert (worst.held, worst.measured) == (False, "+20.0%")
+    exposed = {0.01: 1.05, -0.02: 1.1, 0.2: 1.6}
+    rows = [
+        {"program": "buckets", "off": off, "exposed_s": 1.0, "predicted_exposed_s": predicted_s}
+        for off, predicted_s in exposed.items()
+    ]
+    assert [(one.held, one.measured) for one in overlap_streams._figures(rows)] == [
+        (True, "+2.0%"), (False, "+20.0%"), (True, "+10.0%"), (False, "+25.0%"),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -35,7 +35,8 @@ def sizes(record, ways):
 
 def test_of_products_in_a_batch_a_device_takes_whole_ones_and_of_others_parts_of_the_longest_sides():
     assert sizes(BATCHED, 4) == ("bmm", 4, 128, 96, 64)
-    assert sizes(BATCHED, 32) == ("bmm", 1, pytest.approx(6144**0.5), pytest.approx(6144**0.5), 64)
+    # A batch of one is an ordinary product.
+    assert sizes(BATCHED, 32) == ("linear", 1, pytest.approx(6144**0.5), pytest.approx(6144**0.5), 64)
     assert sizes(PLAIN, 2) == ("linear", 1, 128, 96, 64)
     # The gradient of a weight adds up over all samples, of which each of 32 devices has its own.
     rows, inner, outer = 65536.0, 4096.0, 4096.0

@@ -60,6 +60,13 @@ def test_a_chain_hides_nothing_and_what_is_independent_hides():
     assert makespan_s(computed, np.array([]), edges(), STREAMS) == 5.0
 
 
+def test_a_collective_begins_before_long_products_that_do_not_need_it():
+    """As in a Kraken layer: a short sum is sent while attention is computed, however long that takes."""
+    summed, attention, feed_forward, total = range(4)
+    flow = edges((summed, total), (total, feed_forward), (attention, feed_forward))
+    assert makespan_s(np.array([0.5, 10.0, 1.0]), np.array([2.0]), flow, STREAMS) == 11.5
+
+
 def test_streams_that_only_hinder_each_other_are_used_one_after_the_other():
     hindered = Overlap("streams", 3.0, 3.0)
     assert makespan_s(np.array([2.0]), np.array([2.0]), edges(), hindered) == 4.0

@@ -154,6 +154,8 @@ def _divided(whole: Kernels, share: Array, traffic: Array) -> Kernels:
     sides = _sides_divided(np.stack([whole.m, whole.n, whole.k], axis=1), share * whole.batch / batch)
     return dataclasses.replace(
         whole,
+        # A batch of one product is an ordinary product.
+        op=np.where(product & (batch == 1), "linear", whole.op),
         batch=batch,
         m=np.where(product, sides[:, 0], 1.0),
         n=np.where(product, sides[:, 1], np.maximum(traffic / _STREAM_BYTES, 1.0)),

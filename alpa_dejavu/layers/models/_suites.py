@@ -87,7 +87,7 @@ def model_function(name: str) -> Callable[[int], Any]:
     return functools.partial(transformer_step, size)
 
 
-def forward_function(name: str, sequence: int | None = None) -> Callable[[int], Any]:
+def forward_function(name: str | Kraken, sequence: int | None = None) -> Callable[[int], Any]:
     """Returns the function of a language model's step without gradients, which reads prompts to their last token.
 
     It takes the number of prompts and returns `(forward_step, (parameters, batch))`, abstract arrays as those of
@@ -95,13 +95,13 @@ def forward_function(name: str, sequence: int | None = None) -> Callable[[int], 
     and activations are in half precision. It is planned as inference.
 
     Args:
-        name: the name of a language model that `known_models` lists.
+        name: the name of a language model that `known_models` lists, or the sizes of a Kraken.
         sequence: the number of tokens in a prompt, which is also the number of learned positions; None: the model's.
 
     Raises:
         ValueError: there is no model of that name, it isn't a language model, or a sequence without tokens.
     """
-    size = model_size(name)
+    size = model_size(name) if isinstance(name, str) else name
     if isinstance(size, WideResNet):
         raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(_LANGUAGE)}")
     if sequence is not None:

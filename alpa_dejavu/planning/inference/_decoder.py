@@ -143,12 +143,13 @@ class Decoder:
         return self._steps[batch, tokens]
 
 
-def decoder(model: str | StepFunction, cache_bytes_per_token: float | None = None) -> Decoder:
+def decoder(model: str | Kraken | StepFunction, cache_bytes_per_token: float | None = None) -> Decoder:
     """Returns a language model as inference sees it.
 
     Args:
-        model: the name of a known language model, in half precision; or a function, or its "module:function", that
-            takes a batch size and a number of tokens and returns a step without gradients with its abstract arguments.
+        model: the name of a known language model, in half precision, or the sizes of a Kraken or standard transformer;
+            or a function, or its "module:function", that takes a batch size and a number of tokens and returns a step
+            without gradients with its abstract arguments.
         cache_bytes_per_token: the bytes of keys and values of one token in all layers; None: those of the known model.
 
     Raises:
@@ -160,7 +161,7 @@ def decoder(model: str | StepFunction, cache_bytes_per_token: float | None = Non
             f"cache_bytes_per_token is {cache_bytes_per_token!r}, but must be above 0 and at most {_MOST_CACHE:g}; "
             "give 2 x layers x width of keys x bytes of an element"
         )
-    if isinstance(model, str) and ":" not in model:
+    if isinstance(model, Kraken) or (isinstance(model, str) and ":" not in model):
         return _known(model, cache_bytes_per_token)
     from alpa_dejavu.layers import resolve
 
@@ -181,9 +182,10 @@ def decoder(model: str | StepFunction, cache_bytes_per_token: float | None = Non
     return Decoder(name, function, cache_bytes_per_token)
 
 
-def _known(name: str, cache_bytes_per_token: float | None) -> Decoder:
-    forward_function(name)
-    size: Any = model_size(name)
+def _known(model: str | Kraken, cache_bytes_per_token: float | None) -> Decoder:
+    forward_function(model)
+    size: Any = model_size(model) if isinstance(model, str) else model
+    name = model if isinstance(model, str) else f"a transformer of {units.counted(size.num_blocks, 'layer')}"
     ways = size.ways if isinstance(size, Kraken) else 1
     each = 2 * size.num_blocks * ways * size.hidden * _HALF_BYTES
     if cache_bytes_per_token is not None and not math.isclose(cache_bytes_per_token, each):
@@ -193,7 +195,7 @@ def _known(name: str, cache_bytes_per_token: float | None) -> Decoder:
         )
 
     def function(batch_size: int, tokens: int) -> Any:
-        return forward_function(name, tokens)(batch_size)
+        return forward_function(model, tokens)(batch_size)
 
     if ways > 1:
         return Decoder(name, function, each, size.num_blocks, ways, "ways")

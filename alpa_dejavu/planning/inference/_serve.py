@@ -16,6 +16,7 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
+from alpa_dejavu.layers.models import Kraken
 from alpa_dejavu.planning.inference._candidates import Candidate, Search
 from alpa_dejavu.planning.inference._decoder import Decoder, decoder
 from alpa_dejavu.planning.inference._intervals import intervals
@@ -31,7 +32,7 @@ __all__ = ["serve_plan"]
 
 
 def serve_plan(
-    model: str | Callable[[int, int], Any] | Decoder,
+    model: str | Kraken | Callable[[int, int], Any] | Decoder,
     cluster: str | Cluster,
     lengths: Lengths,
     hosts: int = 1,
@@ -57,8 +58,9 @@ def serve_plan(
     stages that are powers of two, and as many replicas as the devices are enough for.
 
     Args:
-        model: the name of a known language model; a function of a batch size and a number of tokens that returns a step
-            without gradients, or its "module:function"; or a `Decoder`.
+        model: the name of a known language model, or the sizes of a Kraken or standard transformer; a function of a
+            batch size and a number of tokens that returns a step without gradients, or its "module:function"; or a
+            `Decoder`.
         cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         lengths: the lengths of prompts and outputs.
         hosts: how many machines of that type.

@@ -34,6 +34,13 @@ def test_the_cache_has_keys_and_values_of_all_layers(name):
     assert decoder(name).cache_bytes_per_token == 2 * elements
 
 
+@pytest.mark.parametrize("name", ["gpt2-125m", "kraken-125m-4"])
+def test_sizes_of_ones_own_are_planned_as_those_of_a_name(name):
+    by_name, by_size = (served(model, tensor_parallel=4, stages=1) for model in (name, decoder(model_size(name))))
+    assert dataclasses.replace(by_size, model=name) == by_name
+    assert served(model_size(name), tensor_parallel=4, stages=1) == by_size
+
+
 def test_decoding_is_bound_by_weights_and_cache_as_by_hand():
     """GPT-2's parameters in half precision, and the cache at the mean length, over the bandwidth of a data sheet."""
     width, blocks, vocabulary, batch = 768, 12, 50304, 8
