@@ -22,6 +22,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):  # fmt: skip
         if part in given.only:
             known = [
-                results.known(part, " ".join(map(str, case[:3])), lambda case=case: _compared(*case))
+                results.known(part, " ".join(map(str, case[:3])), functools.partial(_compared, *case))
                 for case in tqdm(cases, part)
             ]
             shown.append(Table.of(known, COLUMNS, title))
@@ -116,12 +117,13 @@ def way_width(width: int, heads: int, ways: int) -> int:
 def _named() -> list[Case]:
     """The models by name on all devices that divide their ways."""
     found = []
-    for name, standard in NAMED:
-        sizes = model_size(standard), model_size(name)
-        assert all(isinstance(size, Kraken) for size in sizes), "these names are of its family"
+    for name, beside in NAMED:
+        standard, kraken = model_size(beside), model_size(name)
+        assert isinstance(standard, Kraken), "this name is of its family"
+        assert isinstance(kraken, Kraken), "and so is this one"
         found += [
-            (name, devices, prompt, *sizes)
-            for devices in (2, 4, 8) for prompt in NAMED_LENGTHS if sizes[1].ways % devices == 0
+            (name, devices, prompt, standard, kraken)
+            for devices in (2, 4, 8) for prompt in NAMED_LENGTHS if kraken.ways % devices == 0
         ]  # fmt: skip
     return found
 
