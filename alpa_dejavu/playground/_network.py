@@ -15,6 +15,9 @@ import math
 from collections.abc import Iterable
 from typing import Any, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = ["Flow", "Network"]
 
 _SLACK = 1e-9
@@ -49,6 +52,10 @@ class Network:
         self._capacity.append(bytes_per_s)
         self._on.append({})
         return len(self._capacity) - 1
+
+    def capacities(self) -> NDArray[np.float64]:
+        """Returns the bytes per second of all resources."""
+        return np.array(self._capacity, np.float64)
 
     def set_capacity(self, resource: int, bytes_per_s: float) -> None:
         """Changes what a resource has, from the next `settle` on; 0 stops all that goes over it."""

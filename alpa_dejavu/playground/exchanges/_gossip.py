@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -15,12 +15,28 @@ from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.topology import Topology, topology
 
-__all__ = ["AsynchronousGossip", "Gossip", "PushSum", "round_of"]
+__all__ = ["AsynchronousGossip", "Gossip", "PushSum", "RoundExchange"]
+
+
+class RoundExchange(Exchange):
+    """An exchange of which each worker computes once a round and sends to whom a topology says, and waits for all that
+    are sent to it. Time alone is then simulated in machine code.
+
+    Attributes:
+        topology: who sends to whom in a round, with which weights: a name of `TOPOLOGIES`, or an object.
+        sends_first: whether a round's messages are sent before the gradient is computed; if not, after it, and the
+            gradient is applied before.
+        extra_bytes: what a message has besides the parameters.
+    """
+
+    topology: str | Topology
+    sends_first: ClassVar[bool]
+    extra_bytes: ClassVar[float] = 0.0
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Gossip(Exchange):
+class Gossip(RoundExchange):
     """Each worker computes a gradient while its parameters are on the way to its neighbours, mixes theirs with its own,
     and updates by its gradient (D-PSGD). With Adam the second moment's tracker is mixed, too.
 
@@ -33,6 +49,7 @@ class Gossip(Exchange):
     """
 
     topology: str | Topology = "ring"
+    sends_first: ClassVar[bool] = True
 
     def run(self, worker: Worker) -> Program:
         """Sends parameters, computes, mixes and updates, round after round."""
@@ -40,7 +57,7 @@ class Gossip(Exchange):
         for number in itertools.count():
             if worker.finished:
                 return
-            targets, weights = round_of(worker.world, rule, number)[worker.number]
+            targets, weights = _round_of(worker.world, rule, number)[worker.number]
             sent = _mixed_state(worker)
             for target in targets:
                 worker.send(target, ("mix", number), sent, worker.world.num_bytes * len(sent))
@@ -53,7 +70,7 @@ class Gossip(Exchange):
 
 @final
 @dataclasses.dataclass(frozen=True)
-class PushSum(Exchange):
+class PushSum(RoundExchange):
     """Each worker updates, and sends shares of its parameters and of a weight to others, which add up what they get;
     gradients are computed at parameters over weight (stochastic gradient push). Messages need no answer, so who sends
     to whom may be one-sided.
@@ -66,13 +83,15 @@ class PushSum(Exchange):
     """
 
     topology: str | Topology = "one-peer"
+    sends_first: ClassVar[bool] = False
+    extra_bytes: ClassVar[float] = 4.0
 
     def run(self, worker: Worker) -> Program:
         """Computes, updates, and pushes shares, round after round."""
         rule = topology(self.topology)
         total, weight = worker.params, np.float32(1.0)
         for number in itertools.count():
-            targets, expected = round_of(worker.world, rule, number)[worker.number]
+            targets, expected = _round_of(worker.world, rule, number)[worker.number]
             gradient = yield worker.compute()
             before = worker.params
             worker.update(gradient.values, gradient)
@@ -80,7 +99,7 @@ class PushSum(Exchange):
             share = np.float32(1.0 / (len(targets) + 1))
             total, weight = total * share, weight * share
             for target in targets:
-                worker.send(target, ("push", number), (total, weight), worker.world.num_bytes + 4)
+                worker.send(target, ("push", number), (total, weight), worker.world.num_bytes + self.extra_bytes)
             found = (yield worker.receive(("push", number), len(expected))) if expected else []
             for message in found:
                 total, weight = total + message.payload[0], weight + message.payload[1]
@@ -128,7 +147,7 @@ class AsynchronousGossip(Exchange):
             worker.send(message.sender, "averaged", both, worker.world.num_bytes * len(both))
 
 
-def round_of(world: World, rule: Topology, number: int) -> list[tuple[list[int], dict[int, float]]]:
+def _round_of(world: World, rule: Topology, number: int) -> list[tuple[list[int], dict[int, float]]]:
     """Returns for each worker to whom it sends in a round, and the weights of those that send to it."""
     key = "round", number
     if key not in world.board:
