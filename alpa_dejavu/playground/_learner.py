@@ -6,25 +6,21 @@ that wait are computed side by side. So any exchange has its gradients in batche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, final
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._journal import Journal
-from alpa_dejavu.playground.job import Job, Problem
+from alpa_dejavu.playground.job import Job, Problem, batches, draws
 
-__all__ = ["Gradient", "Learner", "Vector", "draws"]
+__all__ = ["Gradient", "Learner", "Vector"]
 
 Vector = NDArray[np.float32]
 _MOST = 256
 """Gradients that are computed side by side, at most: memory."""
-
-
-def draws(seed: int, *name: int) -> np.random.Generator:
-    """Returns the generator of one purpose, given by numbers: it depends on nothing that others draw."""
-    return np.random.default_rng([seed, *name])
 
 
 @final
@@ -98,56 +94,32 @@ class JaxLearner(Learner):
 
     def __init__(self, job: Job, problem: Problem, seed: int, journal: Journal) -> None:
         import jax
-        import optax
-        from jax.flatten_util import ravel_pytree
 
-        self._job, self._seed, self._journal, self._problem = job, seed, journal, problem
-        self._jax = jax
+        self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax
         self.classes = problem.accuracy is not None
         self._waiting: dict[Gradient, None] = {}
-        self._draws: dict[int, np.random.Generator] = {}
-        optimizer = optax.sgd(0.1) if job.optimizer is None else job.optimizer
-        first, self._tree = ravel_pytree(problem.init(jax.random.PRNGKey(seed)))
-        self._first = np.asarray(first, np.float32)
+        self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
+        self._programs = _programs(problem, job.optimizer)
+        self._first = self._flat(problem.init(jax.random.PRNGKey(seed)))
         if not np.isfinite(self._first).all():
             raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
-        tree = self._tree
-
-        def gradient(params: Any, inputs: Any, targets: Any) -> Any:
-            return ravel_pytree(jax.grad(problem.loss)(tree(params), (inputs, targets)))[0]
-
-        def updated(params: Any, state: Any, values: Any) -> Any:
-            changes, after = optimizer.update(tree(values), state, tree(params))
-            return ravel_pytree(optax.apply_updates(tree(params), changes))[0], after
-
-        def score(params: Any, inputs: Any, targets: Any) -> Any:
-            batch = inputs, targets
-            share = problem.accuracy(tree(params), batch) if problem.accuracy else float("nan")
-            return problem.loss(tree(params), batch), share
-
-        self._one, self._many = jax.jit(gradient), jax.jit(jax.vmap(gradient))
-        self._update, self._score = jax.jit(updated), jax.jit(score)
-        self._init_state = jax.jit(lambda params: optimizer.init(tree(params)))
-        self._adam = optax.ScaleByAdamState
 
     def start(self, worker: int) -> Vector:
         """Returns the parameters that a worker begins with, shape (P,)."""
         if not self._job.own_starts:
             return self._first
-        from jax.flatten_util import ravel_pytree
-
         own = int(draws(self._seed, 0, worker).integers(2**31))
-        return np.asarray(ravel_pytree(self._problem.init(self._jax.random.PRNGKey(own)))[0], np.float32)
+        return self._flat(self._problem.init(self._jax.random.PRNGKey(own)))
 
     def state(self, params: Vector) -> Any:
         """Returns a new optimizer's state."""
-        return self._init_state(params)
+        return self._programs.state(params)
 
     def gradient(self, worker: int, step: int, version: int, at: Vector) -> Gradient:
         """Returns a worker's gradient at its parameters, on the next of its batches, which is computed later."""
-        if worker not in self._draws:
-            self._draws[worker] = draws(self._seed, 1, worker)
-        made = Gradient(self, worker, step, version, at, batch_rows(self._job, worker, self._draws[worker]))
+        if worker not in self._batches:
+            self._batches[worker] = batches(self._job, self._seed, worker)
+        made = Gradient(self, worker, step, version, at, next(self._batches[worker]))
         self._waiting[made] = None
         return made
 
@@ -167,30 +139,28 @@ class JaxLearner(Learner):
         inputs, targets = self._problem.train
         if not self._job.side_by_side:
             (one,) = chosen
-            return np.asarray(self._one(one.at, inputs[one.rows], targets[one.rows]))[None]
+            return np.asarray(self._programs.gradient(one.at, inputs[one.rows], targets[one.rows]))[None]
         # Few different sizes are few compilations.
         padded = [*chosen, *[chosen[-1]] * (2 ** (len(chosen) - 1).bit_length() - len(chosen))]
         rows = np.stack([one.rows for one in padded])
-        return np.asarray(self._many(np.stack([one.at for one in padded]), inputs[rows], targets[rows]))[: len(chosen)]
+        return np.asarray(self._programs.gradients(np.stack([one.at for one in padded]), inputs[rows], targets[rows]))[: len(chosen)]
 
     def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
         """Returns parameters and optimizer's state after an update."""
-        after, state = self._update(params, state, gradient)
+        after, state = self._programs.update(params, state, gradient)
         return np.asarray(after), state
 
     def second_moment(self, state: Any) -> Vector | None:
         """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
-        from jax.flatten_util import ravel_pytree
-
-        found = [one for one in self._parts(state) if isinstance(one, self._adam)]
-        return np.asarray(ravel_pytree(found[0].nu)[0]) if found else None
+        found = [one for one in self._jax.tree.leaves(state, is_leaf=_is_adam) if _is_adam(one)]
+        return self._flat(found[0].nu) if found else None
 
     def with_second_moment(self, state: Any, values: Vector) -> Any:
         """Returns the optimizer's state with another tracker of the second moment."""
         def changed(one: Any) -> Any:
-            return one._replace(nu=self._tree(values)) if isinstance(one, self._adam) else one
+            return one._replace(nu=self._programs.tree(values)) if _is_adam(one) else one
 
-        return self._jax.tree.map(changed, state, is_leaf=lambda one: isinstance(one, self._adam))
+        return self._jax.tree.map(changed, state, is_leaf=_is_adam)
 
     def moments(self, state: Any) -> int:
         """Returns how many numbers the optimizer keeps for each parameter."""
@@ -200,17 +170,55 @@ class JaxLearner(Learner):
         """Returns the held-out loss and accuracy of parameters; not a number where there is none."""
         inputs, targets = self._problem.held_out
         (found,) = self._journal.known(
-            lambda: (np.array(self._score(params, inputs, targets), np.float64),)
+            lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),)
         )
         return float(found[0]), float(found[1])
 
-    def _parts(self, state: Any) -> list[Any]:
-        return list(self._jax.tree.leaves(state, is_leaf=lambda one: isinstance(one, self._adam)))
+    def _flat(self, tree: Any) -> Vector:
+        leaves = [np.ravel(np.asarray(leaf, np.float32)) for leaf in self._jax.tree.leaves(tree)]
+        return np.concatenate(leaves)
 
 
-def batch_rows(job: Job, worker: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Returns the indices of the samples of a worker's next batch, drawn with replacement."""
-    assert job.problem is not None, "there are samples"
-    shard = None if job.shards is None else np.asarray(job.shards[worker], np.int64)
-    drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.batch)
-    return drawn if shard is None else shard[drawn]
+def _is_adam(one: Any) -> bool:
+    import optax
+
+    return isinstance(one, optax.ScaleByAdamState)
+
+
+class _Programs(NamedTuple):
+    """Compiled functions on flat parameters: a gradient, several at once, an update, held-out figures, a first state;
+    and from flat parameters to a pytree.
+    """
+
+    gradient: Any
+    gradients: Any
+    update: Any
+    score: Any
+    state: Any
+    tree: Any
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(problem: Problem, chosen: Any) -> _Programs:
+    """What a problem and an optimizer are compiled to, once for all simulations."""
+    import jax
+    import optax
+    from jax.flatten_util import ravel_pytree
+
+    optimizer = optax.sgd(0.1) if chosen is None else chosen
+    _, tree = ravel_pytree(problem.init(jax.random.PRNGKey(0)))
+
+    def gradient(params: Any, inputs: Any, targets: Any) -> Any:
+        return ravel_pytree(jax.grad(problem.loss)(tree(params), (inputs, targets)))[0]
+
+    def updated(params: Any, state: Any, values: Any) -> Any:
+        changes, after = optimizer.update(tree(values), state, tree(params))
+        return ravel_pytree(optax.apply_updates(tree(params), changes))[0], after
+
+    def score(params: Any, inputs: Any, targets: Any) -> Any:
+        batch = inputs, targets
+        share = problem.accuracy(tree(params), batch) if problem.accuracy else float("nan")
+        return problem.loss(tree(params), batch), share
+
+    return _Programs(jax.jit(gradient), jax.jit(jax.vmap(gradient)), jax.jit(updated), jax.jit(score),
+                     jax.jit(lambda params: optimizer.init(tree(params))), tree)  # fmt: skip

@@ -14,13 +14,13 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Learner, draws
+from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._worker import Computing, Message, Program, Receiving, Sleeping, Worker
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground.job import Job, Until
+from alpa_dejavu.playground.job import Job, Until, draws
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["World"]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Cluster, Plan, checks
 
-__all__ = ["Job", "Problem", "Until"]
+if TYPE_CHECKING:
+    from alpa_dejavu.costs import CostModels
+
+__all__ = ["Job", "Problem", "Until", "batches", "draws"]
 
 Floats = NDArray[np.float64]
 
@@ -129,6 +132,25 @@ class Job:
         return hosts
 
     @classmethod
+    def predicted(cls, problem: Problem, cluster: Cluster, batch: int = 16, models: CostModels | None = None,
+                  **more: Any) -> Job:  # fmt: skip
+        """Returns a job with a worker on each device, whose compute seconds the planner's cost models predict.
+
+        Args:
+            problem: the model and its data.
+            cluster: the cluster with the devices.
+            batch: samples of one gradient.
+            models: the cost models; None: the analytic latency model.
+            **more: other attributes of the job.
+        """
+        from alpa_dejavu.playground._compute_seconds import compute_seconds
+
+        known = {host.device: 0.0 for host in cluster.hosts}
+        known = {device: compute_seconds(problem, batch, device, models) for device in known}
+        each = [known[host.device] for host in cluster.hosts for _ in range(host.num_devices)]
+        return cls(problem, each, batch, **more)
+
+    @classmethod
     def of_plan(cls, problem: Problem | None, plan: Plan, cluster: Cluster, copies: int = 1, **more: Any) -> Job:
         """Returns a job whose workers are whole pipelines of a plan: each takes the plan's step time for a gradient,
         and sends from the host of its first stage.
@@ -145,3 +167,18 @@ class Job:
             raise ValueError(f"copies is {copies}, but must be at most {len(cluster.hosts) // span}; a pipeline takes "
                              f"{span} of the {len(cluster.hosts)} hosts")  # fmt: skip
         return cls(problem, plan.step_s, hosts=tuple(span * n for n in range(copies)), **more)
+
+
+def draws(seed: int, *name: int) -> np.random.Generator:
+    """Returns the generator of one purpose, given by numbers: it depends on nothing that others draw."""
+    return np.random.default_rng([seed, *name])
+
+
+def batches(job: Job, seed: int, worker: int) -> Iterator[NDArray[np.int64]]:
+    """Yields the indices of the samples of a worker's batches, shape (batch,), drawn with replacement; without end."""
+    assert job.problem is not None, "there are samples"
+    generator = draws(seed, 1, worker)
+    shard = None if job.shards is None else np.asarray(job.shards[worker], np.int64)
+    while True:
+        drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.batch)
+        yield drawn if shard is None else shard[drawn]
