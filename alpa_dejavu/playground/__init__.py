@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground._worker import Worker
     from alpa_dejavu.playground._exchange import Exchange
+    from alpa_dejavu.playground._simulate import simulate
+    from alpa_dejavu.playground._worker import Worker
     from alpa_dejavu.playground.exchanges import EXCHANGES, exchange
     from alpa_dejavu.playground.fault import Fault
     from alpa_dejavu.playground.history import History
     from alpa_dejavu.playground.job import Job, Problem, Until
     from alpa_dejavu.playground.problems import problem
-    from alpa_dejavu.playground._simulate import simulate
     from alpa_dejavu.playground.topology import Topology
 
 __all__ = [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu.costs import CostModels
-from alpa_dejavu.playground.job import Problem
 from alpa_dejavu.problem import Device
+
+if TYPE_CHECKING:
+    from alpa_dejavu.playground.job import Problem
 
 __all__ = ["compute_seconds"]
 

@@ -48,8 +48,8 @@ class Journal:
         text, head = json.dumps(run, sort_keys=True, default=str), folder / "run.json"
         if not head.exists():
             write_whole(head, text)
-        elif head.read_text(encoding="utf-8") != text:
-            raise ValueError(f"{folder} holds the run {head.read_text(encoding='utf-8')}, not {text}; give another folder")
+        elif (found := head.read_text(encoding="utf-8")) != text:
+            raise ValueError(f"{folder} holds the run {found}, not {text}; give another folder")
         files = sorted(folder.glob("results-*.npz"))
         self._files, self._kept = len(files), _read(files)
 

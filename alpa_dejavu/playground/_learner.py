@@ -143,7 +143,8 @@ class JaxLearner(Learner):
         # Few different sizes are few compilations.
         padded = [*chosen, *[chosen[-1]] * (2 ** (len(chosen) - 1).bit_length() - len(chosen))]
         rows = np.stack([one.rows for one in padded])
-        return np.asarray(self._programs.gradients(np.stack([one.at for one in padded]), inputs[rows], targets[rows]))[: len(chosen)]
+        found = self._programs.gradients(np.stack([one.at for one in padded]), inputs[rows], targets[rows])
+        return np.asarray(found)[: len(chosen)]
 
     def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
         """Returns parameters and optimizer's state after an update."""

@@ -255,7 +255,8 @@ def run_rounds(
     """
     rounds, workers = seconds.shape
     resources, width = len(capacity), ways.shape[1]
-    over, near, ends = np.full((places, width), -1), np.full((places * width, 2), -1), np.zeros((resources, 4), np.int64)
+    over, near = np.full((places, width), -1), np.full((places * width, 2), -1)
+    ends = np.zeros((resources, 4), np.int64)
     ends[:, :2] = -1
     most, floats, ints = np.zeros(places), np.zeros((places, 3)), np.zeros((places, 3), np.int64)
     marked, chosen, held_by = np.zeros(places, np.int8), np.zeros(places, np.int64), np.full(places, -1)
@@ -263,7 +264,8 @@ def run_rounds(
     touched, dirty, free = np.zeros(resources, np.int64), np.zeros(resources, np.int64), np.zeros(resources)
     taken, sizes = np.zeros((resources, 3), np.int64), np.array([0, 0, places])
     times, heap, place = np.zeros(workers + places), np.zeros(workers + places, np.int64), np.full(workers + places, -1)
-    done, got, computed = np.zeros(workers, np.int64), np.zeros((rounds, workers), np.int32), np.zeros(workers, np.bool_)
+    done, computed = np.zeros(workers, np.int64), np.zeros(workers, np.bool_)
+    got = np.zeros((rounds, workers), np.int32)
     looks, num_looks, next_look, steps, gradients, now_s = np.zeros((rounds * workers + 2, 3)), 0, 0.0, 0, 0, 0.0
     for worker in range(workers):
         _put(times, heap, place, sizes, worker, seconds[0, worker])
@@ -278,8 +280,8 @@ def run_rounds(
             num_looks += 1
             next_look = (steps // every + 1) * every
         if sizes[1]:
-            _settle(now_s, over, ends, near, capacity, most, floats, marked, chosen, touched, taken, free, fresh, narrow,
-                    held_by, dirty, times, heap, place, sizes, workers)  # fmt: skip
+            _settle(now_s, over, ends, near, capacity, most, floats, marked, chosen, touched, taken, free, fresh,
+                    narrow, held_by, dirty, times, heap, place, sizes, workers)  # fmt: skip
         if sizes[0] == 0:
             break
         now_s = times[heap[0]]

@@ -79,11 +79,14 @@ def _patterns(way: RoundExchange, size: int, rounds: int, seed: int) -> tuple[li
 def _seconds(job: Job, size: int, rounds: int, seed: int) -> NDArray[np.float64]:
     seconds = np.tile(np.asarray(job.compute_s, np.float64), (rounds, 1 if np.ndim(job.compute_s) else size))
     if job.spread:
-        seconds *= np.exp(job.spread * np.stack([draws(seed, 2, n).standard_normal(rounds) for n in range(size)], axis=1))
+        noise = np.stack([draws(seed, 2, n).standard_normal(rounds) for n in range(size)], axis=1)
+        seconds *= np.exp(job.spread * noise)
     return np.ascontiguousarray(seconds)
 
 
-def _history(looks: Any, seconds: Any, batch: int, sent: collections.Counter[tuple[int, int]], num_bytes: float) -> History:
+def _history(
+    looks: Any, seconds: Any, batch: int, sent: collections.Counter[tuple[int, int]], num_bytes: float
+) -> History:
     rounds, size = seconds.shape
     nothing, links = np.full(len(looks), np.nan), sorted(sent)
     return History(

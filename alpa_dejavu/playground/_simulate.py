@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Sequence
 
 from tqdm import tqdm
 
+from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._round_times import round_times
 from alpa_dejavu.playground._world import World
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import Fault
@@ -60,11 +61,8 @@ def simulate(
     hosts = job.worker_hosts(cluster)
     if job.problem is None and isinstance(way, RoundExchange) and not faults and until.seconds == math.inf:
         return round_times(job, cluster, way, until, seed, looks)
-    run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks,
-           "cluster": repr(cluster), "hosts": hosts, "batch": job.batch, "compute_s": job.compute_s,
-           "spread": job.spread, "side_by_side": job.side_by_side, "own_starts": job.own_starts,
-           "problem": job.problem and job.problem.name}  # fmt: skip
-    journal = Journal(folder, run)
+    run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
+    journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})
     learner = Learner() if job.problem is None else JaxLearner(job, job.problem, seed, journal)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts))
@@ -74,7 +72,7 @@ def simulate(
         world.spawn(None, fault.run(world))
     world.begin(way)
     total = None if until.steps is None else until.steps * len(hosts)
-    with tqdm(total=total, desc=type(way).__name__, delay=2, disable=not progress, unit=" steps") as bar:
+    with tqdm(total=total, desc=type(way).__name__, delay=2, mininterval=1, disable=not progress, unit=" steps") as bar:
         def told() -> None:
             recorder.happened(world.now_s)
             bar.update(recorder.steps - bar.n)
@@ -84,3 +82,9 @@ def simulate(
             return recorder.history(end)
         finally:
             journal.write()
+
+
+def _said(job: Job) -> dict[str, object]:
+    """Returns what tells one job's results from another's; functions can't."""
+    told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "optimizer"}
+    return {**told, "problem": None if job.problem is None else job.problem.name}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
@@ -49,8 +49,12 @@ class Receiving:
 
     worker: Worker
     tag: Hashable
-    count: int
+    count: int | Callable[[], int]
     timeout_s: float | None
+
+    def needed(self) -> int:
+        """Returns how many messages are waited for, as of now."""
+        return self.count() if callable(self.count) else self.count
 
 
 @final
@@ -105,10 +109,15 @@ class Worker:
         """Sends a message, which nothing waits for; one to a worker itself is there at once, and counts no bytes."""
         self.world.send(self.number, target, tag, payload, num_bytes)
 
-    def receive(self, tag: Hashable, count: int = 1, timeout_s: float | None = None) -> Receiving:
-        """Yield it to wait for `count` messages with a tag; gives a list of `Message`, ordered by sender, then arrival.
+    def receive(
+        self, tag: Hashable, count: int | Callable[[], int] = 1, timeout_s: float | None = None
+    ) -> Receiving:
+        """Yield it to wait for messages with a tag; gives a list of `Message`, ordered by sender, then arrival.
 
-        After `timeout_s` it gives those that are there. One program of a worker can wait for a tag at a time.
+        Args:
+            tag: what the sender named; one program of a worker can wait for a tag at a time.
+            count: how many; a function is asked again with each message, and when workers come and go.
+            timeout_s: after so many seconds it gives those that are there.
         """
         return Receiving(self, tag, count, timeout_s)
 

@@ -14,12 +14,12 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._worker import Computing, Message, Program, Receiving, Sleeping, Worker
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.job import Job, Until, draws
 from alpa_dejavu.problem import Cluster
 
@@ -61,7 +61,7 @@ class World:
         self.now_s, self.shown, self.board = 0.0, None, dict[Hashable, Any]()  # type: float, Any, Any
         self.workers = [self._worker(n, seed) for n in range(self.size)]
         self._seed, self._until = seed, until
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], None], _Process | None, object]] = []
         self._order = 0
         self._network = Network()
         self._paths = Paths(cluster, self.hosts, self._network)
@@ -110,6 +110,7 @@ class World:
     def spawn(self, worker: Worker | None, program: Program) -> None:
         """Starts a program on a worker, or beside all workers, at the present time."""
         process = _Process(program, worker)
+        process.waits = program
         if worker is not None:
             self._processes[worker.number].append(process)
         self._resume_at(self.now_s, process, None)
@@ -135,11 +136,10 @@ class World:
 
     def crash(self, number: int) -> None:
         """Takes a worker away: its programs end, and messages from it and to it are lost."""
-        self._set_there(number, False)
         for process in self._processes[number]:
             if isinstance(process.waits, Computing):
                 self.recorder.lost += 1
-            process.waits = None
+            process.waits = None  # what is in the queue for it is for another object
             process.program.close()
         self._processes[number] = []
         self._mail[number].clear()
@@ -147,6 +147,7 @@ class World:
         for flow in self._network.flows():
             if number in flow.told[:2]:
                 self._network.stop(flow)
+        self._set_there(number, False)
 
     def slow(self, number: int, factor: float) -> None:
         """Has a worker take `factor` times as long for gradients that it begins from now on."""
@@ -166,16 +167,14 @@ class World:
         """
         while True:
             self._network.settle(self.now_s)
-            flow_s = self._network.next_s()
-            event_s = self._queue[0][0] if self._queue else math.inf
-            time_s = min(flow_s, event_s)
+            time_s = min(self._network.next_s(), self._next_s())
             if time_s == math.inf or time_s > self._until.seconds:
                 break
             self.recorder.passing(time_s)
             self.now_s = time_s
             while self._network.next_s() <= time_s:
                 self._network.pop().told[2]()
-            while self._queue and self._queue[0][0] <= time_s:
+            while self._next_s() <= time_s:
                 heapq.heappop(self._queue)[2]()
             told()
         if time_s != math.inf:
@@ -190,18 +189,18 @@ class World:
         waits = {number: [*self._waiting[number]] for number in behind}
         return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waits}"
 
-    def _at(self, time_s: float, action: Callable[[], None]) -> None:
+    def _at(self, time_s: float, action: Callable[[], None], process: _Process | None = None) -> None:
+        """Puts an action into the queue; one for a process is left out once that waits for something else."""
         self._order += 1
-        heapq.heappush(self._queue, (time_s, self._order, action))
+        heapq.heappush(self._queue, (time_s, self._order, action, process, process and process.waits))
+
+    def _next_s(self) -> float:
+        while self._queue and self._queue[0][3] is not None and self._queue[0][3].waits is not self._queue[0][4]:
+            heapq.heappop(self._queue)
+        return self._queue[0][0] if self._queue else math.inf
 
     def _resume_at(self, time_s: float, process: _Process, value: Any) -> None:
-        waits = process.waits = object() if process.waits is None else process.waits
-
-        def resume() -> None:
-            if process.waits is waits:
-                self._resume(process, value)
-
-        self._at(time_s, resume)
+        self._at(time_s, lambda: self._resume(process, value), process)
 
     def _resume(self, process: _Process, value: Any) -> None:
         process.waits = None
@@ -230,47 +229,51 @@ class World:
             seconds *= math.exp(self._spread * self._noise[number].standard_normal())
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params)
         self._begun[number] += 1
-        waits = process.waits
 
         def computed() -> None:
-            if process.waits is waits:
-                self.recorder.computed(number, seconds)
-                self._resume(process, gradient)
+            self.recorder.computed(number, seconds)
+            self._resume(process, gradient)
 
-        self._at(self.now_s + seconds, computed)
+        self._at(self.now_s + seconds, computed, process)
 
     def _receive(self, process: _Process, wanted: Receiving) -> None:
         number = wanted.worker.number
         if wanted.tag in self._waiting[number]:
-            raise ValueError(f"two programs of worker {number} wait for {wanted.tag!r}, but one can; give them other tags")
-        if len(self._mail[number].get(wanted.tag, ())) >= wanted.count:
+            raise ValueError(f"two programs of worker {number} wait for {wanted.tag!r}, but one can; give them others")
+        if len(self._mail[number].get(wanted.tag, ())) >= wanted.needed():
             self._resume_at(self.now_s, process, self._taken(wanted))
             return
         self._waiting[number][wanted.tag] = process, wanted
         if wanted.timeout_s is not None:
             def late() -> None:
-                if self._waiting[number].get(wanted.tag, (None, None))[1] is wanted:
-                    del self._waiting[number][wanted.tag]
-                    self._resume(process, self._taken(wanted))
+                del self._waiting[number][wanted.tag]
+                self._resume(process, self._taken(wanted))
 
-            self._at(self.now_s + wanted.timeout_s, late)
+            self._at(self.now_s + wanted.timeout_s, late, process)
 
     def _taken(self, wanted: Receiving) -> Sequence[Message]:
         mail = self._mail[wanted.worker.number]
-        found = mail.pop(wanted.tag, [])
-        if len(found) > wanted.count:
-            mail[wanted.tag] = found[wanted.count :]
-        return sorted(found[: wanted.count], key=lambda message: message.sender)
+        found, count = mail.pop(wanted.tag, []), wanted.needed()
+        if len(found) > count:
+            mail[wanted.tag] = found[count:]
+        return sorted(found[:count], key=lambda message: message.sender)
 
     def _deliver(self, target: int, tag: Hashable, message: Message) -> None:
         if not self.there[target]:
             return
         self._mail[target][tag].append(message)
-        found = self._waiting[target].get(tag)
-        if found is not None and len(self._mail[target][tag]) >= found[1].count:
-            del self._waiting[target][tag]
+        self._look_at(target, tag)
+
+    def _look_at(self, number: int, tag: Hashable) -> None:
+        """Goes on with a program if it has all the messages that it waits for."""
+        found = self._waiting[number].get(tag)
+        if found is not None and len(self._mail[number].get(tag, ())) >= found[1].needed():
+            del self._waiting[number][tag]
             self._resume(found[0], self._taken(found[1]))
 
     def _set_there(self, number: int, there: bool) -> None:
         self.there[number] = there
         self.live = tuple(n for n in range(self.size) if self.there[n])
+        for number in self.live:
+            for tag in [tag for tag, (_, wanted) in self._waiting[number].items() if callable(wanted.count)]:
+                self._look_at(number, tag)

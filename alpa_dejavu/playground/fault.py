@@ -49,7 +49,8 @@ class Crash(Fault):
     def run(self, world: World) -> Program:
         """Takes the worker away, and brings it back."""
         _check(world, self.worker)
-        yield Sleeping(self.at_s)
+        if self.at_s:
+            yield Sleeping(self.at_s)
         world.crash(self.worker)
         if self.back_s is not None:
             yield Sleeping(self.back_s - self.at_s)
@@ -79,7 +80,8 @@ class SlowDown(Fault):
     def run(self, world: World) -> Program:
         """Slows the worker down, and has it recover."""
         _check(world, self.worker)
-        yield Sleeping(self.at_s)
+        if self.at_s:
+            yield Sleeping(self.at_s)
         world.slow(self.worker, self.factor)
         if self.until_s < math.inf:
             yield Sleeping(self.until_s - self.at_s)
@@ -108,7 +110,8 @@ class LinkRate(Fault):
 
     def run(self, world: World) -> Program:
         """Changes the link's rate, and has it recover."""
-        yield Sleeping(self.at_s)
+        if self.at_s:
+            yield Sleeping(self.at_s)
         world.scale_link(*self.hosts, self.factor)
         if self.until_s < math.inf:
             yield Sleeping(self.until_s - self.at_s)

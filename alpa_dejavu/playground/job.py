@@ -45,8 +45,8 @@ class Problem:
         for field in ("train", "held_out"):
             inputs, targets = getattr(self, field)
             if not 0 < len(inputs) == len(targets):
-                raise ValueError(f"problem {self.name}: {field} is {len(inputs)} inputs and {len(targets)} targets, but "
-                                 "must be as many of both; give each sample its target")  # fmt: skip
+                raise ValueError(f"problem {self.name}: {field} is {len(inputs)} inputs and {len(targets)} targets, "
+                                 "but must be as many of both; give each sample its target")  # fmt: skip
 
 
 @final

@@ -30,7 +30,7 @@ def filled_at_once(capacity, flows):
 
 
 def test_by_hand_two_links_and_three_messages():
-    # One message over both links, one on each alone; the narrow link gives 2 each, the wide one's other message the rest.
+    # One message over both links, one on each alone; the narrow link gives 2 each, the wide one's other the rest.
     network = Network()
     narrow, wide = network.add_resource(4.0), network.add_resource(10.0)
     for over in ((narrow, wide), (narrow,), (wide,)):

@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 from typing import final
 
-from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.exchanges._collectives import all_reduce, check_algorithm
 from alpa_dejavu.problem import checks
 

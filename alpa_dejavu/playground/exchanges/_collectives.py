@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
 from alpa_dejavu.playground._learner import Vector
-from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.problem import checks
 
-__all__ = ["ALGORITHMS", "all_reduce", "mean"]
+__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "mean"]
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
@@ -33,7 +34,7 @@ def mean(vectors: Sequence[Vector]) -> Vector:
     return total / np.float32(len(vectors))
 
 
-def all_reduce(worker: Worker, tag: Hashable, vector: Vector, algorithm: str) -> Iterator[object]:
+def all_reduce(worker: Worker, tag: Hashable, vector: Vector, algorithm: str) -> Generator[Effect, Any, Vector]:
     """Sends and receives what an all-reduce among all workers that are there takes (`yield from`); returns the mean.
 
     Args:
@@ -57,7 +58,8 @@ def all_reduce(worker: Worker, tag: Hashable, vector: Vector, algorithm: str) ->
     left.append(None)
     if len(left) > len(parts):
         del world.board[tag, "parts"]
-    return left[0]
+    total: Vector = left[0]
+    return total
 
 
 def check_algorithm(owner: str, algorithm: str) -> None:

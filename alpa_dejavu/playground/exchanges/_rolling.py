@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.exchanges._collectives import mean
 from alpa_dejavu.problem import checks
 
@@ -52,7 +52,7 @@ class RollingServer(Exchange):
             (role,) = yield worker.receive("role")
             held, follower = role.payload, worker.number
             for update in range(self.updates):
-                found = yield worker.receive("gradient", len(world.live))
+                found = yield worker.receive("gradient", lambda: len(world.live))
                 gradients = [message.payload for message in found]
                 held.update(mean([gradient.values for gradient in gradients]), *gradients)
                 world.shown = held.params

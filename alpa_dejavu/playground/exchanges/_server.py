@@ -6,9 +6,9 @@ import dataclasses
 import itertools
 from typing import final
 
+from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Gradient
 from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.exchanges._collectives import mean
 from alpa_dejavu.problem import checks
 
@@ -40,8 +40,8 @@ class SynchronousServer(Exchange):
         """Sends gradients, and waits for parameters; on the server's worker it starts the server."""
         check_server(worker, self.server)
         if self.backups >= worker.world.size:
-            raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the {worker.world.size} "
-                             "workers; wait for one of them")  # fmt: skip
+            raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the "
+                             f"{worker.world.size} workers; wait for one of them")  # fmt: skip
         if worker.number == self.server:
             worker.spawn(self._serve(worker))
         return push(worker, self.server)
@@ -49,20 +49,21 @@ class SynchronousServer(Exchange):
     def _serve(self, worker: Worker) -> Program:
         world, held, waiting = worker.world, worker.replica(), list[Gradient]()
         while True:
-            (message,) = yield worker.receive("gradient")
-            if message.payload.version < held.version:
+            found = yield worker.receive("gradient", lambda: max(len(world.live) - self.backups - len(waiting), 0))
+            for message in found:
+                if message.payload.version == held.version:
+                    waiting.append(message.payload)
+                    continue
                 worker.drop(message.payload)
                 worker.send(message.sender, "params", (held.params, held.version), world.num_bytes)
-                continue
-            waiting.append(message.payload)
-            if len(waiting) < len(world.live) - self.backups:
+            if not waiting or len(waiting) < len(world.live) - self.backups:
                 continue
             waiting.sort(key=lambda gradient: gradient.worker)
             held.update(mean([gradient.values for gradient in waiting]), *waiting)
             world.shown = held.params
             for gradient in waiting:
                 worker.send(gradient.worker, "params", (held.params, held.version), world.num_bytes)
-            waiting = []
+            waiting.clear()
 
 
 @final
@@ -127,12 +128,13 @@ class StaleSynchronousServer(Exchange):
         steps: dict[int, dict[int, Gradient]] = {}
         ahead: dict[int, int] = {}
         while True:
-            (message,) = yield worker.receive("gradient")
-            steps.setdefault(message.payload.step, {})[message.sender] = message.payload
-            ahead[message.sender] = message.payload.step + 1
+            found = yield worker.receive("gradient", lambda: len(steps.get(held.version, ())) < len(world.live))
+            for message in found:
+                steps.setdefault(message.payload.step, {})[message.sender] = message.payload
+                ahead[message.sender] = message.payload.step + 1
             while len(steps.get(held.version, ())) >= len(world.live):
-                found = [gradient for _, gradient in sorted(steps.pop(held.version).items())]
-                held.update(mean([gradient.values for gradient in found]), *found)
+                every = [gradient for _, gradient in sorted(steps.pop(held.version).items())]
+                held.update(mean([gradient.values for gradient in every]), *every)
                 world.shown = held.params
             for number in sorted(number for number, step in ahead.items() if step - held.version <= self.bound):
                 del ahead[number]
@@ -181,7 +183,7 @@ class ShardedServer(Exchange):
     def _serve(self, worker: Worker, shards: int) -> Program:
         world = worker.world
         for step in itertools.count():
-            found = yield worker.receive(("gradient", step), len(world.live))
+            found = yield worker.receive(("gradient", step), lambda: len(world.live))
             held = world.board["held"]
             if held.version == step:  # the first shard of a step stands for the others, whose gradients are as known
                 gradients = [message.payload for message in found]

@@ -16,7 +16,7 @@ from alpa_dejavu.playground.job import Problem
 __all__ = ["text_gpt"]
 
 _MODULES = ("argparse", "collections", "datetime", "difflib", "functools", "inspect", "logging", "os", "random",
-            "statistics", "string", "subprocess", "textwrap", "typing", "unittest")  # fmt: skip
+            "statistics", "string", "subprocess", "textwrap", "unittest")  # fmt: skip
 _WIDTH, _BLOCKS, _HEADS, _LENGTH, _CHARACTERS = 32, 2, 4, 32, 96
 """Characters are those of ASCII that can be printed, and one for all others, such as the end of a line."""
 
