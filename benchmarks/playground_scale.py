@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "time alone, a quarter of the workers": (False, given.timed_workers // 4, given.timed_rounds),
         "gradients, a quarter of the workers": (True, given.workers // 4, given.rounds),
     }
-    rows = [results.known("runs", name, functools.partial(_apart, _gossip, name, *each)) for name, each in asked.items()]
+    rows = [results.known("runs", name, functools.partial(_apart, _gossip, name, *each))
+            for name, each in asked.items()]  # fmt: skip
     raced = [results.known("races", name, functools.partial(_apart, _raced, name)) for name in EXCHANGES]
     runs = {"run": "{run}", "workers": "{workers}", "rounds": "{rounds}", "seconds": "{wall_s:seconds}",
             "CPU for a worker's round": "{round_s:seconds}", "memory": "{memory_bytes:size}"}  # fmt: skip

@@ -201,7 +201,7 @@ class _Programs(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def _programs(problem: Problem, chosen: Any) -> _Programs:
-    """What a problem and an optimizer are compiled to, once for all simulations."""
+    """Returns the programs of a problem and an optimizer, compiled once for all simulations."""
     import jax
     import optax
     from jax.flatten_util import ravel_pytree

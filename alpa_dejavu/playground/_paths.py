@@ -1,4 +1,4 @@
-"""What a message from one worker to another goes over, by the cluster's own links."""
+"""The ways of messages from worker to worker, over the cluster's own links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker of an exchange can do: compute, send, receive, sleep, update."""
+"""A worker, and all that its programs can do: compute, send, receive, sleep, update."""
 
 from __future__ import annotations
 

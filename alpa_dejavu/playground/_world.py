@@ -7,7 +7,6 @@ order in which they were put into the queue. Rates are settled when all that hap
 from __future__ import annotations
 
 import collections
-import heapq
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
@@ -18,23 +17,13 @@ from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
+from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._worker import Computing, Message, Program, Receiving, Sleeping, Worker
 from alpa_dejavu.playground.job import Job, Until, draws
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["World"]
-
-
-@final
-class _Process:
-    """A program that is under way on a worker; faults run on none."""
-
-    __slots__ = ("program", "waits", "worker")
-
-    def __init__(self, program: Program, worker: Worker | None) -> None:
-        self.program, self.worker = program, worker
-        self.waits: object = None
 
 
 @final
@@ -61,13 +50,12 @@ class World:
         self.now_s, self.shown, self.board = 0.0, None, dict[Hashable, Any]()  # type: float, Any, Any
         self.workers = [self._worker(n, seed) for n in range(self.size)]
         self._seed, self._until = seed, until
-        self._queue: list[tuple[float, int, Callable[[], None], _Process | None, object]] = []
-        self._order = 0
+        self._queue = Queue()
         self._network = Network()
         self._paths = Paths(cluster, self.hosts, self._network)
         self._mail: list[dict[Hashable, list[Message]]] = [collections.defaultdict(list) for _ in range(self.size)]
-        self._waiting: list[dict[Hashable, tuple[_Process, Receiving]]] = [{} for _ in range(self.size)]
-        self._processes: list[list[_Process]] = [[] for _ in range(self.size)]
+        self._waiting: list[dict[Hashable, tuple[Process, Receiving]]] = [{} for _ in range(self.size)]
+        self._processes: list[list[Process]] = [[] for _ in range(self.size)]
         self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
         self._spread = job.spread
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
@@ -90,13 +78,13 @@ class World:
         if not (self.there[source] and self.there[target]):
             return
         if source == target:
-            self._at(self.now_s, lambda: self._deliver(target, tag, message))
+            self._queue.put(self.now_s, lambda: self._deliver(target, tag, message))
             return
         latency_s, most, over = self._paths.path(source, target)
         self.recorder.sent(self.hosts[source], self.hosts[target], num_bytes)
 
         def arrive() -> None:
-            self._at(self.now_s + latency_s, lambda: self._deliver(target, tag, message))
+            self._queue.put(self.now_s + latency_s, lambda: self._deliver(target, tag, message))
 
         if num_bytes > 0:
             self._network.start(Flow(over, most, num_bytes, (source, target, arrive)), self.now_s)
@@ -109,8 +97,7 @@ class World:
 
     def spawn(self, worker: Worker | None, program: Program) -> None:
         """Starts a program on a worker, or beside all workers, at the present time."""
-        process = _Process(program, worker)
-        process.waits = program
+        process = Process(program, worker)
         if worker is not None:
             self._processes[worker.number].append(process)
         self._resume_at(self.now_s, process, None)
@@ -167,15 +154,15 @@ class World:
         """
         while True:
             self._network.settle(self.now_s)
-            time_s = min(self._network.next_s(), self._next_s())
+            time_s = min(self._network.next_s(), self._queue.next_s())
             if time_s == math.inf or time_s > self._until.seconds:
                 break
             self.recorder.passing(time_s)
             self.now_s = time_s
             while self._network.next_s() <= time_s:
                 self._network.pop().told[2]()
-            while self._next_s() <= time_s:
-                heapq.heappop(self._queue)[2]()
+            while self._queue.next_s() <= time_s:
+                self._queue.pop()()
             told()
         if time_s != math.inf:
             self.recorder.passing(self._until.seconds)
@@ -189,20 +176,10 @@ class World:
         waits = {number: [*self._waiting[number]] for number in behind}
         return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waits}"
 
-    def _at(self, time_s: float, action: Callable[[], None], process: _Process | None = None) -> None:
-        """Puts an action into the queue; one for a process is left out once that waits for something else."""
-        self._order += 1
-        heapq.heappush(self._queue, (time_s, self._order, action, process, process and process.waits))
+    def _resume_at(self, time_s: float, process: Process, value: Any) -> None:
+        self._queue.put(time_s, lambda: self._resume(process, value), process)
 
-    def _next_s(self) -> float:
-        while self._queue and self._queue[0][3] is not None and self._queue[0][3].waits is not self._queue[0][4]:
-            heapq.heappop(self._queue)
-        return self._queue[0][0] if self._queue else math.inf
-
-    def _resume_at(self, time_s: float, process: _Process, value: Any) -> None:
-        self._at(time_s, lambda: self._resume(process, value), process)
-
-    def _resume(self, process: _Process, value: Any) -> None:
+    def _resume(self, process: Process, value: Any) -> None:
         process.waits = None
         try:
             effect = process.program.send(value)
@@ -220,7 +197,7 @@ class World:
         else:
             raise TypeError(f"a program yielded {effect!r}, but must yield what compute, receive or sleep return")
 
-    def _compute(self, process: _Process, worker: Worker) -> None:
+    def _compute(self, process: Process, worker: Worker) -> None:
         number = worker.number
         if self.finished(number):
             return
@@ -234,9 +211,9 @@ class World:
             self.recorder.computed(number, seconds)
             self._resume(process, gradient)
 
-        self._at(self.now_s + seconds, computed, process)
+        self._queue.put(self.now_s + seconds, computed, process)
 
-    def _receive(self, process: _Process, wanted: Receiving) -> None:
+    def _receive(self, process: Process, wanted: Receiving) -> None:
         number = wanted.worker.number
         if wanted.tag in self._waiting[number]:
             raise ValueError(f"two programs of worker {number} wait for {wanted.tag!r}, but one can; give them others")
@@ -249,7 +226,7 @@ class World:
                 del self._waiting[number][wanted.tag]
                 self._resume(process, self._taken(wanted))
 
-            self._at(self.now_s + wanted.timeout_s, late, process)
+            self._queue.put(self.now_s + wanted.timeout_s, late, process)
 
     def _taken(self, wanted: Receiving) -> Sequence[Message]:
         mail = self._mail[wanted.worker.number]

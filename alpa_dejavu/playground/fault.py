@@ -110,6 +110,9 @@ class LinkRate(Fault):
 
     def run(self, world: World) -> Program:
         """Changes the link's rate, and has it recover."""
+        known = max(world.hosts) + 1
+        if not all(0 <= host < known for host in self.hosts):
+            raise ValueError(f"fault: hosts is {self.hosts}, but must be of 0..{known - 1}; name hosts with workers")
         if self.at_s:
             yield Sleeping(self.at_s)
         world.scale_link(*self.hosts, self.factor)

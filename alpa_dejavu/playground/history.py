@@ -1,4 +1,4 @@
-"""What came of a simulated training, over virtual seconds."""
+"""The history of a simulated training, over virtual seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained in the playground: a problem, its batches and optimizer, and the seconds that workers compute."""
+"""A training job of the playground: a problem, its batches and optimizer, and the seconds that workers compute."""
 
 from __future__ import annotations
 
@@ -126,9 +126,10 @@ class Job:
             raise ValueError(f"job: hosts is {hosts}, but must be indices of 0..{len(cluster.hosts) - 1}; there are "
                              f"{len(cluster.hosts)} hosts")  # fmt: skip
         for field, given in (("compute_s", self.compute_s), ("shards", self.shards)):
-            if isinstance(given, Sequence) and len(given) != len(hosts):
-                raise ValueError(f"job: {field} is given for {len(given)} workers, but must be for {len(hosts)}; give "
-                                 "as many, or hosts for as many")  # fmt: skip
+            counted = len(hosts) if given is None or isinstance(given, (int, float)) else len(given)
+            if counted != len(hosts):
+                raise ValueError(f"job: {field} is given for {counted} workers, but must be for {len(hosts)}; give as "
+                                 "many, or hosts for as many")  # fmt: skip
         return hosts
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -220,6 +221,9 @@ def test_faults_that_can_t_be_are_said():
     with pytest.raises(ValueError, match=r"worker is 9, but must be one of 0..1"):
         simulate(Job(None, 1.0, num_bytes=1), example_cluster(1, 2), "gossip", until=Until(steps=1),
                  faults=[Crash(9, 1.0)])  # fmt: skip
+    with pytest.raises(ValueError, match=r"hosts is \(0, 7\), but must be of 0..0"):
+        simulate(Job(None, 1.0, num_bytes=1), example_cluster(1, 2), "gossip", until=Until(steps=1),
+                 faults=[LinkRate((0, 7), 0.5)])  # fmt: skip
     with pytest.raises(ValueError, match=r"back_s is 1.0, but must be after at_s"):
         Crash(0, 2.0, 1.0)
 
@@ -272,3 +276,10 @@ def test_every_exchange_has_a_name_and_does_with_one_worker():
     for name in EXCHANGES:
         run = simulate(Job(None, 1.0, num_bytes=8), example_cluster(1, 1), name, until=Until(steps=3))
         assert (run.end, run.end_s, run.num_bytes) == ("steps", 3.0, 0.0), name
+
+
+def test_the_page_s_examples_run(capsys):
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "playground.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block.replace("steps=100", "steps=10"), {"__name__": "example"})
+    assert capsys.readouterr().out.startswith("all-reduce ")

@@ -165,7 +165,7 @@ def _round_of(world: World, rule: Topology, number: int) -> list[tuple[list[int]
 
 
 def _mixed_state(worker: Worker) -> tuple[Vector, ...]:
-    """What of a worker is mixed with others: its parameters, and its tracker of the second moment."""
+    """Returns the part of a worker that is mixed with others: its parameters, and its tracker of the second moment."""
     moment = worker.world.learner.second_moment(worker.state)
     return (worker.params,) if moment is None else (worker.params, moment)
 
