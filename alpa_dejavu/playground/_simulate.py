@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Sequence
-
-from tqdm import tqdm
+from collections.abc import Callable, Iterator, Sequence
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
@@ -50,7 +49,8 @@ def simulate(
         until: when it ends.
         seed: of parameters, batches, compute seconds and what exchanges draw.
         looks: at how many moments the model is looked at, besides the first and the last.
-        folder: keeps what is computed; None: nothing does.
+        folder: keeps what is computed; None: nothing does. It is checked to be of the same run, but functions, such as
+            an optimizer's, can't be compared.
         progress: whether a bar is shown, once it takes more than two seconds.
 
     Raises:
@@ -71,17 +71,27 @@ def simulate(
     for fault in faults:
         world.spawn(None, fault.run(world))
     world.begin(way)
-    total = None if until.steps is None else until.steps * len(hosts)
-    with tqdm(total=total, desc=type(way).__name__, delay=2, mininterval=1, disable=not progress, unit=" steps") as bar:
+    with _bar(progress, type(way).__name__, None if until.steps is None else until.steps * len(hosts)) as show:
         def told() -> None:
             recorder.happened(world.now_s)
-            bar.update(recorder.steps - bar.n)
+            show(recorder.steps)
 
         try:
-            end = world.run(told)
-            return recorder.history(end)
+            return recorder.history(world.run(told))
         finally:
             journal.write()
+
+
+@contextlib.contextmanager
+def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int], object]]:
+    """Yields what is told how many steps are done."""
+    if not progress:
+        yield lambda steps: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=name, delay=2, mininterval=1, unit=" steps") as bar:
+        yield lambda steps: bar.update(steps - bar.n)
 
 
 def _said(job: Job) -> dict[str, object]:

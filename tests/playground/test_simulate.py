@@ -283,3 +283,14 @@ def test_the_page_s_examples_run(capsys):
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block.replace("steps=100", "steps=10"), {"__name__": "example"})
     assert capsys.readouterr().out.startswith("all-reduce ")
+
+
+def test_a_bar_is_shown_where_it_is_asked_for(monkeypatch, capsys):
+    import tqdm
+
+    monkeypatch.setattr(tqdm, "tqdm", lambda **given: tqdm.std.tqdm(**{**given, "delay": 0}))
+    job, until = Job(None, 1.0, num_bytes=1), Until(steps=3)
+    run = simulate(job, example_cluster(1, 2), AllReduce(), until=until, progress=True)
+    assert "6/6" in capsys.readouterr().err
+    assert run.same(simulate(job, example_cluster(1, 2), AllReduce(), until=until))
+    assert capsys.readouterr().err == ""
