@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     races = {"exchange": "{exchange}", f"to a loss of {LOSS}": "{to_s:seconds}", "accuracy": "{accuracy:.3f}",
              "sent": "{num_bytes:size}", "staleness, most": "{staleness}", "idle": "{idle:.0%}"}  # fmt: skip
     said = (
-        "Below, eight workers, of which one takes three times as long, for 300 times the seconds of a gradient. All have "
-        "the same learning rate, which nobody tuned: asynchronous ones take more and noisier steps at it."
+        "Below, eight workers, of which one takes three times as long, for 300 times the seconds of a gradient. All "
+        "have the same learning rate, which nobody tuned: asynchronous ones take more and noisier steps at it."
     )
     return results.shown(Table.of(rows, runs), said, Table.of(raced, races), figures=_figures(rows))
 
