@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = ["compile_all", "compiled"]
 
@@ -23,9 +23,11 @@ Given = TypeVar("Given")
 _KNOWN: list[Callable[[], object]] = []
 
 
-def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Taken, Given]]:
+def compiled(
+    signature: str, *helpers: Callable[..., Any]
+) -> Callable[[Callable[Taken, Given]], Callable[Taken, Given]]:
     """Returns a decorator by which numba compiles a function at its first call. The function may use arrays, numbers
-    and constants of its module.
+    and constants of its module, and functions of its file that are named as helpers.
 
     Compiled code lies beside the module, or where NUMBA_CACHE_DIR or the user's cache is; where none of these can be
     written, each process compiles it anew.
@@ -33,6 +35,7 @@ def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Take
     Args:
         signature: the types of its arguments, as numba writes them: "(f8[::1], i8)" takes a contiguous array of floats
             and an integer. A call with another kind of array raises TypeError.
+        *helpers: plain functions of the same file that it calls, or that these call.
 
     >>> @compiled("(f8[::1], i8)")
     ... def nth_power(values, n):
@@ -51,7 +54,7 @@ def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Take
         def ready() -> Callable[Taken, Given]:
             nonlocal machine_code
             if machine_code is None:
-                machine_code = _machine_code(function, signature)
+                machine_code = _machine_code(function, signature, helpers)
             return machine_code
 
         @functools.wraps(function)
@@ -73,9 +76,14 @@ def compile_all() -> int:
     return len(_KNOWN)
 
 
-def _machine_code(function: Callable[Taken, Given], signature: str) -> Callable[Taken, Given]:
+def _machine_code(
+    function: Callable[Taken, Given], signature: str, helpers: Sequence[Callable[..., Any]]
+) -> Callable[Taken, Given]:
     import numba
+    import numba.extending
 
+    for helper in helpers:
+        numba.extending.register_jitable(helper)
     try:
         made: Callable[Taken, Given] = numba.njit(signature, cache=True)(function)
     except Exception as error:

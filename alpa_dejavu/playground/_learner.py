@@ -1,0 +1,225 @@
+"""Gradients, updates and losses of a job, really computed, on flat vectors of parameters.
+
+A gradient is computed when somebody first looks at it. Until then it waits with those of the other workers, and all
+that wait are computed side by side. So any exchange has its gradients in batches, whatever its workers wait for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.playground._journal import Journal
+from alpa_dejavu.playground.job import Job, Problem, batches, draws
+
+__all__ = ["Gradient", "Learner", "Vector"]
+
+Vector = NDArray[np.float32]
+_MOST = 256
+"""Gradients that are computed side by side, at most: memory."""
+
+
+@final
+class Gradient:
+    """A gradient that a worker computed, or is computing.
+
+    Attributes:
+        worker: the number of the worker.
+        step: how many gradients the worker had begun before.
+        version: the worker's version of the parameters that it was computed at.
+    """
+
+    def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any]) -> None:
+        self.worker, self.step, self.version = worker, step, version
+        self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
+
+    @property
+    def values(self) -> Vector:
+        """Returns the gradient as a vector of shape (P,), which must not be changed."""
+        if self.found is None:
+            self._learner.compute(self)
+        assert self.found is not None, "it was computed"
+        return self.found
+
+
+class Learner:
+    """A source of gradients, updates and losses; the base class is that of time alone, where vectors are empty."""
+
+    classes = False
+
+    def start(self, worker: int) -> Vector:
+        """Returns the parameters that a worker begins with, shape (P,)."""
+        return np.zeros(0, np.float32)
+
+    def state(self, params: Vector) -> Any:
+        """Returns a new optimizer's state."""
+        return ()
+
+    def gradient(self, worker: int, step: int, version: int, at: Vector) -> Gradient:
+        """Returns a worker's gradient at its parameters, on the next of its batches, which is computed later."""
+        return Gradient(self, worker, step, version, at, np.zeros(0, np.int64))
+
+    def compute(self, wanted: Gradient) -> None:
+        """Computes a gradient that is looked at, and others that wait."""
+        wanted.found = wanted.at
+
+    def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
+        """Returns parameters and optimizer's state after an update."""
+        return params, state
+
+    def second_moment(self, state: Any) -> Vector | None:
+        """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
+        return None
+
+    def with_second_moment(self, state: Any, values: Vector) -> Any:
+        """Returns the optimizer's state with another tracker of the second moment."""
+        return state
+
+    def moments(self, state: Any) -> int:
+        """Returns how many numbers the optimizer keeps for each parameter."""
+        return 0
+
+    def score(self, params: Vector) -> tuple[float, float]:
+        """Returns the held-out loss and accuracy of parameters; not a number where there is none."""
+        return float("nan"), float("nan")
+
+
+@final
+class JaxLearner(Learner):
+    """A source of gradients and updates by JAX and optax."""
+
+    def __init__(self, job: Job, problem: Problem, seed: int, journal: Journal) -> None:
+        import jax
+
+        self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax
+        self.classes = problem.accuracy is not None
+        self._waiting: dict[Gradient, None] = {}
+        self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
+        self._programs = _programs(problem, job.optimizer)
+        self._first = self._flat(problem.init(jax.random.PRNGKey(seed)))
+        if not np.isfinite(self._first).all():
+            raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
+
+    def start(self, worker: int) -> Vector:
+        """Returns the parameters that a worker begins with, shape (P,)."""
+        if not self._job.own_starts:
+            return self._first
+        own = int(draws(self._seed, 0, worker).integers(2**31))
+        return self._flat(self._problem.init(self._jax.random.PRNGKey(own)))
+
+    def state(self, params: Vector) -> Any:
+        """Returns a new optimizer's state."""
+        return self._programs.state(params)
+
+    def gradient(self, worker: int, step: int, version: int, at: Vector) -> Gradient:
+        """Returns a worker's gradient at its parameters, on the next of its batches, which is computed later."""
+        if worker not in self._batches:
+            self._batches[worker] = batches(self._job, self._seed, worker)
+        made = Gradient(self, worker, step, version, at, next(self._batches[worker]))
+        self._waiting[made] = None
+        return made
+
+    def compute(self, wanted: Gradient) -> None:
+        """Computes a gradient that is looked at, and others that wait."""
+        del self._waiting[wanted]
+        chosen = [wanted]
+        if self._job.side_by_side:
+            chosen += list(self._waiting)[: _MOST - 1]
+            for one in chosen[1:]:
+                del self._waiting[one]
+        (found,) = self._journal.known(lambda: (self._computed(chosen),))
+        for one, values in zip(chosen, found, strict=True):
+            one.found = values
+
+    def _computed(self, chosen: Sequence[Gradient]) -> Vector:
+        inputs, targets = self._problem.train
+        if not self._job.side_by_side:
+            (one,) = chosen
+            return np.asarray(self._programs.gradient(one.at, inputs[one.rows], targets[one.rows]))[None]
+        # Few different sizes are few compilations.
+        padded = [*chosen, *[chosen[-1]] * (2 ** (len(chosen) - 1).bit_length() - len(chosen))]
+        rows = np.stack([one.rows for one in padded])
+        found = self._programs.gradients(np.stack([one.at for one in padded]), inputs[rows], targets[rows])
+        return np.asarray(found)[: len(chosen)]
+
+    def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
+        """Returns parameters and optimizer's state after an update."""
+        after, state = self._programs.update(params, state, gradient)
+        return np.asarray(after), state
+
+    def second_moment(self, state: Any) -> Vector | None:
+        """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
+        found = [one for one in self._jax.tree.leaves(state, is_leaf=_is_adam) if _is_adam(one)]
+        return self._flat(found[0].nu) if found else None
+
+    def with_second_moment(self, state: Any, values: Vector) -> Any:
+        """Returns the optimizer's state with another tracker of the second moment."""
+        def changed(one: Any) -> Any:
+            return one._replace(nu=self._programs.tree(values)) if _is_adam(one) else one
+
+        return self._jax.tree.map(changed, state, is_leaf=_is_adam)
+
+    def moments(self, state: Any) -> int:
+        """Returns how many numbers the optimizer keeps for each parameter."""
+        return sum(leaf.size for leaf in self._jax.tree.leaves(state)) // self._first.size
+
+    def score(self, params: Vector) -> tuple[float, float]:
+        """Returns the held-out loss and accuracy of parameters; not a number where there is none."""
+        inputs, targets = self._problem.held_out
+        (found,) = self._journal.known(
+            lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),)
+        )
+        return float(found[0]), float(found[1])
+
+    def _flat(self, tree: Any) -> Vector:
+        leaves = [np.ravel(np.asarray(leaf, np.float32)) for leaf in self._jax.tree.leaves(tree)]
+        return np.concatenate(leaves)
+
+
+def _is_adam(one: Any) -> bool:
+    import optax
+
+    return isinstance(one, optax.ScaleByAdamState)
+
+
+class _Programs(NamedTuple):
+    """Compiled functions on flat parameters: a gradient, several at once, an update, held-out figures, a first state;
+    and from flat parameters to a pytree.
+    """
+
+    gradient: Any
+    gradients: Any
+    update: Any
+    score: Any
+    state: Any
+    tree: Any
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(problem: Problem, chosen: Any) -> _Programs:
+    """Returns the programs of a problem and an optimizer, compiled once for all simulations."""
+    import jax
+    import optax
+    from jax.flatten_util import ravel_pytree
+
+    optimizer = optax.sgd(0.1) if chosen is None else chosen
+    _, tree = ravel_pytree(problem.init(jax.random.PRNGKey(0)))
+
+    def gradient(params: Any, inputs: Any, targets: Any) -> Any:
+        return ravel_pytree(jax.grad(problem.loss)(tree(params), (inputs, targets)))[0]
+
+    def updated(params: Any, state: Any, values: Any) -> Any:
+        changes, after = optimizer.update(tree(values), state, tree(params))
+        return ravel_pytree(optax.apply_updates(tree(params), changes))[0], after
+
+    def score(params: Any, inputs: Any, targets: Any) -> Any:
+        batch = inputs, targets
+        share = problem.accuracy(tree(params), batch) if problem.accuracy else float("nan")
+        return problem.loss(tree(params), batch), share
+
+    return _Programs(jax.jit(gradient), jax.jit(jax.vmap(gradient)), jax.jit(updated), jax.jit(score),
+                     jax.jit(lambda params: optimizer.init(tree(params))), tree)  # fmt: skip

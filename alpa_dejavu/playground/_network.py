@@ -1,0 +1,180 @@
+"""Messages under way at the same time, each with its max-min fair share of what it goes over.
+
+A rate changes only where it must: what starts or ends is settled among the messages that share something with it, and
+others join as long as one of them has no bottleneck any more. So a message that shares nothing costs a constant.
+
+References:
+    Bertsekas and Gallager, Data Networks, second edition, 1992, section 6.5.2 (progressive filling; an allocation is
+    max-min fair if and only if each message has a bottleneck).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Flow", "Network"]
+
+_SLACK = 1e-9
+"""Rates that differ by less than this share are the same: sums of rates are rounded."""
+
+
+@final
+class Flow:
+    """The bytes of one message on their way over some resources, at most at a rate of its own."""
+
+    __slots__ = ("bottleneck", "most", "number", "over", "rate", "remaining", "since_s", "told", "version")
+
+    def __init__(self, over: tuple[int, ...], most: float, num_bytes: float, told: Any) -> None:
+        self.over, self.most, self.remaining, self.told = over, most, num_bytes, told
+        self.rate, self.since_s, self.bottleneck, self.number, self.version = 0.0, 0.0, -1, 0, 0
+
+
+@final
+class Network:
+    """Resources with a capacity in bytes per second each, and the flows over them."""
+
+    def __init__(self) -> None:
+        self._capacity: list[float] = []
+        self._on: list[dict[Flow, None]] = []
+        self._ends: list[tuple[float, int, int, Flow]] = []
+        self._dirty: dict[int, None] = {}
+        self._alone: list[Flow] = []
+        self._count = 0
+
+    def add_resource(self, bytes_per_s: float) -> int:
+        """Returns the number of a new resource."""
+        self._capacity.append(bytes_per_s)
+        self._on.append({})
+        return len(self._capacity) - 1
+
+    def capacities(self) -> NDArray[np.float64]:
+        """Returns the bytes per second of all resources."""
+        return np.array(self._capacity, np.float64)
+
+    def set_capacity(self, resource: int, bytes_per_s: float) -> None:
+        """Changes what a resource has, from the next `settle` on; 0 stops all that goes over it."""
+        self._capacity[resource] = bytes_per_s
+        self._dirty[resource] = None
+
+    def start(self, flow: Flow, now_s: float) -> None:
+        """Adds a flow; it has a rate from the next `settle` on."""
+        self._count += 1
+        flow.number, flow.since_s = self._count, now_s
+        for resource in flow.over:
+            self._on[resource][flow] = None
+            self._dirty[resource] = None
+        if not flow.over:
+            self._alone.append(flow)
+
+    def stop(self, flow: Flow) -> None:
+        """Removes a flow."""
+        flow.version += 1
+        for resource in flow.over:
+            del self._on[resource][flow]
+            self._dirty[resource] = None
+
+    def settle(self, now_s: float) -> None:
+        """Gives all flows that what has changed touches their max-min fair rates."""
+        for flow in self._alone:
+            self._set(flow, flow.most, now_s)
+        self._alone.clear()
+        if self._dirty:
+            chosen = dict.fromkeys(flow for resource in self._dirty for flow in self._on[resource])
+            self._dirty.clear()
+            more: Iterable[Flow] = chosen
+            while chosen and more:
+                rates, touched = self._filled(chosen)
+                more = self._without_bottleneck(rates, touched)
+                chosen.update(dict.fromkeys(more))
+            if chosen:
+                for flow, (rate, bottleneck) in rates.items():
+                    flow.bottleneck = bottleneck
+                    self._set(flow, rate, now_s)
+
+    def next_s(self) -> float:
+        """Returns when the next flow ends; infinity if none does."""
+        while self._ends and self._ends[0][2] != self._ends[0][3].version:
+            heapq.heappop(self._ends)
+        return self._ends[0][0] if self._ends else math.inf
+
+    def pop(self) -> Flow:
+        """Removes the flow that ends next, and returns it; of several at the same time, the one that began first."""
+        self.next_s()
+        flow = heapq.heappop(self._ends)[3]
+        self.stop(flow)
+        return flow
+
+    def flows(self) -> list[Flow]:
+        """Returns all flows over resources, in the order in which they began."""
+        return sorted({flow for on in self._on for flow in on}, key=lambda flow: flow.number)
+
+    def rates(self) -> list[float]:
+        """Returns the bytes per second of all flows over resources, in the order in which they began."""
+        return [flow.rate for flow in self.flows()]
+
+    def _set(self, flow: Flow, rate: float, now_s: float) -> None:
+        if rate == flow.rate:
+            return
+        flow.remaining = max(flow.remaining - flow.rate * (now_s - flow.since_s), 0.0)
+        flow.rate, flow.since_s, flow.version = rate, now_s, flow.version + 1
+        if rate > 0:
+            heapq.heappush(self._ends, (now_s + flow.remaining / rate, flow.number, flow.version, flow))
+
+    def _filled(self, chosen: dict[Flow, None]) -> tuple[dict[Flow, tuple[float, int]], dict[int, int]]:
+        """Progressive filling of the chosen flows beside the others: each one's rate, and the resource (-1: its own
+        limit) that it can't have more of; and the resources that they go over.
+        """
+        counts: dict[int, int] = {}
+        for flow in chosen:
+            for resource in flow.over:
+                counts[resource] = counts.get(resource, 0) + 1
+        free = {}
+        for resource, count in counts.items():
+            on = self._on[resource]
+            others = sum(flow.rate for flow in on if flow not in chosen) if count < len(on) else 0.0
+            free[resource] = max(self._capacity[resource] - others, 0.0)
+        touched, rates, waiting = dict(counts), dict[Flow, tuple[float, int]](), list(chosen)
+        while waiting:
+            share = {resource: free[resource] / count for resource, count in counts.items() if count}
+            least = min(min(share.values(), default=math.inf), min(flow.most for flow in waiting))
+            full = {resource for resource, each in share.items() if each == least}
+            left = []
+            for flow in waiting:
+                narrow = next((resource for resource in flow.over if resource in full), None)
+                if narrow is None and flow.most > least:
+                    left.append(flow)
+                    continue
+                rates[flow] = least, -1 if narrow is None else narrow
+                for resource in flow.over:
+                    free[resource] = max(free[resource] - least, 0.0)
+                    counts[resource] -= 1
+            waiting = left
+        return rates, touched
+
+    def _without_bottleneck(self, rates: dict[Flow, tuple[float, int]], touched: dict[int, int]) -> list[Flow]:
+        """The flows outside of those just filled that have more than one beside them which is held back there, or that
+        lost the resource that held them back.
+        """
+        found: dict[Flow, None] = {}
+        for resource, count in touched.items():
+            on = self._on[resource]
+            if count == len(on):
+                continue
+            outside = [flow for flow in on if flow not in rates]
+            inside = [rates[flow] for flow in on if flow in rates]
+            top = max(max(flow.rate for flow in outside), max(rate for rate, _ in inside))
+            load = sum(flow.rate for flow in outside) + sum(rate for rate, _ in inside)
+            full = load >= self._capacity[resource] * (1 - _SLACK)
+            held = [rate for rate, bottleneck in inside if bottleneck == resource]
+            least = min(held, default=math.inf) * (1 + _SLACK)
+            for flow in outside:
+                lost = flow.bottleneck == resource and not (full and flow.rate >= top * (1 - _SLACK))
+                if flow.rate > least or lost or load > self._capacity[resource] * (1 + _SLACK):
+                    found[flow] = None
+        return list(found)

@@ -1,0 +1,103 @@
+"""Counts what happens in a simulation, and looks at the model now and then."""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground.history import History
+from alpa_dejavu.playground.job import Job, Until
+
+if TYPE_CHECKING:
+    from alpa_dejavu.playground._world import World
+
+__all__ = ["Recorder"]
+
+
+@final
+class Recorder:
+    """Figures of a simulation so far.
+
+    Args:
+        job: the job, for the samples of a gradient.
+        until: the end: looks are spread evenly over its steps or, without any, its seconds.
+        looks: at how many moments the model is looked at, besides the first and the last.
+        workers: the number of workers.
+    """
+
+    def __init__(self, job: Job, until: Until, looks: int, workers: int) -> None:
+        self._batch, self._rows = job.batch, list[tuple[float, ...]]()
+        self._every_s = math.inf if until.steps is not None else until.seconds / max(looks, 1)
+        self._every = math.inf if until.steps is None else max(workers * until.steps / max(looks, 1), 1.0)
+        self._looks, self._computed, self.steps, self.lost = 0, 0, 0, 0
+        self.busy_s, self.worker_steps = [0.0] * workers, [0] * workers
+        self._staleness: collections.Counter[int] = collections.Counter()
+        self._bytes: dict[tuple[int, int], float] = collections.defaultdict(float)
+        self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
+        self.world: World | None = None
+
+    def computed(self, worker: int, seconds: float) -> None:
+        """Counts a gradient that a worker has computed."""
+        self.busy_s[worker] += seconds
+        self.worker_steps[worker] += 1
+        self._computed += 1
+
+    def applied(self, gradient: Gradient, staleness: int) -> None:
+        """Counts a gradient that was applied, and how stale it was."""
+        self._staleness[staleness] += 1
+        self.steps += 1
+
+    def dropped(self, gradient: Gradient) -> None:
+        """Counts a gradient that won't be applied."""
+        self.lost += 1
+        self.steps += 1
+
+    def sent(self, a: int, b: int, num_bytes: float) -> None:
+        """Counts a message from a host to another, or within one."""
+        self._bytes[a, b] += num_bytes
+        self._messages[a, b] += 1
+
+    def passing(self, time_s: float) -> None:
+        """Looks at the model at the moments before a time that is next."""
+        while self._looks * self._every_s < time_s and self._every_s < math.inf:
+            self._look(self._looks * self._every_s)
+            self._looks += 1
+
+    def happened(self, now_s: float) -> None:
+        """Looks at the model if as many gradients have been applied as lie between two looks."""
+        if self.steps >= self._looks * self._every:
+            self._look(now_s)
+            self._looks = int(self.steps // self._every) + 1
+
+    def history(self, end: str) -> History:
+        """Returns all of it, with a last look at the model."""
+        assert self.world is not None, "it was begun"
+        end_s = self.world.now_s
+        self._rows = [row for row in self._rows if row[0] < end_s or end_s == 0]
+        params = self._look(end_s)
+        time_s, loss, accuracy, consensus, steps, samples = (np.array(each) for each in zip(*self._rows, strict=True))
+        links = sorted(self._bytes)
+        return History(
+            time_s, loss, accuracy, consensus, steps.astype(np.int64), samples.astype(np.int64),
+            np.array([self._staleness[k] for k in range(max(self._staleness, default=-1) + 1)], np.int64),
+            np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
+            np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
+            np.array([self._messages[link] for link in links], np.int64), params, end,
+        )  # fmt: skip
+
+    def _look(self, time_s: float) -> Vector:
+        assert self.world is not None, "it was begun"
+        world = self.world
+        every = np.stack([world.workers[n].params for n in world.live or range(world.size)])
+        mean = every.mean(axis=0)
+        apart = math.sqrt(float(np.square(every.astype(np.float64) - mean).sum(axis=1).mean()))
+        shown: Vector = mean if world.shown is None else world.shown
+        row = time_s, *world.learner.score(shown), apart, float(self.steps), float(self._computed * self._batch)
+        if self._rows and self._rows[-1][0] == time_s:
+            self._rows.pop()
+        self._rows.append(row)
+        return shown

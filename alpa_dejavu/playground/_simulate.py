@@ -1,0 +1,100 @@
+"""Simulates distributed training on one machine, time and convergence together."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._journal import Journal
+from alpa_dejavu.playground._learner import JaxLearner, Learner
+from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground._round_times import round_times
+from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground.exchanges import exchange as resolved
+from alpa_dejavu.playground.exchanges._gossip import RoundExchange
+from alpa_dejavu.playground.fault import Fault
+from alpa_dejavu.playground.history import History
+from alpa_dejavu.playground.job import Job, Until
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    job: Job,
+    cluster: Cluster,
+    exchange: str | Exchange,
+    *,
+    faults: Sequence[Fault] = (),
+    until: Until,
+    seed: int = 0,
+    looks: int = 50,
+    folder: pathlib.Path | None = None,
+    progress: bool = False,
+) -> History:
+    """Simulates a training job of several workers, in virtual seconds; gradients and updates are really computed.
+
+    The same arguments give the same history to the bit. A run of which a folder keeps the gradients and losses (four
+    bytes for each parameter and step) may be interrupted: called again, it computes only those that are missing.
+
+    Args:
+        job: what is trained, and how long a gradient takes.
+        cluster: the links that messages go over, each with its max-min fair share.
+        exchange: how workers train together, or its name, one of `EXCHANGES`.
+        faults: workers and links that change meanwhile.
+        until: when it ends.
+        seed: of parameters, batches, compute seconds and what exchanges draw.
+        looks: at how many moments the model is looked at, besides the first and the last.
+        folder: keeps what is computed; None: nothing does. It is checked to be of the same run, but functions, such as
+            an optimizer's, can't be compared.
+        progress: whether a bar is shown, once it takes more than two seconds.
+
+    Raises:
+        ValueError: the job doesn't fit to the cluster, the exchange can't do with so many workers, or the folder holds
+            another run.
+    """
+    way = resolved(exchange)
+    hosts = job.worker_hosts(cluster)
+    if job.problem is None and isinstance(way, RoundExchange) and not faults and until.seconds == math.inf:
+        return round_times(job, cluster, way, until, seed, looks)
+    run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
+    journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})
+    learner = Learner() if job.problem is None else JaxLearner(job, job.problem, seed, journal)
+    num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
+    recorder = Recorder(job, until, looks, len(hosts))
+    world = World(job, cluster, learner, until, seed, recorder, num_bytes)
+    recorder.world = world
+    for fault in faults:
+        world.spawn(None, fault.run(world))
+    world.begin(way)
+    with _bar(progress, type(way).__name__, None if until.steps is None else until.steps * len(hosts)) as show:
+        def told() -> None:
+            recorder.happened(world.now_s)
+            show(recorder.steps)
+
+        try:
+            return recorder.history(world.run(told))
+        finally:
+            journal.write()
+
+
+@contextlib.contextmanager
+def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int], object]]:
+    """Yields what is told how many steps are done."""
+    if not progress:
+        yield lambda steps: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=name, delay=2, mininterval=1, unit=" steps") as bar:
+        yield lambda steps: bar.update(steps - bar.n)
+
+
+def _said(job: Job) -> dict[str, object]:
+    """Returns what tells one job's results from another's; functions can't."""
+    told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "optimizer"}
+    return {**told, "problem": None if job.problem is None else job.problem.name}

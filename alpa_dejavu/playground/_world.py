@@ -1,0 +1,256 @@
+"""All workers in virtual time: the queue of events, messages on the network, and programs that wait.
+
+Of events at the same time, ends of flows come first, by the order in which the flows began; then all others, by the
+order in which they were put into the queue. Rates are settled when all that happens at a time has happened.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._network import Flow, Network
+from alpa_dejavu.playground._paths import Paths
+from alpa_dejavu.playground._queue import Process, Queue
+from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground._worker import Computing, Message, Program, Receiving, Sleeping, Worker
+from alpa_dejavu.playground.job import Job, Until, draws
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["World"]
+
+
+@final
+class World:
+    """All workers, their messages and the clock.
+
+    Attributes:
+        size: the number of workers.
+        hosts: for each worker the index of its host.
+        num_bytes: the bytes of the parameters, or of a gradient.
+        live: the numbers of the workers that are there, in order; all workers know it at once.
+        there: whether each worker is.
+        now_s: the virtual time in seconds.
+        shown: the parameters that the history is told of; None: the mean of the workers'.
+        board: what exchanges share between workers without a message, such as a sum that all of them end up with.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, learner: Learner, until: Until, seed: int, recorder: Recorder,
+                 num_bytes: float) -> None:  # fmt: skip
+        self.hosts = job.worker_hosts(cluster)
+        self.size, self.num_bytes, self.learner, self.recorder = len(self.hosts), num_bytes, learner, recorder
+        self.live: tuple[int, ...] = ()
+        self.there = [True] * self.size
+        self.now_s, self.shown, self.board = 0.0, None, dict[Hashable, Any]()  # type: float, Any, Any
+        self.workers = [self._worker(n, seed) for n in range(self.size)]
+        self._seed, self._until = seed, until
+        self._queue = Queue()
+        self._network = Network()
+        self._paths = Paths(cluster, self.hosts, self._network)
+        self._mail: list[dict[Hashable, list[Message]]] = [collections.defaultdict(list) for _ in range(self.size)]
+        self._waiting: list[dict[Hashable, tuple[Process, Receiving]]] = [{} for _ in range(self.size)]
+        self._processes: list[list[Process]] = [[] for _ in range(self.size)]
+        self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
+        self._spread = job.spread
+        self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
+        self._slower = [1.0] * self.size
+        self._begun = [0] * self.size
+
+    def _worker(self, number: int, seed: int) -> Worker:
+        params = self.learner.start(number)
+        return Worker(self, number, params, self.learner.state(params), draws(seed, 3, number))
+
+    # What exchanges use.
+
+    def generator(self, *name: int) -> np.random.Generator:
+        """Returns random numbers of a name, such as a round's: the same for all workers."""
+        return draws(self._seed, 4, *name)
+
+    def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float) -> None:
+        """Sends a message from a worker to another one; it is lost where one of both isn't there."""
+        message = Message(source, payload, num_bytes, self.now_s)
+        if not (self.there[source] and self.there[target]):
+            return
+        if source == target:
+            self._queue.put(self.now_s, lambda: self._deliver(target, tag, message))
+            return
+        latency_s, most, over = self._paths.path(source, target)
+        self.recorder.sent(self.hosts[source], self.hosts[target], num_bytes)
+
+        def arrive() -> None:
+            self._queue.put(self.now_s + latency_s, lambda: self._deliver(target, tag, message))
+
+        if num_bytes > 0:
+            self._network.start(Flow(over, most, num_bytes, (source, target, arrive)), self.now_s)
+        else:
+            arrive()
+
+    def finished(self, number: int) -> bool:
+        """Returns whether a worker has had its number of steps."""
+        return self._until.steps is not None and self._begun[number] >= self._until.steps
+
+    def spawn(self, worker: Worker | None, program: Program) -> None:
+        """Starts a program on a worker, or beside all workers, at the present time."""
+        process = Process(program, worker)
+        if worker is not None:
+            self._processes[worker.number].append(process)
+        self._resume_at(self.now_s, process, None)
+
+    # What faults use.
+
+    def begin(self, exchange: Exchange) -> None:
+        """Starts an exchange on all workers, once faults have done what they do at second 0."""
+        self._exchange = exchange
+        self.live = tuple(range(self.size))
+        for worker in self.workers:
+            self.spawn(worker, exchange.run(worker))
+
+    def start(self, number: int) -> None:
+        """Brings a worker back that was lost, or a new one, with the parameters of the beginning."""
+        if self.there[number]:
+            return
+        worker = self.workers[number]
+        self._set_there(number, True)
+        worker.adopt(self.learner.start(number), 0)
+        worker.state = self.learner.state(worker.params)
+        self.spawn(worker, self._exchange.run(worker))
+
+    def crash(self, number: int) -> None:
+        """Takes a worker away: its programs end, and messages from it and to it are lost."""
+        for process in self._processes[number]:
+            if isinstance(process.waits, Computing):
+                self.recorder.lost += 1
+            process.waits = None  # what is in the queue for it is for another object
+            process.program.close()
+        self._processes[number] = []
+        self._mail[number].clear()
+        self._waiting[number].clear()
+        for flow in self._network.flows():
+            if number in flow.told[:2]:
+                self._network.stop(flow)
+        self._set_there(number, False)
+
+    def slow(self, number: int, factor: float) -> None:
+        """Has a worker take `factor` times as long for gradients that it begins from now on."""
+        self._slower[number] = factor
+
+    def scale_link(self, a: int, b: int, factor: float) -> None:
+        """Gives the link between two hosts a factor of its own rate; 0 cuts it."""
+        self._paths.scale(a, b, factor)
+
+    # The engine.
+
+    def run(self, told: Callable[[], None]) -> str:
+        """Runs until nothing happens any more or the end; returns why it ended.
+
+        Args:
+            told: called after each event.
+        """
+        while True:
+            self._network.settle(self.now_s)
+            time_s = min(self._network.next_s(), self._queue.next_s())
+            if time_s == math.inf or time_s > self._until.seconds:
+                break
+            self.recorder.passing(time_s)
+            self.now_s = time_s
+            while self._network.next_s() <= time_s:
+                self._network.pop().told[2]()
+            while self._queue.next_s() <= time_s:
+                self._queue.pop()()
+            told()
+        if time_s != math.inf:
+            self.recorder.passing(self._until.seconds)
+            self.now_s = self._until.seconds
+            return "time"
+        if not self.live:
+            return "no worker is left"
+        behind = [number for number in self.live if not self.finished(number)]
+        if self._until.steps is not None and not behind:
+            return "steps"
+        waits = {number: [*self._waiting[number]] for number in behind}
+        return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waits}"
+
+    def _resume_at(self, time_s: float, process: Process, value: Any) -> None:
+        self._queue.put(time_s, lambda: self._resume(process, value), process)
+
+    def _resume(self, process: Process, value: Any) -> None:
+        process.waits = None
+        try:
+            effect = process.program.send(value)
+        except StopIteration:
+            if process.worker is not None and process in self._processes[process.worker.number]:
+                self._processes[process.worker.number].remove(process)
+            return
+        process.waits = effect
+        if isinstance(effect, Receiving):
+            self._receive(process, effect)
+        elif isinstance(effect, Computing):
+            self._compute(process, effect.worker)
+        elif isinstance(effect, Sleeping):
+            self._resume_at(self.now_s + effect.seconds, process, None)
+        else:
+            raise TypeError(f"a program yielded {effect!r}, but must yield what compute, receive or sleep return")
+
+    def _compute(self, process: Process, worker: Worker) -> None:
+        number = worker.number
+        if self.finished(number):
+            return
+        seconds = self._compute_s[number] * self._slower[number]
+        if self._spread:
+            seconds *= math.exp(self._spread * self._noise[number].standard_normal())
+        gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params)
+        self._begun[number] += 1
+
+        def computed() -> None:
+            self.recorder.computed(number, seconds)
+            self._resume(process, gradient)
+
+        self._queue.put(self.now_s + seconds, computed, process)
+
+    def _receive(self, process: Process, wanted: Receiving) -> None:
+        number = wanted.worker.number
+        if wanted.tag in self._waiting[number]:
+            raise ValueError(f"two programs of worker {number} wait for {wanted.tag!r}, but one can; give them others")
+        if len(self._mail[number].get(wanted.tag, ())) >= wanted.needed():
+            self._resume_at(self.now_s, process, self._taken(wanted))
+            return
+        self._waiting[number][wanted.tag] = process, wanted
+        if wanted.timeout_s is not None:
+            def late() -> None:
+                del self._waiting[number][wanted.tag]
+                self._resume(process, self._taken(wanted))
+
+            self._queue.put(self.now_s + wanted.timeout_s, late, process)
+
+    def _taken(self, wanted: Receiving) -> Sequence[Message]:
+        mail = self._mail[wanted.worker.number]
+        found, count = mail.pop(wanted.tag, []), wanted.needed()
+        if len(found) > count:
+            mail[wanted.tag] = found[count:]
+        return sorted(found[:count], key=lambda message: message.sender)
+
+    def _deliver(self, target: int, tag: Hashable, message: Message) -> None:
+        if not self.there[target]:
+            return
+        self._mail[target][tag].append(message)
+        self._look_at(target, tag)
+
+    def _look_at(self, number: int, tag: Hashable) -> None:
+        """Goes on with a program if it has all the messages that it waits for."""
+        found = self._waiting[number].get(tag)
+        if found is not None and len(self._mail[number].get(tag, ())) >= found[1].needed():
+            del self._waiting[number][tag]
+            self._resume(found[0], self._taken(found[1]))
+
+    def _set_there(self, number: int, there: bool) -> None:
+        self.there[number] = there
+        self.live = tuple(n for n in range(self.size) if self.there[n])
+        for number in self.live:
+            for tag in [tag for tag, (_, wanted) in self._waiting[number].items() if callable(wanted.count)]:
+                self._look_at(number, tag)

@@ -1,0 +1,56 @@
+"""The exchanges that have a name: all-reduce, servers, local steps and gossip.
+
+In: a worker of a simulated training.
+Out: the program that it runs (`Exchange.run`).
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu._util.by_name import resolve
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground.exchanges._all_reduce import AllReduce, LocalSteps
+from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
+from alpa_dejavu.playground.exchanges._rolling import RollingServer
+from alpa_dejavu.playground.exchanges._server import (
+    AsynchronousServer,
+    ShardedServer,
+    StaleSynchronousServer,
+    SynchronousServer,
+)
+
+__all__ = [
+    "EXCHANGES",
+    "AllReduce",
+    "AsynchronousGossip",
+    "AsynchronousServer",
+    "Gossip",
+    "LocalSteps",
+    "PushSum",
+    "RollingServer",
+    "ShardedServer",
+    "StaleSynchronousServer",
+    "SynchronousServer",
+    "exchange",
+]
+
+EXCHANGES: dict[str, type[Exchange]] = {
+    "all-reduce": AllReduce,
+    "server": SynchronousServer,
+    "async-server": AsynchronousServer,
+    "stale-server": StaleSynchronousServer,
+    "sharded-server": ShardedServer,
+    "rolling-server": RollingServer,
+    "local-sgd": LocalSteps,
+    "gossip": Gossip,
+    "push-sum": PushSum,
+    "ad-psgd": AsynchronousGossip,
+}
+
+
+def exchange(choice: str | Exchange) -> Exchange:
+    """Returns the exchange of a name of `EXCHANGES`, with the settings that it has by itself, or the given one.
+
+    >>> exchange("stale-server")
+    StaleSynchronousServer(bound=2, server=0)
+    """
+    return resolve("exchange", choice, EXCHANGES, Exchange)  # type: ignore[type-abstract]

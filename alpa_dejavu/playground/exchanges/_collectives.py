@@ -1,0 +1,111 @@
+"""All-reduces as programs: which messages each worker sends and waits for.
+
+What is summed doesn't travel in the messages: each worker lays its part on the world's board before it sends, and all
+find the same sum there, added in the order of the workers' numbers, whatever the algorithm.
+
+References:
+    Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, IJHPCA 19(1), 2005.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Generator, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._worker import Effect, Program, Worker
+from alpa_dejavu.playground._world import World
+from alpa_dejavu.problem import checks
+
+__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "mean"]
+
+ALGORITHMS = ("ring", "tree", "hierarchical")
+
+
+def mean(vectors: Sequence[Vector]) -> Vector:
+    """Returns the mean of vectors, added one after the other in their order."""
+    total = vectors[0].copy()
+    for one in vectors[1:]:
+        total += one
+    return total / np.float32(len(vectors))
+
+
+def all_reduce(worker: Worker, tag: Hashable, vector: Vector, algorithm: str) -> Generator[Effect, Any, Vector]:
+    """Sends and receives what an all-reduce among all workers that are there takes (`yield from`); returns the mean.
+
+    Args:
+        worker: the worker that takes part.
+        tag: tells it from other all-reduces.
+        vector: the worker's part.
+        algorithm: one of `ALGORITHMS`.
+    """
+    world = worker.world
+    parts, left = world.board.setdefault((tag, "parts"), ({}, []))
+    parts[worker.number] = vector
+    members = world.live
+    if algorithm == "ring":
+        yield from _around(worker, tag, members, world.num_bytes / len(members), 2)
+    elif algorithm == "tree":
+        yield from _tree(worker, tag, members)
+    else:
+        yield from _two_levels(worker, tag, members)
+    if not left:
+        left.append(mean([parts[number] for number in sorted(parts)]))
+    left.append(None)
+    if len(left) > len(parts):
+        del world.board[tag, "parts"]
+    total: Vector = left[0]
+    return total
+
+
+def check_algorithm(owner: str, algorithm: str) -> None:
+    """Raises ValueError unless an algorithm has that name."""
+    checks.one_of(owner, "algorithm", algorithm, ALGORITHMS)
+
+
+def _around(worker: Worker, tag: Hashable, ring: Sequence[int], num_bytes: float, passes: int) -> Program:
+    """Rounds in which each sends to the next one, n - 1 for each pass."""
+    place = ring.index(worker.number)
+    for step in range(passes * (len(ring) - 1)):
+        worker.send(ring[(place + 1) % len(ring)], (tag, step), None, num_bytes)
+        yield worker.receive((tag, step))
+
+
+def _tree(worker: Worker, tag: Hashable, members: Sequence[int]) -> Program:
+    """Up a binary tree to the first one, and down again."""
+    place, num_bytes = members.index(worker.number), worker.world.num_bytes
+    children = [members[n] for n in (2 * place + 1, 2 * place + 2) if n < len(members)]
+    if children:
+        yield worker.receive((tag, "up"), len(children))
+    if place:
+        worker.send(members[(place - 1) // 2], (tag, "up"), None, num_bytes)
+        yield worker.receive((tag, "down"))
+    for child in children:
+        worker.send(child, (tag, "down"), None, num_bytes)
+
+
+def _two_levels(worker: Worker, tag: Hashable, members: Sequence[int]) -> Program:
+    """A reduce-scatter within each host, rings of the hosts for each device's share, an all-gather within."""
+    groups = _by_host(worker.world, members)
+    mine = groups[worker.world.hosts[worker.number]]
+    place, num_bytes = mine.index(worker.number), worker.world.num_bytes / len(mine)
+    across = [group[place] for group in groups.values()]
+    yield from _around(worker, (tag, "scatter"), mine, num_bytes, 1)
+    yield from _around(worker, (tag, "across"), across, num_bytes / len(across), 2)
+    yield from _around(worker, (tag, "gather"), mine, num_bytes, 1)
+
+
+def _by_host(world: World, members: Sequence[int]) -> dict[int, list[int]]:
+    groups = {
+        host: list(group)
+        for host, group in itertools.groupby(sorted(members, key=lambda n: world.hosts[n]), lambda n: world.hosts[n])
+    }
+    counts = Counter(map(len, groups.values()))
+    if len(counts) > 1:
+        raise ValueError(f"all-reduce: hosts have {sorted(counts)} workers, but a hierarchical one needs as many on "
+                         "each; choose algorithm='ring'")  # fmt: skip
+    return groups

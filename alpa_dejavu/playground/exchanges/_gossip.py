@@ -1,0 +1,186 @@
+"""Workers that mix their parameters with those of a few others, without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground.topology import Topology, topology
+
+__all__ = ["AsynchronousGossip", "Gossip", "PushSum", "RoundExchange"]
+
+
+class RoundExchange(Exchange):
+    """An exchange of which each worker computes once a round and sends to whom a topology says, and waits for all that
+    are sent to it. Time alone is then simulated in machine code.
+
+    Attributes:
+        topology: who sends to whom in a round, with which weights: a name of `TOPOLOGIES`, or an object.
+        sends_first: whether a round's messages are sent before the gradient is computed; if not, after it, and the
+            gradient is applied before.
+        extra_bytes: what a message has besides the parameters.
+    """
+
+    topology: str | Topology
+    sends_first: ClassVar[bool]
+    extra_bytes: ClassVar[float] = 0.0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Gossip(RoundExchange):
+    """Each worker computes a gradient while its parameters are on the way to its neighbours, mixes theirs with its own,
+    and updates by its gradient (D-PSGD). With Adam the second moment's tracker is mixed, too.
+
+    Attributes:
+        topology: who sends to whom in a round, with which weights: a name of `TOPOLOGIES`, or an object.
+
+    References:
+        Lian and others, Can Decentralized Algorithms Outperform Centralized Algorithms?, NIPS 2017.
+        Chen and others, Toward Communication Efficient Adaptive Gradient Method, 2021 (the second moment).
+    """
+
+    topology: str | Topology = "ring"
+    sends_first: ClassVar[bool] = True
+
+    def run(self, worker: Worker) -> Program:
+        """Sends parameters, computes, mixes and updates, round after round."""
+        rule = topology(self.topology)
+        for number in itertools.count():
+            if worker.finished:
+                return
+            targets, weights = _round_of(worker.world, rule, number)[worker.number]
+            sent = _mixed_state(worker)
+            for target in targets:
+                worker.send(target, ("mix", number), sent, worker.world.num_bytes * len(sent))
+            gradient = yield worker.compute()
+            found = (yield worker.receive(("mix", number), len(weights))) if weights else []
+            parts = [(weights[message.sender], message.payload) for message in found]
+            _take(worker, _weighted([(1 - sum(weights.values()), sent), *parts]))
+            worker.update(gradient.values, gradient)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PushSum(RoundExchange):
+    """Each worker updates, and sends shares of its parameters and of a weight to others, which add up what they get;
+    gradients are computed at parameters over weight (stochastic gradient push). Messages need no answer, so who sends
+    to whom may be one-sided.
+
+    Attributes:
+        topology: who sends to whom in a round; a sender keeps a share as large as each receiver's.
+
+    References:
+        Assran, Loizou, Ballas and Rabbat, Stochastic Gradient Push for Distributed Deep Learning, ICML 2019.
+    """
+
+    topology: str | Topology = "one-peer"
+    sends_first: ClassVar[bool] = False
+    extra_bytes: ClassVar[float] = 4.0
+
+    def run(self, worker: Worker) -> Program:
+        """Computes, updates, and pushes shares, round after round."""
+        rule = topology(self.topology)
+        total, weight = worker.params, np.float32(1.0)
+        for number in itertools.count():
+            targets, expected = _round_of(worker.world, rule, number)[worker.number]
+            gradient = yield worker.compute()
+            before = worker.params
+            worker.update(gradient.values, gradient)
+            total = total + (worker.params - before)
+            share = np.float32(1.0 / (len(targets) + 1))
+            total, weight = total * share, weight * share
+            for target in targets:
+                worker.send(target, ("push", number), (total, weight), worker.world.num_bytes + self.extra_bytes)
+            found = (yield worker.receive(("push", number), len(expected))) if expected else []
+            for message in found:
+                total, weight = total + message.payload[0], weight + message.payload[1]
+            worker.world.board["weight", worker.number] = float(weight)
+            worker.adopt(total / weight, worker.version)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AsynchronousGossip(Exchange):
+    """Each worker with an even number computes while it averages its parameters with a random odd one's, then updates
+    by its gradient, whatever happened meanwhile (AD-PSGD). Nobody waits for a round. Pairs of even and odd ones only
+    never wait for each other in a circle, and each average is of both workers' parameters at one time.
+
+    References:
+        Lian, Zhang, Zhang and Liu, Asynchronous Decentralized Parallel Stochastic Gradient Descent, ICML 2018.
+    """
+
+    def run(self, worker: Worker) -> Program:
+        """Computes and averages at the same time; odd workers answer beside computing."""
+        if worker.number % 2:
+            worker.spawn(self._answer(worker))
+        return self._go(worker)
+
+    def _go(self, worker: Worker) -> Program:
+        while not worker.finished:
+            odd = [number for number in worker.world.live if number % 2]
+            asks = worker.number % 2 == 0 and bool(odd)
+            if asks:
+                sent = _mixed_state(worker)
+                target = odd[int(worker.generator.integers(len(odd)))]
+                worker.send(target, "average", sent, worker.world.num_bytes * len(sent))
+            gradient = yield worker.compute()
+            if asks:
+                (message,) = yield worker.receive("averaged")
+                _take(worker, message.payload)
+            worker.update(gradient.values, gradient)
+
+    def _answer(self, worker: Worker) -> Program:
+        while True:
+            (message,) = yield worker.receive("average")
+            both = _weighted([(0.5, _mixed_state(worker)), (0.5, message.payload)])
+            _take(worker, both)
+            worker.version += 1
+            worker.send(message.sender, "averaged", both, worker.world.num_bytes * len(both))
+
+
+def _round_of(world: World, rule: Topology, number: int) -> list[tuple[list[int], dict[int, float]]]:
+    """Returns for each worker to whom it sends in a round, and the weights of those that send to it."""
+    key = "round", number
+    if key not in world.board:
+        mixing = rule.mixing(number, world.size, world.generator(number))
+        found: list[tuple[list[int], dict[int, float]]] = [([], {}) for _ in range(world.size)]
+        every = zip(mixing.sources.tolist(), mixing.targets.tolist(), mixing.weights.tolist(), strict=True)
+        for source, target, weight in every:
+            found[source][0].append(target)
+            found[target][1][source] = weight
+        world.board[key] = found
+        # No worker is more rounds behind another than there are workers between them.
+        world.board.pop(("round", number - world.size - 1), None)
+    rounds: list[tuple[list[int], dict[int, float]]] = world.board[key]
+    return rounds
+
+
+def _mixed_state(worker: Worker) -> tuple[Vector, ...]:
+    """Returns the part of a worker that is mixed with others: its parameters, and its tracker of the second moment."""
+    moment = worker.world.learner.second_moment(worker.state)
+    return (worker.params,) if moment is None else (worker.params, moment)
+
+
+def _take(worker: Worker, mixed: tuple[Vector, ...]) -> None:
+    worker.adopt(mixed[0], worker.version)
+    if len(mixed) > 1:
+        worker.state = worker.world.learner.with_second_moment(worker.state, mixed[1])
+
+
+def _weighted(parts: Iterable[tuple[float, Any]]) -> tuple[Vector, ...]:
+    """The sums of weighted vectors, added in their order."""
+    (weight, first), *others = parts
+    totals = [np.float32(weight) * one for one in first]
+    for weight, vectors in others:
+        for total, one in zip(totals, vectors, strict=True):
+            total += np.float32(weight) * one
+    return tuple(totals)

@@ -1,0 +1,37 @@
+"""Small problems by name, with data that come with installed packages.
+
+In: a name.
+Out: a `Problem`: a model, its loss, and data to train on and to judge by.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.playground.job import Problem
+
+__all__ = ["PROBLEMS", "problem"]
+
+PROBLEMS = {
+    "digits-mlp": ("_digits", "digits_mlp"),
+    "digits-cnn": ("_digits", "digits_cnn"),
+    "sparse-least-squares": ("_least_squares", "sparse_least_squares"),
+    "text-gpt": ("_text", "text_gpt"),
+}
+"""For each name the module and the function that makes the problem; making it imports JAX."""
+
+
+def problem(name: str) -> Problem:
+    """Returns the problem of a name: one of `PROBLEMS`.
+
+    Raises:
+        ValueError: there is no problem of that name.
+        ImportError: it needs scikit-learn, which isn't installed.
+    """
+    if name not in PROBLEMS:
+        known = ", ".join(map(repr, PROBLEMS))
+        raise ValueError(f"there is no problem named {name!r}{near(name, PROBLEMS)}; choose one of {known}")
+    module, function = PROBLEMS[name]
+    made: Problem = getattr(importlib.import_module(f"{__name__}.{module}"), function)()
+    return made

@@ -1,0 +1,152 @@
+"""Conformance suites: run any exchange or topology, ours or your own, through them.
+
+Each function raises AssertionError with what is wrong, and returns nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground.history import History
+from alpa_dejavu.playground.job import Job, Problem, Until
+from alpa_dejavu.playground.topology import Topology
+from alpa_dejavu.problem import Cluster
+from alpa_dejavu.testing import example_cluster
+
+__all__ = ["check_exchange", "check_topology"]
+
+_STEPS = 24
+
+
+def check_exchange(
+    exchange: Exchange,
+    *,
+    workers: int = 4,
+    most_staleness: int | None = None,
+    keeps_mean: bool = False,
+    drops: bool = False,
+) -> None:
+    """Checks that an exchange keeps its contract, with workers that take as long as each other, and at random: it ends,
+    no gradient is counted twice or forgotten, the loss falls, and all is the same again.
+
+    Args:
+        exchange: the exchange to check.
+        workers: the number of workers, on two hosts; it must be even.
+        most_staleness: no gradient may be applied when parameters are more versions newer; None: they may be.
+        keeps_mean: whether it must keep the mean of parameters that differ from worker to worker, and bring them
+            together, where gradients change nothing: as mixing does whose matrices are doubly stochastic, and push-sum.
+        drops: whether it may drop gradients, or leave those of slow workers waiting at the end.
+
+    Raises:
+        AssertionError: what is wrong.
+
+    >>> from alpa_dejavu.playground.exchanges import AsynchronousServer
+    >>> check_exchange(AsynchronousServer())
+    >>> check_exchange(AsynchronousServer(), most_staleness=0)
+    Traceback (most recent call last):
+    ...
+    AssertionError: AsynchronousServer(server=0), spread 0.0: gradients were up to ... versions late
+    """
+    cluster, least = example_cluster(2, workers // 2), _line()
+    for spread in (0.0, 0.7):
+        where = f"{exchange!r}, spread {spread}"
+        job = Job(least, 1e-3, 8, _plain(0.1), spread)
+        run = simulate(job, cluster, exchange, until=Until(steps=_STEPS), seed=1, looks=4)
+        _check_counts(run, job, workers, where, drops)
+        assert run.loss[-1] < 0.5 * run.loss[0], f"{where}: the loss went from {run.loss[0]} to {run.loss[-1]} only"
+        late = len(run.staleness) - 1
+        assert most_staleness is None or late <= most_staleness, f"{where}: gradients were up to {late} versions late"
+        again = simulate(job, cluster, exchange, until=Until(steps=_STEPS), seed=1, looks=4)
+        assert again.same(run), f"{where}: run again, its history is another"
+        alone = Job(None, 1e-3, 8, None, spread, num_bytes=4 * len(run.params))
+        timed = simulate(alone, cluster, exchange, until=Until(steps=_STEPS), seed=1, looks=4)
+        assert np.isclose(timed.end_s, run.end_s, rtol=1e-9), f"{where}: gradients change the time"
+        if keeps_mean:
+            _check_mean(exchange, dataclasses.replace(job, optimizer=_plain(0.0), own_starts=True), cluster, where)
+
+
+def check_topology(topology: Topology) -> None:
+    """Checks that a topology keeps its contract: nobody sends to itself, or twice; weights are above 0, and matrices
+    doubly stochastic; what one worker has reaches all; the same round is the same again.
+
+    Raises:
+        AssertionError: what is wrong.
+    """
+    for size in (2, 3, 4, 7, 8, 16):
+        spread = np.eye(size)
+        for number in range(4 * size):
+            mixing = topology.mixing(number, size, np.random.default_rng(number))
+            again = topology.mixing(number, size, np.random.default_rng(number))
+            where = f"{topology!r}, {size} workers, round {number}"
+            pairs = list(zip(mixing.sources.tolist(), mixing.targets.tolist(), strict=True))
+            assert len(set(pairs)) == len(pairs), f"{where}: somebody sends twice to the same worker"
+            assert all(a != b for a, b in pairs), f"{where}: somebody sends to itself"
+            matrix = mixing.matrix(size)
+            assert (matrix >= 0).all(), f"{where}: a weight is below 0"
+            assert np.allclose(matrix.sum(axis=1), 1), f"{where}: rows sum to {matrix.sum(axis=1)}, but must to 1"
+            assert np.allclose(matrix.sum(axis=0), 1), f"{where}: columns sum to {matrix.sum(axis=0)}, but must to 1"
+            assert (matrix == again.matrix(size)).all(), f"{where}: asked again, it is another"
+            spread = matrix @ spread
+        assert (spread > 0).all(), f"{topology!r}, {size} workers: what one has never reaches some other"
+
+
+@functools.cache
+def _plain(rate: float) -> Any:
+    import optax
+
+    return optax.sgd(rate)
+
+
+@functools.cache
+def _line() -> Problem:
+    """Returns a small linear least-squares problem, whose parameters begin at random."""
+    import jax
+    import jax.numpy as jnp
+
+    draw = np.random.default_rng(0)
+    inputs = draw.standard_normal((256, 6)).astype(np.float32)
+    targets = inputs @ np.arange(1, 7, dtype=np.float32)
+
+    def loss(params: Any, batch: Any) -> Any:
+        return 0.5 * jnp.mean(jnp.square(batch[0] @ params - batch[1]))
+
+    data = inputs, targets
+    return Problem("line", lambda key: jax.random.normal(key, (6,)), loss, None, data, data)
+
+
+def _check_counts(run: History, job: Job, workers: int, where: str, drops: bool) -> None:
+    assert run.end == "steps" or drops, f"{where}: it ended with {run.end!r}"
+    assert (np.diff(run.time_s) >= 0).all(), f"{where}: time went back: {run.time_s}"
+    computed = int(run.worker_steps.sum())
+    counted = int(run.staleness.sum()) + run.lost_updates
+    assert counted == run.steps[-1], f"{where}: {counted} gradients were applied or lost, but {run.steps[-1]} counted"
+    assert counted == computed or (drops and counted < computed), f"{where}: {computed} gradients were computed, but "\
+        f"{counted} applied or dropped"  # fmt: skip
+    assert computed == workers * _STEPS or drops, f"{where}: {computed} gradients instead of {workers * _STEPS}"
+    assert run.samples[-1] == computed * job.batch, f"{where}: {run.samples[-1]} samples"
+    assert (run.idle_s > -1e-9 * run.end_s).all(), f"{where}: workers were idle for {run.idle_s}"
+    assert (run.links >= 0).all(), f"{where}: links are {run.links}"
+    assert not run.staleness.size or run.staleness.min() >= 0, f"{where}: staleness counts are {run.staleness}"
+
+
+def _check_mean(exchange: Exchange, job: Job, cluster: Cluster, where: str) -> None:
+    short, long = (simulate(job, cluster, exchange, until=Until(steps=steps), seed=1, looks=0) for steps in (1, 60))
+    assert long.consensus[-1] < 0.05 * long.consensus[0], f"{where}: workers stay {long.consensus[-1]} apart"
+    first = _first_mean(job, cluster)
+    apart = np.abs(long.params - first).max()
+    assert apart < 1e-5, f"{where}: the mean of all parameters moved by {apart}"
+    assert short.consensus[0] > 0, f"{where}: all began at the same parameters"
+
+
+def _first_mean(job: Job, cluster: Cluster) -> Any:
+    from alpa_dejavu.playground.exchanges import AllReduce
+
+    still = dataclasses.replace(job, compute_s=1.0)
+    return simulate(still, cluster, AllReduce(), until=Until(seconds=0.5), seed=1, looks=0).params
+

@@ -1,0 +1,170 @@
+"""Who talks to whom in each round of gossip, and with which weights."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.by_name import resolve
+from alpa_dejavu.problem import checks
+
+__all__ = [
+    "TOPOLOGIES", "Exponential", "Grid", "Mixing", "OnePeer", "RandomPeers", "Ring", "Star", "Topology", "topology",
+]  # fmt: skip
+
+Ints = NDArray[np.int64]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mixing:
+    """One round's messages among n workers: for each its sender, its receiver, and its weight at the receiver.
+
+    Attributes:
+        sources, targets: numbers of workers, shape (M,); no worker sends to itself, and no pair is there twice.
+        weights: what the receiver multiplies by, shape (M,); its own parameters get what its weights lack to 1.
+    """
+
+    sources: Ints
+    targets: Ints
+    weights: NDArray[np.float64]
+
+    def matrix(self, size: int) -> NDArray[np.float64]:
+        """Returns the mixing matrix, shape (n, n): in row i what worker i takes of each worker's parameters."""
+        found = np.zeros((size, size))
+        found[self.targets, self.sources] = self.weights
+        found[np.diag_indices(size)] = 1 - found.sum(axis=1)
+        return found
+
+
+class Topology(abc.ABC):
+    """A rule of who sends to whom; `alpa_dejavu.playground.testing.check_topology` says if it keeps the mean."""
+
+    @abc.abstractmethod
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round, with weights that make a doubly stochastic matrix.
+
+        Args:
+            number: the number of the round, from 0.
+            size: the number of workers.
+            generator: random numbers of this round, the same for all workers.
+        """
+
+
+def _metropolis(pairs: Iterable[tuple[int, int]], size: int) -> Mixing:
+    """Weights of Metropolis and Hastings for undirected pairs: 1 / (1 + the larger number of neighbours)."""
+    both = sorted({pair for a, b in pairs if a != b for pair in ((a, b), (b, a))})
+    sources, targets = np.array(both, np.int64).reshape(-1, 2).T
+    degree = np.bincount(sources, minlength=size)
+    return Mixing(sources, targets, 1.0 / (1 + np.maximum(degree[sources], degree[targets])))
+
+
+def _shifted(order: Ints, shifts: Iterable[int]) -> Mixing:
+    """Each worker sends to those so many places behind it in an order, all with equal weights."""
+    ways = sorted({shift % len(order) for shift in shifts} - {0})
+    sources = np.concatenate([order for _ in ways]) if ways else order[:0]
+    targets = np.concatenate([np.roll(order, -shift) for shift in ways]) if ways else order[:0]
+    return Mixing(sources, targets, np.full(len(sources), 1.0 / (len(ways) + 1)))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Ring(Topology):
+    """A ring: each worker talks to the two beside it."""
+
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round."""
+        return _metropolis(((n, (n + 1) % size) for n in range(size)), size)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Grid(Topology):
+    """A grid, as square as the number of workers allows, closed to a torus."""
+
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round."""
+        rows = max(rows for rows in range(1, math.isqrt(size) + 1) if size % rows == 0)
+        columns = size // rows
+        right = [(r * columns + c, r * columns + (c + 1) % columns) for r in range(rows) for c in range(columns)]
+        below = [(r * columns + c, (r + 1) % rows * columns + c) for r in range(rows) for c in range(columns)]
+        return _metropolis(right + below, size)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Star(Topology):
+    """A star: all talk to worker 0."""
+
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round."""
+        return _metropolis(((0, n) for n in range(1, size)), size)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Exponential(Topology):
+    """Each worker sends to those 1, 2, 4, 8 ... places behind it.
+
+    References:
+        Ying and others, Exponential Graph is Provably Efficient for Decentralized Deep Training, NeurIPS 2021.
+    """
+
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round."""
+        return _shifted(np.arange(size), (2**k for k in range(max(size - 1, 1).bit_length()) if 2**k < size))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OnePeer(Topology):
+    """Each worker sends to one other: 1 place behind it, in the next round 2, then 4, 8 ..., and again.
+
+    References:
+        Ying and others, Exponential Graph is Provably Efficient for Decentralized Deep Training, NeurIPS 2021.
+    """
+
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round."""
+        ways = max((size - 1).bit_length(), 1)
+        return _shifted(np.arange(size), [2 ** (number % ways)])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RandomPeers(Topology):
+    """Each round each worker sends to `peers` random others, and gathers from as many.
+
+    References:
+        De Vos and others, Epidemic Learning: Boosting Decentralized Learning with Randomized Communication, 2023.
+    """
+
+    peers: int = 2
+
+    def __post_init__(self) -> None:
+        checks.count("random peers", "peers", self.peers)
+
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round."""
+        shifts = generator.permutation(np.arange(1, size))[: self.peers]
+        return _shifted(generator.permutation(size), shifts.tolist())
+
+
+TOPOLOGIES: dict[str, type[Topology]] = {
+    "ring": Ring, "grid": Grid, "star": Star, "exponential": Exponential, "one-peer": OnePeer, "random": RandomPeers,
+}  # fmt: skip
+
+
+def topology(choice: str | Topology) -> Topology:
+    """Returns the topology of a name of `TOPOLOGIES`, or the given one.
+
+    >>> topology("random")
+    RandomPeers(peers=2)
+    """
+    return resolve("topology", choice, TOPOLOGIES, Topology)  # type: ignore[type-abstract]
