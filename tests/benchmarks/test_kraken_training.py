@@ -30,7 +30,7 @@ def test_all_kinds_have_as_many_parameters():
 
 
 def test_a_step_descends_the_loss_that_is_validated():
-    size = Kraken(4, 1, 2, 2, 2, _kraken_models.CHARACTERS, 4)
+    size = Kraken(4, 1, 1, 1, 2, _kraken_models.CHARACTERS, 4)
     data = tuple(np.random.default_rng(0).integers(0, 90, (2, 3, 4)))
     made = jax.jit(KrakenModule(size).init)(jax.random.PRNGKey(0), data[0])["params"]
     logits = np.asarray(jax.jit(KrakenModule(size).apply)({"params": made}, data[0]), np.float64)
