@@ -24,21 +24,21 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A mean, and between which two numbers it is with 95 % confidence, by Student's t."""
+    """A mean, and between which two numbers it is with some confidence, by Student's t."""
 
     mean: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
+    def of(cls, values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
         if not values:
             return cls(math.nan, math.nan, math.nan)
         mean = float(np.mean(values))
         if len(values) < 2:
             return cls(mean, -math.inf, math.inf)
         error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        around = error * float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        around = error * float(t.ppf((1 + confidence) / 2, len(values) - 1))
         return cls(mean, mean - around, mean + around)
 
     def exp(self) -> Interval:

@@ -1,0 +1,228 @@
+"""How well small Krakens learn beside the standard transformer, and whether Alpa's parallel steps equal one device's.
+
+Both parts compute in a process of their own, with one thread a device.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, final
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from _kraken_models import Step, fresh, loss_of, name_of, parameters, sizes, step_of, text
+from _measured_runs import ENVIRONMENT
+from harness import Figure, Remote, Results, answer_all
+from races._data import batch
+from races._figures import Interval
+
+ROWS = 8
+"""Runs of characters in a batch."""
+RATES = (1e-3, 3e-3, 1e-2)
+"""Of learning; each kind has the one that suits it best with seed 0, by which nothing is judged."""
+CONFIDENCE = 0.9
+VALIDATED_EVERY = 4
+"""One of so many runs of characters, from all files, is validated on."""
+DEVICES, MICRO_BATCHES, TOLERANCE = 4, 2, 1e-4
+"""The tolerance is relative: float32 sums in another order differ by some 1e-6 after a few steps."""
+_PATIENCE_S = 60.0
+_REDUCED = re.compile(r" = (.*?) all-reduce(?:-start)?\(")
+_ARRAY = re.compile(r"\bf32\[([\d,]*)\]")
+Row = dict[str, Any]
+
+
+def quality(results: Results, seeds: int = 5, steps: int = 300) -> tuple[list[Row], list[Figure]]:
+    """Trains each kind with so many seeds; rows by kind, and whether a Kraken's loss is within noise of the standard's.
+
+    Seeds decide initial weights and batches, which are the same for all kinds. Trainings that the results have under
+    "quality" aren't made again; they belong to a number of steps and to a text.
+
+    Args:
+        results: what is known already, and where each training is written.
+        seeds: trainings of each kind, two at least.
+        steps: of one training.
+    """
+    if seeds < 2:
+        raise ValueError(f"seeds is {seeds}, but must be at least 2; differences of one seed have no interval")
+    rows = []
+    total = len(sizes()) * (len(RATES) + seeds)
+    with Remote.started(_serve_training, name="trainer", patience_s=_PATIENCE_S) as trainer, tqdm(total=total) as bar:
+
+        def loss(ways: int, rate: float, seed: int) -> float:
+            name = f"{ways} ways, rate {rate:g}, seed {seed}, {steps} steps, text {text().mark}"
+            row = results.known("quality", name, lambda: {"loss": trainer("loss", ways, rate, seed, steps)})
+            bar.update()
+            return float(row["loss"])
+
+        for ways, size in sizes().items():
+            bar.set_description(name_of(size))
+            tried = {rate: loss(ways, rate, 0) for rate in RATES}
+            rate = min(tried, key=lambda one: tried[one])
+            losses = [loss(ways, rate, seed) for seed in range(1, seeds + 1)]
+            rows.append({
+                "model": name_of(size), "hidden": size.hidden, "parameters": parameters(size), "rate": rate,
+                "tried": list(tried.values()), "losses": losses,
+            })  # fmt: skip
+    return _compared(rows), list(_quality_figures(rows))
+
+
+def _compared(rows: list[Row]) -> list[Row]:
+    """Adds means, perplexities and differences to the first row, the standard transformer's, seed by seed."""
+    for row in rows:
+        row["loss"] = float(np.mean(row["losses"]))
+        row["perplexity"] = math.exp(row["loss"])
+        found = Interval.of(np.subtract(row["losses"], rows[0]["losses"]).tolist(), CONFIDENCE)
+        row["difference"], row["low"], row["high"] = found.mean, found.low, found.high
+    return rows
+
+
+def _quality_figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    for row in rows[1:]:
+        share = row["difference"] / rows[0]["loss"]
+        measured = f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), {share:+.2%}"
+        what = f"validation loss per character over the standard's, {len(row['losses'])} seeds"
+        aim = f"not surely higher: the {CONFIDENCE:.0%} interval begins at 0 or below"
+        yield Figure(row["model"], what, aim, measured, row["low"] <= 0)
+
+
+def parallel(results: Results, steps: int = 5) -> tuple[list[Row], list[Figure]]:
+    """Trains the Kraken of most ways and the standard transformer by Alpa on four CPU devices, and on one.
+
+    Args:
+        results: what is known already, under "parallel".
+        steps: that are compared.
+    """
+    rows = []
+    with Remote.started(_serve_parallel, name="alpa", patience_s=_PATIENCE_S) as alpa:
+        for ways, method in tqdm([(1, "tensor"), (max(sizes()), "tensor"), (max(sizes()), "pipeline")], "parallel"):
+            name = f"{name_of(sizes()[ways])}, {method}"
+            compared = functools.partial(alpa, "compared", ways, method, steps)
+            rows.append({"name": name, **results.known("parallel", f"{name}, {steps} steps", compared)})
+    return rows, list(_parallel_figures(rows))
+
+
+def _parallel_figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    for row in rows:
+        off = max(row["loss_off"], row["parameters_off"])
+        what = f"losses and parameters after {row['steps']} steps on {DEVICES} devices, against one"
+        yield Figure(row["name"], what, f"within {TOLERANCE:g}, relative", f"{off:.1e}", off <= TOLERANCE)
+    standard, kraken = (row["all_reduced_bytes"] for row in rows[:2])
+    told = f"{kraken / standard:.2f} times"
+    yield Figure(rows[1]["name"], "bytes of a step's all-reduces", "fewer than the standard's", told, kraken < standard)
+
+
+def _serve_training(connection: Connection) -> None:
+    os.environ.update(ENVIRONMENT, JAX_PLATFORMS="cpu")
+    answer_all(connection, _Trainer())
+
+
+@final
+class _Trainer:
+    """What the process has that trains on one device."""
+
+    def loss(self, ways: int, rate: float, seed: int, steps: int) -> float:
+        """The loss on the validation text after a training whose rate rises for a tenth of it, then falls to zero."""
+        step, validated = _compiled(ways)
+        state, data = fresh(sizes()[ways], seed), text()
+        for n in range(steps):
+            now = rate * min(1.0, 10 * (n + 1) / steps) * (1 - n / steps)
+            state, _ = step(state, batch(data, ROWS, seed, n), now)
+        inputs, labels = (each[::VALIDATED_EVERY] for each in (data.test_inputs, data.test_labels))
+        begins = range(0, len(inputs) - ROWS + 1, ROWS)
+        return float(np.mean([validated(state[0], (inputs[n : n + ROWS], labels[n : n + ROWS])) for n in begins]))
+
+
+@functools.cache
+def _compiled(ways: int) -> tuple[Step, Callable[..., Any]]:
+    size = sizes()[ways]
+    return jax.jit(step_of(size, jax.value_and_grad), donate_argnums=0), jax.jit(loss_of(size))
+
+
+def _serve_parallel(connection: Connection) -> None:
+    flags = f"{ENVIRONMENT['XLA_FLAGS']} --xla_force_host_platform_device_count={DEVICES}"
+    os.environ.update(ENVIRONMENT, JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
+    from alpa_dejavu.alpa.local_cluster import local_cluster
+
+    with local_cluster(devices=DEVICES):
+        answer_all(connection, _Parallel())
+
+
+@final
+class _Parallel:
+    """What the process has that trains by Alpa, connected to a Ray cluster that ends with it."""
+
+    def compared(self, ways: int, method: str, steps: int) -> Row:
+        """How far losses and parameters are from those of one device, relative to these, and what it ran."""
+        import alpa
+
+        size = sizes()[ways]
+        data = [batch(text(), ROWS, 0, n) for n in range(steps)]
+        expected = _trained(jax.jit(step_of(size, jax.value_and_grad)), ways, data)
+        used, option = _pipeline() if method == "pipeline" else (_tensor(), None)
+        step = alpa.parallelize(step_of(size, alpa.value_and_grad), method=used, donate_argnums=(), batch_argnums=(1,))
+        found = _trained(step, ways, data)
+        loss_off, parameters_off = (
+            max(jax.tree.leaves(jax.tree.map(_relative, *each))) for each in zip(found, expected, strict=True)
+        )
+        reduced = all_reduced(step.get_last_executable().get_hlo_text())
+        plan = "tensor parallel 4" if option is None else _told(option.last_plan)
+        return {"steps": steps, "loss_off": loss_off, "parameters_off": parameters_off, "plan": plan, **reduced}
+
+
+def _trained(step: Step, ways: int, data: Sequence[Any]) -> tuple[list[float], Any]:
+    """The losses, and the parameters after all batches."""
+    state, losses = fresh(sizes()[ways], 0), []
+    for one in data:
+        state, loss = step(state, one, np.float32(RATES[1]))
+        losses.append(float(np.asarray(loss)))
+    return losses, jax.tree.map(np.asarray, state[0])
+
+
+def _relative(found: Any, expected: Any) -> float:
+    """The norm of the difference over the norm of what is expected."""
+    return float(np.linalg.norm(np.subtract(found, expected, dtype=np.float64)) / np.linalg.norm(expected))
+
+
+def _tensor() -> Any:
+    """Devices that divide the ways, or a standard transformer's heads; the batch is whole on each."""
+    import alpa
+
+    mesh = alpa.LocalPhysicalDeviceMesh(jax.local_devices()[:DEVICES]).get_logical_mesh((1, DEVICES))
+    return alpa.ShardParallel(
+        devices=mesh, auto_sharding_option=alpa.AutoShardingOption(force_batch_dim_to_mesh_dim=0),
+    )  # fmt: skip
+
+
+def _pipeline() -> tuple[Any, Any]:
+    """Stages on half of the devices each, which divide the ways, as the option plans them; and the option."""
+    import alpa
+
+    from alpa_dejavu import DejavuStageOption
+
+    alpa.init("ray")
+    option = DejavuStageOption(
+        submesh_physical_shape_space="manual", manually_specified_submeshes=[(1, DEVICES // 2)],
+        submesh_logical_shape_space="model_parallel_only",
+    )  # fmt: skip
+    layers = alpa.AutoLayerOption(2)
+    method = alpa.PipeshardParallel(num_micro_batches=MICRO_BATCHES, layer_option=layers, stage_option=option)
+    return method, option
+
+
+def _told(plan: Any) -> str:
+    """A plan's stages: their layers, and the devices that divide the batch and those that divide the operators."""
+    return "; ".join(f"layers {one.layers[0]} to {one.layers[1]} on {one.logical_mesh}" for one in plan.stages)
+
+
+def all_reduced(modules: str | Sequence[str]) -> Row:
+    """The all-reduces of modules of HLO, and their bytes of float32."""
+    entries = _REDUCED.findall(modules if isinstance(modules, str) else "\n".join(modules))
+    arrays = [tuple(map(int, filter(None, dims.split(",")))) for one in entries for dims in _ARRAY.findall(one)]
+    return {"all_reduces": len(entries), "all_reduced_bytes": 4 * sum(math.prod(one) for one in arrays)}
