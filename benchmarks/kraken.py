@@ -30,6 +30,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from _kraken_training import parallel, quality
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.layers.models import Kraken, model_size
@@ -63,6 +64,26 @@ COLUMNS = {
     "hidden": "{hidden:+.1%}",
 }
 
+TRAINED = {
+    "model": "{model}",
+    "width": "{hidden}",
+    "parameters": "{parameters}",
+    "rate": "{rate:g}",
+    "loss": "{loss:.4f}",
+    "perplexity": "{perplexity:.3f}",
+    "over the standard's": "{difference:+.4f}",
+    "90 %": lambda row: f"{row['low']:+.4f} to {row['high']:+.4f}",
+}
+BY_ALPA = {
+    "model": "{name}",
+    "steps": "{steps}",
+    "losses off": "{loss_off:.1e}",
+    "parameters off": "{parameters_off:.1e}",
+    "all-reduces": "{all_reduces}",
+    "their bytes": "{all_reduced_bytes:size}",
+    "plan": "{plan}",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the tables; exit status 1 if an aim is missed."""
@@ -84,6 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ]
             shown.append(Table.of(known, COLUMNS, title))
             figures += _figures(part, known)
+    for part, columns, title, trained in (
+        ("trained", TRAINED, "trained", functools.partial(quality, results, given.seeds)),
+        ("alpa", BY_ALPA, "trained by Alpa", functools.partial(parallel, results)),
+    ):
+        if part in given.only:
+            rows, found = trained()
+            shown.append(Table.of(rows, columns, title))
+            figures += found
     return results.shown(*shown, figures=figures)
 
 
