@@ -38,6 +38,7 @@ def cache_bytes(size):
     return 2 * size.num_blocks * size.ways * size.hidden * 2
 
 
+@functools.cache  # what a decoder has traced and divided is kept by it
 def small(size=STANDARD):
     name, divided = ("kraken", size.ways) if size.ways > 1 else ("standard", size.num_heads)
     function = functools.partial(forward, size)

@@ -1,6 +1,7 @@
 """Plans for inference: both phases against hand calculations, estimates of the same step, and every other plan."""
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -21,6 +22,9 @@ from decoders import STANDARD, WAYS, cache_bytes, forward, small, trained
 SHEETS = {"calibration": "none"}
 LENGTHS = Lengths.fixed(512, 128)
 A100 = named_cluster("dgx-a100").hosts[0].device
+
+
+known = functools.cache(decoder)
 
 
 def served(model, lengths=LENGTHS, cluster="dgx-a100", **options):
@@ -47,7 +51,7 @@ def test_decoding_is_bound_by_weights_and_cache_as_by_hand():
     width, blocks, vocabulary, batch = 768, 12, 50304, 8
     parameters = vocabulary * width + width + blocks * (12 * width**2 + 13 * width) + 2 * width
     cached = 2 * blocks * width * 2 * (512 + 64) * batch
-    plan = served("gpt2-125m", batch=batch, tensor_parallel=1, stages=1)
+    plan = served(known("gpt2-125m"), batch=batch, tensor_parallel=1, stages=1)
     by_hand = (2 * parameters + cached) / A100.memory_bytes_per_s
     assert plan.next_token.memory_bound_s == pytest.approx(by_hand, rel=0.01)
     assert plan.next_token.cache_s == pytest.approx(cached / A100.memory_bytes_per_s, rel=0.01)
@@ -67,7 +71,7 @@ def test_the_first_token_of_one_device_is_the_estimate_of_the_forward_step():
     model = model_of_step(trace(forward_function("gpt2-125m", 512), batch=4), 1)
     stage = GivenStage(0, 0, Submesh(1, 1), MeshConfig((1, 1), 1, 1), (cluster.hosts[0].name,))
     step = estimate(model, cluster.part([0]), Run(1, "inference"), [stage], batch=4, **SHEETS).plan
-    plan = served("gpt2-125m", batch=4, tensor_parallel=1, stages=1)
+    plan = served(known("gpt2-125m"), batch=4, tensor_parallel=1, stages=1)
     assert plan.prefill_batch == 4
     assert plan.first_token.seconds == pytest.approx(step.stages[0].forward_s, rel=1e-9)
 
@@ -82,8 +86,8 @@ def test_with_a_link_that_costs_nothing_more_devices_are_not_slower(size):
 
 
 def test_the_chosen_first_token_is_the_soonest():
-    chosen = served("gpt-1.3b")
-    others = [served("gpt-1.3b", tensor_parallel=tp, stages=p) for tp in (1, 2, 4, 8) for p in (1, 2)[: 8 // tp]]
+    chosen = served(known("gpt-1.3b"))
+    others = [served(known("gpt-1.3b"), tensor_parallel=tp, stages=p) for tp in (1, 2, 4, 8) for p in (1, 2)[: 8 // tp]]
     assert chosen.first_token.seconds == min(one.first_token.seconds for one in others)
     assert chosen.tensor_parallel > 1
     assert chosen.replicas == 8 // (chosen.tensor_parallel * chosen.stages)
@@ -153,7 +157,7 @@ def test_stages_share_weights_and_cache_and_micro_batches_wait_for_the_slowest()
 
 def test_intervals_hold_the_predicted_seconds_and_a_longer_context_takes_longer():
     options = {"tensor_parallel": 1, "stages": 1, "calibration": None}
-    plans = [served("gpt2-125m", Lengths.fixed(prompt, 64), **options) for prompt in (64, 512)]
+    plans = [served(known("gpt2-125m"), Lengths.fixed(prompt, 64), **options) for prompt in (64, 512)]
     for plan in plans:
         for phase in (plan.first_token, plan.next_token):
             assert phase.interval_s[0] < phase.seconds < phase.interval_s[1]
