@@ -167,7 +167,8 @@ class _Parallel:
         devices = alpa.LocalPhysicalDeviceMesh(jax.local_devices()[:DEVICES]).get_logical_mesh(mesh)
         sharding = alpa.AutoShardingOption(force_batch_dim_to_mesh_dim=0)
         method = alpa.ShardParallel(devices=devices, auto_sharding_option=sharding)
-        step = alpa.parallelize(step_of(size, alpa.value_and_grad), method=method, donate_argnums=(), batch_argnums=(1,))
+        ours = step_of(size, alpa.value_and_grad)
+        step = alpa.parallelize(ours, method=method, donate_argnums=(), batch_argnums=(1,))
         found = _trained(step, ways, data)
         loss_off, parameters_off = (
             max(jax.tree.leaves(jax.tree.map(_relative, *each))) for each in zip(found, expected, strict=True)
