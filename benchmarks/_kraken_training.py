@@ -30,7 +30,9 @@ RATES = (1e-3, 3e-3, 1e-2)
 CONFIDENCE = 0.9
 VALIDATED_EVERY = 4
 """One of so many runs of characters, from all files, is validated on."""
-DEVICES, MICRO_BATCHES, TOLERANCE = 4, 2, 1e-4
+MESHES = ((1, (1, 4)), (4, (1, 4)), (4, (2, 2)))
+"""Ways, and how many devices divide the batch, and the ways or a standard transformer's heads."""
+DEVICES, TOLERANCE = 4, 1e-4
 """The tolerance is relative: float32 sums in another order differ by some 1e-6 after a few steps."""
 _PATIENCE_S = 60.0
 _REDUCED = re.compile(r" = (.*?) all-reduce(?:-start)?\(")
@@ -93,7 +95,7 @@ def _quality_figures(rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def parallel(results: Results, steps: int = 5) -> tuple[list[Row], list[Figure]]:
-    """Trains the Kraken of most ways and the standard transformer by Alpa on four CPU devices, and on one.
+    """Trains a Kraken and the standard transformer by Alpa's `ShardParallel` on four CPU devices, and on one.
 
     Args:
         results: what is known already, under "parallel".
@@ -101,9 +103,9 @@ def parallel(results: Results, steps: int = 5) -> tuple[list[Row], list[Figure]]
     """
     rows = []
     with Remote.started(_serve_parallel, name="alpa", patience_s=_PATIENCE_S) as alpa:
-        for ways, method in tqdm([(1, "tensor"), (max(sizes()), "tensor"), (max(sizes()), "pipeline")], "parallel"):
-            name = f"{name_of(sizes()[ways])}, {method}"
-            compared = functools.partial(alpa, "compared", ways, method, steps)
+        for ways, mesh in tqdm(MESHES, "parallel"):
+            name = f"{name_of(sizes()[ways])}, mesh {mesh}"
+            compared = functools.partial(alpa, "compared", ways, mesh, steps)
             rows.append({"name": name, **results.known("parallel", f"{name}, {steps} steps", compared)})
     return rows, list(_parallel_figures(rows))
 
@@ -148,32 +150,31 @@ def _compiled(ways: int) -> tuple[Step, Callable[..., Any]]:
 def _serve_parallel(connection: Connection) -> None:
     flags = f"{ENVIRONMENT['XLA_FLAGS']} --xla_force_host_platform_device_count={DEVICES}"
     os.environ.update(ENVIRONMENT, JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
-    from alpa_dejavu.alpa.local_cluster import local_cluster
-
-    with local_cluster(devices=DEVICES):
-        answer_all(connection, _Parallel())
+    answer_all(connection, _Parallel())
 
 
 @final
 class _Parallel:
-    """What the process has that trains by Alpa, connected to a Ray cluster that ends with it."""
+    """What the process has that trains by Alpa."""
 
-    def compared(self, ways: int, method: str, steps: int) -> Row:
-        """How far losses and parameters are from those of one device, relative to these, and what it ran."""
+    def compared(self, ways: int, mesh: tuple[int, int], steps: int) -> Row:
+        """How far losses and parameters are from those of one device, relative to these, and the all-reduces it ran."""
         import alpa
 
         size = sizes()[ways]
         data = [batch(text(), ROWS, 0, n) for n in range(steps)]
         expected = _trained(jax.jit(step_of(size, jax.value_and_grad)), ways, data)
-        used, option = _pipeline() if method == "pipeline" else (_tensor(), None)
-        step = alpa.parallelize(step_of(size, alpa.value_and_grad), method=used, donate_argnums=(), batch_argnums=(1,))
+        devices = alpa.LocalPhysicalDeviceMesh(jax.local_devices()[:DEVICES]).get_logical_mesh(mesh)
+        sharding = alpa.AutoShardingOption(force_batch_dim_to_mesh_dim=0)
+        method = alpa.ShardParallel(devices=devices, auto_sharding_option=sharding)
+        ours = step_of(size, alpa.value_and_grad)
+        step = alpa.parallelize(ours, method=method, donate_argnums=(), batch_argnums=(1,))
         found = _trained(step, ways, data)
         loss_off, parameters_off = (
             max(jax.tree.leaves(jax.tree.map(_relative, *each))) for each in zip(found, expected, strict=True)
         )
         reduced = all_reduced(step.get_last_executable().get_hlo_text())
-        plan = "tensor parallel 4" if option is None else _told(option.last_plan)
-        return {"steps": steps, "loss_off": loss_off, "parameters_off": parameters_off, "plan": plan, **reduced}
+        return {"steps": steps, "loss_off": loss_off, "parameters_off": parameters_off, **reduced}
 
 
 def _trained(step: Step, ways: int, data: Sequence[Any]) -> tuple[list[float], Any]:
@@ -190,39 +191,8 @@ def _relative(found: Any, expected: Any) -> float:
     return float(np.linalg.norm(np.subtract(found, expected, dtype=np.float64)) / np.linalg.norm(expected))
 
 
-def _tensor() -> Any:
-    """Devices that divide the ways, or a standard transformer's heads; the batch is whole on each."""
-    import alpa
-
-    mesh = alpa.LocalPhysicalDeviceMesh(jax.local_devices()[:DEVICES]).get_logical_mesh((1, DEVICES))
-    return alpa.ShardParallel(
-        devices=mesh, auto_sharding_option=alpa.AutoShardingOption(force_batch_dim_to_mesh_dim=0),
-    )  # fmt: skip
-
-
-def _pipeline() -> tuple[Any, Any]:
-    """Stages on half of the devices each, which divide the ways, as the option plans them; and the option."""
-    import alpa
-
-    from alpa_dejavu import DejavuStageOption
-
-    alpa.init("ray")
-    option = DejavuStageOption(
-        submesh_physical_shape_space="manual", manually_specified_submeshes=[(1, DEVICES // 2)],
-        submesh_logical_shape_space="model_parallel_only",
-    )  # fmt: skip
-    layers = alpa.AutoLayerOption(2)
-    method = alpa.PipeshardParallel(num_micro_batches=MICRO_BATCHES, layer_option=layers, stage_option=option)
-    return method, option
-
-
-def _told(plan: Any) -> str:
-    """A plan's stages: their layers, and the devices that divide the batch and those that divide the operators."""
-    return "; ".join(f"layers {one.layers[0]} to {one.layers[1]} on {one.logical_mesh}" for one in plan.stages)
-
-
-def all_reduced(modules: str | Sequence[str]) -> Row:
-    """The all-reduces of modules of HLO, and their bytes of float32."""
-    entries = _REDUCED.findall(modules if isinstance(modules, str) else "\n".join(modules))
+def all_reduced(module: str) -> Row:
+    """The all-reduces of a module of HLO, and their bytes of float32."""
+    entries = _REDUCED.findall(module)
     arrays = [tuple(map(int, filter(None, dims.split(",")))) for one in entries for dims in _ARRAY.findall(one)]
     return {"all_reduces": len(entries), "all_reduced_bytes": 4 * sum(math.prod(one) for one in arrays)}

@@ -87,7 +87,7 @@ def test_one_seed_is_refused():
         _kraken_training.quality(Results(None), seeds=1)
 
 
-def test_all_reduces_of_modules_are_counted():
+def test_all_reduces_of_a_module_are_counted():
     first = "  a = f32[4,8]{1,0} all-reduce(b), to_apply=add\n  c = f32[2]{0} add(a, all-reduce.1)\n"
     second = "  d = (f32[3]{0}, f32[]) all-reduce(e, f), to_apply=add\n"
-    assert _kraken_training.all_reduced([first, second]) == {"all_reduces": 2, "all_reduced_bytes": 4 * (32 + 3 + 1)}
+    assert _kraken_training.all_reduced(first + second) == {"all_reduces": 2, "all_reduced_bytes": 4 * (32 + 3 + 1)}
