@@ -1,4 +1,4 @@
-"""The exchanges that have a name: all-reduce, servers, local steps and gossip.
+"""The exchanges that have a name: all-reduce, servers, local steps, gossip and pipelines.
 
 In: a worker of a simulated training.
 Out: the program that it runs (`Exchange.run`).
@@ -10,6 +10,7 @@ from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.exchanges._all_reduce import AllReduce, LocalSteps
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
+from alpa_dejavu.playground.exchanges._partial_reduce import PartialReduce
 from alpa_dejavu.playground.exchanges._rolling import RollingServer
 from alpa_dejavu.playground.exchanges._server import (
     AsynchronousServer,
@@ -25,6 +26,7 @@ __all__ = [
     "AsynchronousServer",
     "Gossip",
     "LocalSteps",
+    "PartialReduce",
     "PushSum",
     "RollingServer",
     "ShardedServer",
@@ -44,6 +46,7 @@ EXCHANGES: dict[str, type[Exchange]] = {
     "gossip": Gossip,
     "push-sum": PushSum,
     "ad-psgd": AsynchronousGossip,
+    "partial-reduce": PartialReduce,
 }
 
 
