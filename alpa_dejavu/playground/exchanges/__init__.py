@@ -9,6 +9,7 @@ from __future__ import annotations
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.exchanges._all_reduce import AllReduce, LocalSteps
+from alpa_dejavu.playground.exchanges._cyclades import Cyclades
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
 from alpa_dejavu.playground.exchanges._partial_reduce import PartialReduce
 from alpa_dejavu.playground.exchanges._rolling import RollingServer
@@ -24,6 +25,7 @@ __all__ = [
     "AllReduce",
     "AsynchronousGossip",
     "AsynchronousServer",
+    "Cyclades",
     "Gossip",
     "LocalSteps",
     "PartialReduce",
@@ -47,6 +49,7 @@ EXCHANGES: dict[str, type[Exchange]] = {
     "push-sum": PushSum,
     "ad-psgd": AsynchronousGossip,
     "partial-reduce": PartialReduce,
+    "cyclades": Cyclades,
 }
 
 
