@@ -21,20 +21,26 @@ class Sent(typing.NamedTuple):
 
 
 class Messages(Fault):
-    """Keeps all messages, those of a worker to itself among them, and the simulation's world; changes nothing."""
+    """Keeps all messages, those of a worker to itself among them, all gradients, and the simulation's world; changes
+    nothing.
+    """
 
     def __init__(self):
-        self.sent = []
+        self.sent, self.gradients = [], []
 
     def run(self, world):
-        """Looks at each message before it is sent."""
-        self.world, send = world, world.send
+        """Looks at each message before it is sent, and at each gradient when it is begun."""
+        self.world, send, gradient = world, world.send, world.learner.gradient
 
         def seen(source, target, tag, payload, num_bytes):
             self.sent.append(Sent(source, target, tag, payload, num_bytes, world.now_s))
             send(source, target, tag, payload, num_bytes)
 
-        world.send = seen
+        def begun(*given):
+            self.gradients.append(gradient(*given))
+            return self.gradients[-1]
+
+        world.send, world.learner.gradient = seen, begun
         yield from ()
 
     def tagged(self, tag):

@@ -11,6 +11,7 @@ from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.exchanges._all_reduce import AllReduce, LocalSteps
 from alpa_dejavu.playground.exchanges._cyclades import Cyclades
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
+from alpa_dejavu.playground.exchanges._hetpipe import HetPipe
 from alpa_dejavu.playground.exchanges._partial_reduce import PartialReduce
 from alpa_dejavu.playground.exchanges._rolling import RollingServer
 from alpa_dejavu.playground.exchanges._server import (
@@ -27,6 +28,7 @@ __all__ = [
     "AsynchronousServer",
     "Cyclades",
     "Gossip",
+    "HetPipe",
     "LocalSteps",
     "PartialReduce",
     "PushSum",
@@ -50,6 +52,7 @@ EXCHANGES: dict[str, type[Exchange]] = {
     "ad-psgd": AsynchronousGossip,
     "partial-reduce": PartialReduce,
     "cyclades": Cyclades,
+    "hetpipe": HetPipe,
 }
 
 

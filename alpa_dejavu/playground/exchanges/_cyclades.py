@@ -31,9 +31,11 @@ class Cyclades(Exchange):
     Where all samples of a round are one component, the history's notes say so, and workers get groups of equal size;
     a parameter that several groups changed goes on by the mean of their changes. Groups of least conflict need the
     gradient of each sample first: workers compute them for a batch's seconds, and send them all. The seconds in which
-    the server finds groups aren't counted. On our sparse problem they lower the loss of a round, but random groups have
-    twice the rounds in the same time; where classes have a sample's gradients alike, they are worse than random. A sparse problem says which parameters a sample depends on
-    (`Problem.coordinates`); a changed parameter is sent as two numbers.
+    the server finds groups aren't counted. On our sparse problem such groups lower the loss of a round, but random ones
+    have twice the rounds in that time; where gradients are alike within a class, they are worse than random ones.
+
+    A sparse problem says which parameters a sample depends on (`Problem.coordinates`); a changed parameter is sent as
+    two numbers.
 
     Attributes:
         groups: where there is one component: "random"; "cosine", samples whose gradients have large cosines together,
