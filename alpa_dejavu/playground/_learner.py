@@ -48,12 +48,16 @@ class Gradient:
 
 
 class Learner:
-    """A source of gradients, updates and losses; the base class is that of time alone, where vectors are empty."""
+    """A source of gradients, updates and losses; the base class is that of time alone, where vectors are empty.
+
+    Attributes:
+        leaves: the sizes of the leaves of the parameters' pytree, in their order.
+    """
 
     classes = False
 
     def __init__(self, batch: int) -> None:
-        self._batch = batch
+        self._batch, self.leaves = batch, tuple[int, ...]()
 
     def start(self, worker: int) -> Vector:
         """Returns the parameters that a worker begins with, shape (P,)."""
@@ -126,7 +130,8 @@ class JaxLearner(Learner):
         self._waiting: dict[Gradient, None] = {}
         self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
         self._programs = _programs(problem, job.optimizer)
-        self._first = self._flat(problem.init(jax.random.PRNGKey(seed)))
+        first = problem.init(jax.random.PRNGKey(seed))
+        self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
             raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
 

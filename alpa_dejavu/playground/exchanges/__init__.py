@@ -13,6 +13,7 @@ from alpa_dejavu.playground.exchanges._cyclades import Cyclades
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
 from alpa_dejavu.playground.exchanges._hetpipe import HetPipe
 from alpa_dejavu.playground.exchanges._partial_reduce import PartialReduce
+from alpa_dejavu.playground.exchanges._pipedream import PipeDream
 from alpa_dejavu.playground.exchanges._rolling import RollingServer
 from alpa_dejavu.playground.exchanges._server import (
     AsynchronousServer,
@@ -31,6 +32,7 @@ __all__ = [
     "HetPipe",
     "LocalSteps",
     "PartialReduce",
+    "PipeDream",
     "PushSum",
     "RollingServer",
     "ShardedServer",
@@ -53,6 +55,7 @@ EXCHANGES: dict[str, type[Exchange]] = {
     "partial-reduce": PartialReduce,
     "cyclades": Cyclades,
     "hetpipe": HetPipe,
+    "pipedream": PipeDream,
 }
 
 
