@@ -6,14 +6,14 @@ that wait are computed side by side. So any exchange has its gradients in batche
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._journal import Journal
+from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
 
 __all__ = ["Gradient", "Learner", "Rows", "Vector"]
@@ -129,7 +129,7 @@ class JaxLearner(Learner):
         self.classes = problem.accuracy is not None
         self._waiting: dict[Gradient, None] = {}
         self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
-        self._programs = _programs(problem, job.optimizer)
+        self._programs = programs(problem, job.optimizer)
         first = problem.init(jax.random.PRNGKey(seed))
         self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
@@ -257,42 +257,3 @@ def _is_adam(one: Any) -> bool:
     import optax
 
     return isinstance(one, optax.ScaleByAdamState)
-
-
-class _Programs(NamedTuple):
-    """Compiled functions on flat parameters: a gradient, several at once, an update, held-out figures, a first state;
-    and from flat parameters to a pytree.
-    """
-
-    gradient: Any
-    gradients: Any
-    update: Any
-    score: Any
-    state: Any
-    tree: Any
-
-
-@functools.lru_cache(maxsize=8)
-def _programs(problem: Problem, chosen: Any) -> _Programs:
-    """Returns the programs of a problem and an optimizer, compiled once for all simulations."""
-    import jax
-    import optax
-    from jax.flatten_util import ravel_pytree
-
-    optimizer = optax.sgd(0.1) if chosen is None else chosen
-    _, tree = ravel_pytree(problem.init(jax.random.PRNGKey(0)))
-
-    def gradient(params: Any, inputs: Any, targets: Any) -> Any:
-        return ravel_pytree(jax.grad(problem.loss)(tree(params), (inputs, targets)))[0]
-
-    def updated(params: Any, state: Any, values: Any) -> Any:
-        changes, after = optimizer.update(tree(values), state, tree(params))
-        return ravel_pytree(optax.apply_updates(tree(params), changes))[0], after
-
-    def score(params: Any, inputs: Any, targets: Any) -> Any:
-        batch = inputs, targets
-        share = problem.accuracy(tree(params), batch) if problem.accuracy else float("nan")
-        return problem.loss(tree(params), batch), share
-
-    return _Programs(jax.jit(gradient), jax.jit(jax.vmap(gradient)), jax.jit(updated), jax.jit(score),
-                     jax.jit(lambda params: optimizer.init(tree(params))), tree)  # fmt: skip

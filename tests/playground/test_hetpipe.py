@@ -30,7 +30,7 @@ def test_staleness_is_the_papers_and_no_less(concurrent, distance):
     assert most_global == (distance + 1) * (local + 1) + local - 1
 
 
-@pytest.mark.parametrize("way", [HetPipe(1), HetPipe(3, 2)])
+@pytest.mark.parametrize("way", [HetPipe(1), HetPipe(5, 2)])
 def test_other_settings_keep_the_contract(way):
     check_exchange(way, most_staleness=way.concurrent - 1)
 
@@ -42,9 +42,11 @@ def test_one_minibatch_in_flight_and_no_distance_is_synchronous_training():
     np.testing.assert_allclose(one.params, other.params, atol=1e-5)
 
 
-@pytest.mark.parametrize(("steps", "waves"), [(12, 3), (13, 4)])
-def test_each_wave_is_sent_and_answered(steps, waves):
-    history = simulate(Job(None, 0.1, num_bytes=1000), example_cluster(1, 4), HetPipe(4), until=Until(steps=steps))
+@pytest.mark.parametrize(("steps", "waves"), [(12, 3), (13, 4), (15, 4)])
+@pytest.mark.parametrize("spread", [0.0, 0.9])
+def test_each_wave_is_sent_and_answered(steps, waves, spread):
+    job = Job(None, 0.1, spread=spread, num_bytes=1000)
+    history = simulate(job, example_cluster(1, 4), HetPipe(4), until=Until(steps=steps))
     assert (history.link_messages.sum(), history.num_bytes) == (2 * 3 * waves, 2 * 3 * waves * 1000)
 
 

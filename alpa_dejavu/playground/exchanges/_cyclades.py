@@ -35,7 +35,7 @@ class Cyclades(Exchange):
     have twice the rounds in that time; where gradients are alike within a class, they are worse than random ones.
 
     A sparse problem says which parameters a sample depends on (`Problem.coordinates`); a changed parameter is sent as
-    two numbers.
+    two numbers. A sample takes its share of a batch's seconds, which flatters devices that need large batches.
 
     Attributes:
         groups: where there is one component: "random"; "cosine", samples whose gradients have large cosines together,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import final
 
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._learner import Vector
 from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
@@ -56,22 +56,18 @@ class HetPipe(Exchange):
         return self._train(worker)
 
     def _train(self, worker: Worker) -> Program:
-        world, in_flight, pipeline = worker.world, worker.replica(), _Pipeline(worker)
+        in_flight, pipeline = worker.replica(), _Pipeline(worker, self)
         for _ in range(self.concurrent):
             pipeline.begin()
-        for number in itertools.count(1):
+        while True:
             (message,) = yield worker.receive("minibatch")
             in_flight.adopt(*message.payload)
             gradient = yield in_flight.compute()
             before = worker.params
             worker.update(gradient.values, gradient)
-            change = (worker.params - before) / np.float32(len(world.live))
+            change = (worker.params - before) / np.float32(len(worker.world.live))
             worker.adopt(before + change, worker.version)
-            pipeline.changes = pipeline.changes + change
-            if number % self.concurrent == 0 or worker.finished:
-                worker.send(self.server, "wave", pipeline.changes, world.num_bytes)
-                pipeline.changes, pipeline.waits = np.zeros_like(change), True
-                worker.spawn(pipeline.pull())
+            pipeline.end(change)
             pipeline.begin()
 
     def _serve(self, worker: Worker) -> Program:
@@ -98,28 +94,39 @@ class HetPipe(Exchange):
 
 @final
 class _Pipeline:
-    """A pipeline's minibatches: messages of a worker to itself, each with the parameters that it is computed at.
+    """A pipeline's minibatches: messages of a worker to itself, each with the parameters that it is computed at."""
 
-    Attributes:
-        changes: the sum of changes since the last wave.
-        waits: whether parameters must come before another minibatch begins.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker, self.changes, self.waits, self._later = worker, np.zeros_like(worker.params), False, 0
+    def __init__(self, worker: Worker, settings: HetPipe) -> None:
+        self._worker, self._settings = worker, settings
+        self._changes, self._count = np.zeros_like(worker.params), 0  # since the last wave
+        self._waits, self._later, self._last = False, 0, False
 
     def begin(self) -> None:
         """Puts in a minibatch, now or when parameters have come."""
-        if self.waits:
+        if self._waits:
             self._later += 1
         else:
             self._worker.send(self._worker.number, "minibatch", (self._worker.params, self._worker.version))
 
-    def pull(self) -> Program:
+    def end(self, change: Vector) -> None:
+        """Adds a minibatch's change to the wave, and sends that if it is whole, or if no other minibatch comes."""
+        self._changes, self._count, self._last = self._changes + change, self._count + 1, self._worker.finished
+        if self._count == self._settings.concurrent or (self._last and not self._waits):
+            self._push()
+
+    def _push(self) -> None:
+        worker = self._worker
+        worker.send(self._settings.server, "wave", self._changes, worker.world.num_bytes)
+        self._changes, self._count, self._waits = np.zeros_like(self._changes), 0, True
+        worker.spawn(self._pull())
+
+    def _pull(self) -> Program:
         """Waits for the server's parameters, adds what the pipeline changed meanwhile, and puts in what waits."""
         (message,) = yield self._worker.receive("params")
-        self._worker.adopt(message.payload + self.changes, self._worker.version)
-        self.waits = False
-        for _ in range(self._later):
+        self._worker.adopt(message.payload + self._changes, self._worker.version)
+        self._waits = False
+        if self._last and self._count:
+            self._push()
+        later, self._later = self._later, 0
+        for _ in range(later):
             self.begin()
-        self._later = 0
