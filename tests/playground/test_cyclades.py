@@ -146,11 +146,11 @@ def test_an_optimizer_with_moments_is_refused(sparse):
         Cyclades("cut")
 
 
-@pytest.mark.parametrize(("name", "batch", "better"), [("sparse-least-squares", 32, True), ("digits-mlp", 16, False)])
-def test_groups_of_least_conflict_help_rounds_of_a_sparse_problem_and_harm_a_dense_one(name, batch, better):
+@pytest.mark.parametrize(("name", "batch", "steps"), [("sparse-least-squares", 32, 9), ("digits-mlp", 16, 4)])
+def test_groups_of_least_conflict_help_rounds_of_a_sparse_problem_and_harm_a_dense_one(name, batch, steps):
     # On digits they put a class's samples together, so that workers' means are of unlike data.
     job = Job(problem(name), 0.1, batch, optax.sgd(0.1))
-    loss = {groups: simulate(job, example_cluster(2, 4), Cyclades(groups), until=Until(steps=9), looks=0).loss[-1]
+    loss = {groups: simulate(job, example_cluster(2, 4), Cyclades(groups), until=Until(steps=steps), looks=0).loss[-1]
             for groups in ("random", "cosine", "embedding")}  # fmt: skip
-    assert (loss["embedding"] < 0.9 * loss["random"]) == better
-    assert (loss["cosine"] < 0.9 * loss["random"]) == better
+    better, worse = [("embedding", "cosine"), ("random",)][:: 1 if name.startswith("sparse") else -1]
+    assert max(loss[groups] for groups in better) < 0.9 * min(loss[groups] for groups in worse)

@@ -11,15 +11,15 @@ from alpa_dejavu.testing import example_cluster
 from seen_training import Messages, counting_job
 
 
-@pytest.mark.parametrize("concurrent", [1, 2, 4, 5])
-@pytest.mark.parametrize("distance", [0, 1, 3])
+@pytest.mark.parametrize("concurrent", [1, 2, 5])
+@pytest.mark.parametrize("distance", [0, 2])
 def test_staleness_is_the_papers_and_no_less(concurrent, distance):
     # One worker is ten times as slow, so that the others are as far ahead as they may be.
     most_local, most_global = 0, 0
     for spread in (0.0, 0.7):
         seen = Messages()
         job = counting_job((10.0, 1.0, 1.0, 1.0), spread=spread)
-        simulate(job, example_cluster(1, 4), HetPipe(concurrent, distance), until=Until(steps=8 * concurrent),
+        simulate(job, example_cluster(1, 4), HetPipe(concurrent, distance), until=Until(steps=6 * concurrent),
                  faults=[seen], looks=0)  # fmt: skip
         for gradient in seen.gradients:
             lacks = gradient.step - np.rint(4 * gradient.at).astype(int)
