@@ -150,7 +150,12 @@ def test_an_optimizer_with_moments_is_refused(sparse):
 def test_groups_of_least_conflict_help_rounds_of_a_sparse_problem_and_harm_a_dense_one(name, batch, steps):
     # On digits they put a class's samples together, so that workers' means are of unlike data.
     job = Job(problem(name), 0.1, batch, optax.sgd(0.1))
-    loss = {groups: simulate(job, example_cluster(2, 4), Cyclades(groups), until=Until(steps=steps), looks=0).loss[-1]
+    runs = {groups: simulate(job, example_cluster(2, 4), Cyclades(groups), until=Until(steps=steps), looks=0)
             for groups in ("random", "cosine", "embedding")}  # fmt: skip
+    loss = {groups: run.loss[-1] for groups, run in runs.items()}
     better, worse = [("embedding", "cosine"), ("random",)][:: 1 if name.startswith("sparse") else -1]
     assert max(loss[groups] for groups in better) < 0.9 * min(loss[groups] for groups in worse)
+    # Finding them takes as long as a round.
+    longer = simulate(job, example_cluster(2, 4), Cyclades(), until=Until(steps=2 * steps), looks=0)
+    assert longer.end_s <= runs["embedding"].end_s
+    assert longer.loss[-1] < min(loss.values())

@@ -96,7 +96,7 @@ def test_with_one_slow_worker_it_reaches_a_loss_sooner_than_all_reduce(seed):
     job = Job(problem("digits-mlp"), (0.01,) * 7 + (0.02,), spread=0.1)
     taken = [simulate(job, example_cluster(2, 4), way, until=Until(seconds=2.0), looks=100, seed=seed).seconds_to(1.0)
              for way in (AllReduce(), PartialReduce())]  # fmt: skip
-    assert 1.2 < taken[0] / taken[1] < 2
+    assert 1.5 < taken[0] / taken[1] < 2
 
 
 def test_settings_that_can_t_be_are_said():

@@ -90,12 +90,13 @@ def test_remedies_keep_the_contract(remedy):
     check_exchange(PipeDream(3, remedy), most_staleness=1 if remedy == "2bw" else 2)
 
 
-def test_with_momentum_prediction_mends_most_of_what_staleness_harms(digits):
-    job = Job(digits, 0.1, optimizer=optax.sgd(0.05, momentum=0.9))
+@pytest.mark.parametrize(("rate", "momentum", "mends"), [(0.05, 0.9, True), (0.5, 0.0, False)])
+def test_prediction_mends_most_of_what_staleness_harms_with_momentum_alone(digits, rate, momentum, mends):
+    job = Job(digits, 0.1, optimizer=optax.sgd(rate, momentum=momentum))
     loss = {way: sum(simulate(job, example_cluster(1, 1), way, until=Until(steps=200), looks=0, seed=seed).loss[-1]
                      for seed in range(3)) for way in (AllReduce(), PipeDream(4), PipeDream(4, "predict"))}  # fmt: skip
     fresh, stale, predicted = loss.values()
-    assert predicted - fresh < 0.5 * (stale - fresh)
+    assert predicted - fresh < 0.5 * (stale - fresh) if mends else predicted > 1.5 * stale
 
 
 def test_one_stage_is_synchronous_training(digits):

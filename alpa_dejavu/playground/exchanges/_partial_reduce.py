@@ -30,7 +30,7 @@ class PartialReduce(Exchange):
     A group whose member crashes stalls.
 
     Attributes:
-        ready: how many workers are a group; fewer are where not so many are still training.
+        ready: how many workers are a group; fewer are where not so many are training any more.
         window: the groups; at least 2 ceil((n - 1) / (ready - 1)) - 1 for n workers. None: about twice that.
         decay: the weight of parameters for each update that they are behind; 1 gives equal weights.
         coordinator: the number of the worker that the coordinator is on.
@@ -123,8 +123,8 @@ class PartialReduce(Exchange):
 
     def _block(self, size: int) -> int:
         """Returns in how many groups from a start on all are connected; any window has a whole such block."""
-        least = -(-(size - 1) // (self.ready - 1))
-        if self.ready > size:
+        least = max(-(-(size - 1) // (self.ready - 1)), 1)
+        if self.ready > max(size, 2):
             raise ValueError(f"partial reduce: ready is {self.ready}, but must be at most the {size} workers; wait for "
                              "fewer")  # fmt: skip
         if self.window is None:

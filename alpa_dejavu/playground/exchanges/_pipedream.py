@@ -30,7 +30,8 @@ class PipeDream(Exchange):
 
     Stages are consecutive leaves of the parameters' pytree, about as many in each; where there are fewer leaves than
     stages, parts of about equal size. A gradient's seconds are those between two that leave the pipeline; how it fills
-    at the beginning isn't counted. A history's staleness is that of the first stage.
+    at the beginning isn't counted. A history's staleness is that of the first stage. As with an all-reduce, a worker
+    that is lost in the midst of a ring, or comes back, has the others wait for ever.
 
     Attributes:
         stages: S, the number of stages.
