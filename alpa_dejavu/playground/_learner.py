@@ -6,19 +6,20 @@ that wait are computed side by side. So any exchange has its gradients in batche
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._journal import Journal
+from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
 
-__all__ = ["Gradient", "Learner", "Vector"]
+__all__ = ["Gradient", "Learner", "Rows", "Vector"]
 
 Vector = NDArray[np.float32]
+Rows = NDArray[np.int64]
 _MOST = 256
 """Gradients that are computed side by side, at most: memory."""
 
@@ -47,9 +48,16 @@ class Gradient:
 
 
 class Learner:
-    """A source of gradients, updates and losses; the base class is that of time alone, where vectors are empty."""
+    """A source of gradients, updates and losses; the base class is that of time alone, where vectors are empty.
+
+    Attributes:
+        leaves: the sizes of the leaves of the parameters' pytree, in their order.
+    """
 
     classes = False
+
+    def __init__(self, batch: int) -> None:
+        self._batch, self.leaves = batch, tuple[int, ...]()
 
     def start(self, worker: int) -> Vector:
         """Returns the parameters that a worker begins with, shape (P,)."""
@@ -59,9 +67,15 @@ class Learner:
         """Returns a new optimizer's state."""
         return ()
 
-    def gradient(self, worker: int, step: int, version: int, at: Vector) -> Gradient:
-        """Returns a worker's gradient at its parameters, on the next of its batches, which is computed later."""
-        return Gradient(self, worker, step, version, at, np.zeros(0, np.int64))
+    def batch(self, worker: int) -> Rows:
+        """Returns the indices of the training samples in a worker's next batch."""
+        return np.zeros(self._batch, np.int64)
+
+    def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None) -> Gradient:
+        """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
+        later.
+        """
+        return Gradient(self, worker, step, version, at, self.batch(worker) if rows is None else rows)
 
     def compute(self, wanted: Gradient) -> None:
         """Computes a gradient that is looked at, and others that wait."""
@@ -70,6 +84,22 @@ class Learner:
     def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
         """Returns parameters and optimizer's state after an update."""
         return params, state
+
+    def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
+        """Returns parameters and optimizer's state after an update by each of some samples, in their order.
+
+        Raises:
+            ValueError: the optimizer keeps something between updates.
+        """
+        return params, state
+
+    def each(self, params: Vector, rows: Rows) -> Vector:
+        """Returns the gradient of each of some samples, shape (samples, P)."""
+        return np.zeros((len(rows), 0), np.float32)
+
+    def coordinates(self, rows: Rows) -> Rows | None:
+        """Returns which parameters each of some samples' loss depends on, shape (samples, indices); None: all."""
+        return None
 
     def second_moment(self, state: Any) -> Vector | None:
         """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
@@ -99,8 +129,9 @@ class JaxLearner(Learner):
         self.classes = problem.accuracy is not None
         self._waiting: dict[Gradient, None] = {}
         self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
-        self._programs = _programs(problem, job.optimizer)
-        self._first = self._flat(problem.init(jax.random.PRNGKey(seed)))
+        self._programs = programs(problem, job.optimizer)
+        first = problem.init(jax.random.PRNGKey(seed))
+        self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
             raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
 
@@ -115,19 +146,27 @@ class JaxLearner(Learner):
         """Returns a new optimizer's state."""
         return self._programs.state(params)
 
-    def gradient(self, worker: int, step: int, version: int, at: Vector) -> Gradient:
-        """Returns a worker's gradient at its parameters, on the next of its batches, which is computed later."""
+    def batch(self, worker: int) -> Rows:
+        """Returns the indices of the training samples in a worker's next batch."""
         if worker not in self._batches:
             self._batches[worker] = batches(self._job, self._seed, worker)
-        made = Gradient(self, worker, step, version, at, next(self._batches[worker]))
-        self._waiting[made] = None
+        return next(self._batches[worker])
+
+    def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None) -> Gradient:
+        """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
+        later.
+        """
+        made = Gradient(self, worker, step, version, at, self.batch(worker) if rows is None else rows)
+        if rows is None:
+            self._waiting[made] = None
         return made
 
     def compute(self, wanted: Gradient) -> None:
         """Computes a gradient that is looked at, and others that wait."""
-        del self._waiting[wanted]
-        chosen = [wanted]
-        if self._job.side_by_side:
+        # One on given samples doesn't wait with others: their number may differ.
+        chosen, waited = [wanted], wanted in self._waiting
+        self._waiting.pop(wanted, None)
+        if waited and self._job.side_by_side:
             chosen += list(self._waiting)[: _MOST - 1]
             for one in chosen[1:]:
                 del self._waiting[one]
@@ -150,6 +189,40 @@ class JaxLearner(Learner):
         """Returns parameters and optimizer's state after an update."""
         after, state = self._programs.update(params, state, gradient)
         return np.asarray(after), state
+
+    def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
+        """Returns parameters and optimizer's state after an update by each of some samples, in their order.
+
+        Raises:
+            ValueError: the optimizer keeps something between updates.
+        """
+        if self._jax.tree.leaves(state):
+            raise ValueError("job: optimizer keeps moments or counts steps, but must not where samples are applied one "
+                             "by one; choose plain gradient descent")  # fmt: skip
+        inputs, targets = self._problem.train
+
+        def applied() -> tuple[Vector]:
+            now = params
+            for row in rows:
+                one = self._programs.gradient(now, inputs[row : row + 1], targets[row : row + 1])
+                now, _ = self._programs.update(now, state, one)
+            return (np.asarray(now),)
+
+        return self._journal.known(applied)[0], state
+
+    def each(self, params: Vector, rows: Rows) -> Vector:
+        """Returns the gradient of each of some samples, shape (samples, P)."""
+        inputs, targets = self._problem.train
+        every = np.broadcast_to(params, (len(rows), len(params)))
+        (found,) = self._journal.known(
+            lambda: (np.asarray(self._programs.gradients(every, inputs[rows, None], targets[rows, None])),)
+        )
+        return np.asarray(found)
+
+    def coordinates(self, rows: Rows) -> Rows | None:
+        """Returns which parameters each of some samples' loss depends on, shape (samples, indices); None: all."""
+        known = self._problem.coordinates
+        return None if known is None else known(self._problem.train[0][rows])
 
     def second_moment(self, state: Any) -> Vector | None:
         """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
@@ -184,42 +257,3 @@ def _is_adam(one: Any) -> bool:
     import optax
 
     return isinstance(one, optax.ScaleByAdamState)
-
-
-class _Programs(NamedTuple):
-    """Compiled functions on flat parameters: a gradient, several at once, an update, held-out figures, a first state;
-    and from flat parameters to a pytree.
-    """
-
-    gradient: Any
-    gradients: Any
-    update: Any
-    score: Any
-    state: Any
-    tree: Any
-
-
-@functools.lru_cache(maxsize=8)
-def _programs(problem: Problem, chosen: Any) -> _Programs:
-    """Returns the programs of a problem and an optimizer, compiled once for all simulations."""
-    import jax
-    import optax
-    from jax.flatten_util import ravel_pytree
-
-    optimizer = optax.sgd(0.1) if chosen is None else chosen
-    _, tree = ravel_pytree(problem.init(jax.random.PRNGKey(0)))
-
-    def gradient(params: Any, inputs: Any, targets: Any) -> Any:
-        return ravel_pytree(jax.grad(problem.loss)(tree(params), (inputs, targets)))[0]
-
-    def updated(params: Any, state: Any, values: Any) -> Any:
-        changes, after = optimizer.update(tree(values), state, tree(params))
-        return ravel_pytree(optax.apply_updates(tree(params), changes))[0], after
-
-    def score(params: Any, inputs: Any, targets: Any) -> Any:
-        batch = inputs, targets
-        share = problem.accuracy(tree(params), batch) if problem.accuracy else float("nan")
-        return problem.loss(tree(params), batch), share
-
-    return _Programs(jax.jit(gradient), jax.jit(jax.vmap(gradient)), jax.jit(updated), jax.jit(score),
-                     jax.jit(lambda params: optimizer.init(tree(params))), tree)  # fmt: skip

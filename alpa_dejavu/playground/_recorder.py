@@ -38,6 +38,7 @@ class Recorder:
         self._staleness: collections.Counter[int] = collections.Counter()
         self._bytes: dict[tuple[int, int], float] = collections.defaultdict(float)
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
+        self.notes: dict[str, None] = {}
         self.world: World | None = None
 
     def computed(self, worker: int, seconds: float) -> None:
@@ -50,6 +51,10 @@ class Recorder:
         """Counts a gradient that was applied, and how stale it was."""
         self._staleness[staleness] += 1
         self.steps += 1
+
+    def note(self, said: str) -> None:
+        """Keeps what an exchange has to say, once."""
+        self.notes[said] = None
 
     def dropped(self, gradient: Gradient) -> None:
         """Counts a gradient that won't be applied."""
@@ -87,6 +92,7 @@ class Recorder:
             np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
             np.array([self._messages[link] for link in links], np.int64), params, end,
+            tuple(self.notes),
         )  # fmt: skip
 
     def _look(self, time_s: float) -> Vector:

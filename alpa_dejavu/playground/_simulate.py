@@ -63,7 +63,7 @@ def simulate(
         return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})
-    learner = Learner() if job.problem is None else JaxLearner(job, job.problem, seed, journal)
+    learner = Learner(job.batch) if job.problem is None else JaxLearner(job, job.problem, seed, journal)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts))
     world = World(job, cluster, learner, until, seed, recorder, num_bytes)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.playground._learner import Gradient, Vector
 
@@ -40,6 +41,7 @@ class Computing:
     """Waiting for a gradient of one's own; gives the `Gradient`."""
 
     worker: Worker
+    rows: NDArray[np.int64] | None = None
 
 
 @final
@@ -98,12 +100,15 @@ class Worker:
         """Returns whether the worker has had its number of steps, so that `compute` won't be gone on from."""
         return self.world.finished(self.number)
 
-    def compute(self) -> Computing:
+    def compute(self, rows: NDArray[np.int64] | None = None) -> Computing:
         """Yield it to compute a gradient at `params` as they are now; gives a `Gradient` when the seconds are over.
 
         Where each worker has had its number of steps (`Until.steps`), the program isn't gone on with.
+
+        Args:
+            rows: indices of training samples, which take their share of a batch's seconds; None: its next batch.
         """
-        return Computing(self)
+        return Computing(self, rows)
 
     def send(self, target: int, tag: Hashable, payload: Any = None, num_bytes: float = 0.0) -> None:
         """Sends a message, which nothing waits for; one to a worker itself is there at once, and counts no bytes."""
@@ -141,6 +146,12 @@ class Worker:
         for source in sources:
             self.world.recorder.applied(source, now - source.version)
         self.params, self.state = self.world.learner.updated(self.params, self.state, gradient)
+        self.version += 1
+
+    def update_each(self, source: Gradient) -> None:
+        """Updates parameters by each of a gradient's samples, one after the other, instead of by their mean."""
+        self.world.recorder.applied(source, self.version - source.version)
+        self.params, self.state = self.world.learner.updated_each(self.params, self.state, source.rows)
         self.version += 1
 
     def drop(self, gradient: Gradient) -> None:

@@ -57,7 +57,7 @@ class World:
         self._waiting: list[dict[Hashable, tuple[Process, Receiving]]] = [{} for _ in range(self.size)]
         self._processes: list[list[Process]] = [[] for _ in range(self.size)]
         self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
-        self._spread = job.spread
+        self._spread, self._batch = job.spread, job.batch
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
         self._slower = [1.0] * self.size
         self._begun = [0] * self.size
@@ -90,6 +90,13 @@ class World:
             self._network.start(Flow(over, most, num_bytes, (source, target, arrive)), self.now_s)
         else:
             arrive()
+
+    def compute_seconds(self, number: int, samples: int | None = None) -> float:
+        """Returns how many seconds a worker computes on some samples that it begins now, or on a batch of them."""
+        seconds = self._compute_s[number] * self._slower[number]
+        if self._spread:
+            seconds *= math.exp(self._spread * self._noise[number].standard_normal())
+        return seconds if samples is None else seconds * samples / self._batch
 
     def finished(self, number: int) -> bool:
         """Returns whether a worker has had its number of steps."""
@@ -191,20 +198,18 @@ class World:
         if isinstance(effect, Receiving):
             self._receive(process, effect)
         elif isinstance(effect, Computing):
-            self._compute(process, effect.worker)
+            self._compute(process, effect)
         elif isinstance(effect, Sleeping):
             self._resume_at(self.now_s + effect.seconds, process, None)
         else:
             raise TypeError(f"a program yielded {effect!r}, but must yield what compute, receive or sleep return")
 
-    def _compute(self, process: Process, worker: Worker) -> None:
-        number = worker.number
+    def _compute(self, process: Process, wanted: Computing) -> None:
+        worker, number = wanted.worker, wanted.worker.number
         if self.finished(number):
             return
-        seconds = self._compute_s[number] * self._slower[number]
-        if self._spread:
-            seconds *= math.exp(self._spread * self._noise[number].standard_normal())
-        gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params)
+        seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
+        gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
         self._begun[number] += 1
 
         def computed() -> None:

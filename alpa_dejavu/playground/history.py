@@ -34,6 +34,7 @@ class History:
         links: indices of the sending and of the receiving host of each link that was used, shape (L, 2).
         link_bytes, link_messages: the bytes and messages on each of these, shape (L,).
         params: the model at the end, shape (P,).
+        notes: what the exchange had to say, each once.
         end: why it ended: "steps", "time", "no worker is left", or "stalled: ..." with who waits for what.
     """
 
@@ -53,6 +54,7 @@ class History:
     link_messages: Ints
     params: NDArray[np.float32]
     end: str
+    notes: tuple[str, ...] = ()
 
     @property
     def end_s(self) -> float:

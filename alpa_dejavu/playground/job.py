@@ -32,6 +32,8 @@ class Problem:
         accuracy: the share of a batch's targets that the parameters predict; None: there are no classes.
         train: inputs and targets that workers draw their batches from, first dimension the samples.
         held_out: inputs and targets by which the history's loss and accuracy are told.
+        coordinates: returns for some inputs the indices of the parameters, flat, that each one's loss depends on, shape
+            (samples, indices); None: all of them.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Problem:
     accuracy: Callable[[Any, Any], Any] | None
     train: tuple[NDArray[Any], NDArray[Any]]
     held_out: tuple[NDArray[Any], NDArray[Any]]
+    coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
 
     def __post_init__(self) -> None:
         for field in ("train", "held_out"):

@@ -1,4 +1,4 @@
-"""The exchanges that have a name: all-reduce, servers, local steps and gossip.
+"""The exchanges that have a name: all-reduce, servers, local steps, gossip and pipelines.
 
 In: a worker of a simulated training.
 Out: the program that it runs (`Exchange.run`).
@@ -9,7 +9,11 @@ from __future__ import annotations
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.exchanges._all_reduce import AllReduce, LocalSteps
+from alpa_dejavu.playground.exchanges._cyclades import Cyclades
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
+from alpa_dejavu.playground.exchanges._hetpipe import HetPipe
+from alpa_dejavu.playground.exchanges._partial_reduce import PartialReduce
+from alpa_dejavu.playground.exchanges._pipedream import PipeDream
 from alpa_dejavu.playground.exchanges._rolling import RollingServer
 from alpa_dejavu.playground.exchanges._server import (
     AsynchronousServer,
@@ -23,8 +27,12 @@ __all__ = [
     "AllReduce",
     "AsynchronousGossip",
     "AsynchronousServer",
+    "Cyclades",
     "Gossip",
+    "HetPipe",
     "LocalSteps",
+    "PartialReduce",
+    "PipeDream",
     "PushSum",
     "RollingServer",
     "ShardedServer",
@@ -44,6 +52,10 @@ EXCHANGES: dict[str, type[Exchange]] = {
     "gossip": Gossip,
     "push-sum": PushSum,
     "ad-psgd": AsynchronousGossip,
+    "partial-reduce": PartialReduce,
+    "cyclades": Cyclades,
+    "hetpipe": HetPipe,
+    "pipedream": PipeDream,
 }
 
 

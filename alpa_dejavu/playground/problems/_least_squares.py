@@ -39,5 +39,8 @@ def sparse_least_squares(rows: int = 4096, columns: int = 256, non_zeros: int = 
         found = jnp.sum(params[pairs[..., 0].astype(jnp.int32)] * pairs[..., 1], axis=-1)
         return 0.5 * jnp.mean(jnp.square(found - wanted))
 
+    def coordinates(pairs: Any) -> Any:
+        return pairs[..., 0].astype(np.int64)
+
     data = inputs, targets.astype(np.float32)
-    return Problem("sparse-least-squares", init, loss, None, data, data)
+    return Problem("sparse-least-squares", init, loss, None, data, data, coordinates)

@@ -1,0 +1,151 @@
+"""Samples that share no parameter are applied at the same time, on several workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Generator, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._learner import Rows, Vector
+from alpa_dejavu.playground._worker import Effect, Program, Worker
+from alpa_dejavu.playground.exchanges._conflicts import components, cosines, dealt, embedded, similar
+from alpa_dejavu.playground.exchanges._server import check_server
+from alpa_dejavu.problem import checks
+
+__all__ = ["Cyclades"]
+
+_GROUPS = {"cosine": similar, "embedding": embedded}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cyclades(Exchange):
+    """Each round a server takes a batch for each worker, and applies all samples one by one: those that depend on a
+    common parameter, directly or through others, on one worker; then it gathers the parameters that changed. The
+    result is that of one worker which applies all samples in the order of workers and batches, to the bit.
+
+    Where all samples of a round are one component, the history's notes say so, and workers get groups of equal size;
+    a parameter that several groups changed goes on by the mean of their changes. Groups of least conflict need the
+    gradient of each sample first: workers compute them for a batch's seconds, and send them all. The seconds in which
+    the server finds groups aren't counted. On our sparse problem such groups lower the loss of a round, but random ones
+    have twice the rounds in that time; where gradients are alike within a class, they are worse than random ones.
+
+    A sparse problem says which parameters a sample depends on (`Problem.coordinates`); a changed parameter is sent as
+    two numbers. A sample takes its share of a batch's seconds, which flatters devices that need large batches.
+
+    Attributes:
+        groups: where there is one component: "random"; "cosine", samples whose gradients have large cosines together,
+            greedily; "embedding", a balanced cut by linear embedding of the same cosines.
+        server: the number of the worker that the server is on.
+
+    References:
+        Pan, Lam, Tu, Papailiopoulos, Zhang, Jordan, Ramchandran, Re and Recht, Cyclades: Conflict-free Asynchronous
+        Machine Learning, NIPS 2016.
+    """
+
+    groups: str = "random"
+    server: int = 0
+
+    def __post_init__(self) -> None:
+        checks.one_of("cyclades", "groups", self.groups, ("random", *_GROUPS))
+
+    def run(self, worker: Worker) -> Program:
+        """Applies the samples that the server names; on the server's worker it starts the server."""
+        check_server(worker, self.server)
+        if worker.number == self.server:
+            worker.spawn(self._serve(worker))
+        return self._apply(worker)
+
+    def _apply(self, worker: Worker) -> Program:
+        world = worker.world
+        while True:
+            (message,) = yield worker.receive("samples")
+            rows, answer = message.payload
+            if answer[0] == "gradients":
+                yield worker.sleep(world.compute_seconds(worker.number, len(rows)))
+                worker.send(self.server, answer, None, len(rows) * world.num_bytes)
+                continue
+            gradient = yield worker.compute(rows)
+            worker.update_each(gradient)
+            worker.send(self.server, answer, worker.params, _bytes_of(worker, [_touched(worker, rows)]))
+            (message,) = yield worker.receive("params")
+            worker.adopt(*message.payload)
+
+    def _serve(self, worker: Worker) -> Program:
+        world, held = worker.world, worker.replica()
+        for number in itertools.count():
+            if worker.finished:
+                return
+            here = world.live
+            batches = [world.learner.batch(member) for member in here]
+            groups = yield from self._grouped(worker, held.params, batches, number)
+            found = yield from _asked(worker, groups, ("changed", number))
+            each = [_touched(worker, groups[member]) for member in sorted(found)]
+            held.adopt(_merged(held.params, [found[member] for member in sorted(found)], each), held.version + 1)
+            world.shown = held.params
+            for member in world.live:
+                worker.send(member, "params", (held.params, held.version), _bytes_of(worker, each))
+
+    def _grouped(self, worker: Worker, params: Vector, batches: Sequence[Rows], number: int
+                 ) -> Generator[Effect, Any, dict[int, Rows]]:  # fmt: skip
+        """Returns for each worker the samples that it applies."""
+        world = worker.world
+        here, rows = world.live, np.concatenate(batches)
+        known = world.learner.coordinates(rows)
+        parts = [np.arange(len(rows))] if known is None else components(known)
+        if len(parts) > 1 or len(here) == 1:
+            groups = dealt(parts, len(here))
+        else:
+            world.recorder.note(f"cyclades: all samples of a round are one component, as each depends on a parameter "
+                                f"of another; workers get groups of equal size, {self.groups}")  # fmt: skip
+            if self.groups == "random":
+                shuffled = world.generator(number).permutation(len(rows))
+                groups = [np.sort(part) for part in np.array_split(shuffled, len(here))]
+            else:
+                yield from _asked(worker, dict(zip(here, batches, strict=True)), ("gradients", number))
+                groups = _GROUPS[self.groups](cosines(world.learner.each(params, rows)), len(here))
+        return {member: rows[group] for member, group in zip(here, groups, strict=True)}
+
+
+def _asked(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]
+           ) -> Generator[Effect, Any, dict[int, Any]]:  # fmt: skip
+    """Sends each worker samples, four bytes each, and returns what those that stay there answer."""
+    for member, some in rows.items():
+        worker.send(member, "samples", (some, answer), 4.0 * len(some))
+    here = set(rows)
+
+    def stayed() -> int:
+        here.intersection_update(worker.world.live)
+        return len(here)
+
+    found = yield worker.receive(answer, stayed)
+    return {message.sender: message.payload for message in found}
+
+
+def _touched(worker: Worker, rows: Rows) -> Rows | None:
+    """Returns the parameters that samples depend on, each once; None: all."""
+    known = worker.world.learner.coordinates(rows)
+    return None if known is None else np.unique(known)
+
+
+def _bytes_of(worker: Worker, each: Sequence[Rows | None]) -> float:
+    """Returns the bytes of the parameters that some changed, at most those of all parameters."""
+    changed = [one for one in each if one is not None]
+    if len(changed) < len(each):
+        return worker.world.num_bytes
+    return worker.world.num_bytes * min(2 * len(np.unique(np.concatenate(changed))) / len(worker.params), 1.0)
+
+
+def _merged(before: Vector, after: Sequence[Vector], each: Sequence[Rows | None]) -> Vector:
+    """Returns parameters with all workers' changes: one worker's as they are, several ones' by their mean."""
+    count, taken, total = np.zeros(len(before), np.int64), before.copy(), np.zeros_like(before)
+    for params, touched in zip(after, each, strict=True):
+        where = slice(None) if touched is None else touched
+        count[where] += 1
+        taken[where] = params[where]
+        total[where] += params[where] - before[where]
+    return np.where(count > 1, before + total / np.maximum(count, 1).astype(np.float32), taken)

@@ -1,0 +1,132 @@
+"""Virtual workers, each a pipeline with several minibatches in flight, whose waves of updates a server adds up."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground.exchanges._server import check_server
+from alpa_dejavu.problem import checks
+
+__all__ = ["HetPipe"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HetPipe(Exchange):
+    """Each worker is a virtual one: a pipeline with N minibatches in flight, which begins one whenever another is done,
+    at the parameters as they are then. After each N, a wave, it sends their changes to a server, and begins no other
+    minibatch until it has the parameters with all workers' waves but the last D (wave synchronous parallel).
+
+    A minibatch so lacks at most its pipeline's last N - 1 updates (s_local), and of another worker's those of as many
+    minibatches, counted from its own number, as (D + 1)(s_local + 1) + s_local - 1: of a wave the last minibatch but
+    one is begun before the parameters of D + 1 waves ago come, and at the end of a wave it is s_local - 1 minibatches
+    more. A change counts by one over the number of workers, as in a mean.
+
+    A gradient's seconds are those between two that leave the pipeline; how it fills at the beginning isn't counted.
+
+    Attributes:
+        concurrent: N, the minibatches in flight.
+        distance: D, how many waves a worker may be ahead of the slowest.
+        server: the number of the worker that the server is on.
+
+    References:
+        Park and others, HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration
+        of Pipelined Model Parallelism and Data Parallelism, USENIX ATC 2020.
+    """
+
+    concurrent: int = 4
+    distance: int = 0
+    server: int = 0
+
+    def __post_init__(self) -> None:
+        checks.count("hetpipe", "concurrent", self.concurrent)
+        checks.not_negative("hetpipe", "distance", self.distance)
+
+    def run(self, worker: Worker) -> Program:
+        """Takes minibatches out of the pipeline and puts others in; on the server's worker it starts the server."""
+        check_server(worker, self.server)
+        if worker.number == self.server:
+            worker.spawn(self._serve(worker))
+        return self._train(worker)
+
+    def _train(self, worker: Worker) -> Program:
+        in_flight, pipeline = worker.replica(), _Pipeline(worker, self)
+        for _ in range(self.concurrent):
+            pipeline.begin()
+        while True:
+            (message,) = yield worker.receive("minibatch")
+            in_flight.adopt(*message.payload)
+            gradient = yield in_flight.compute()
+            before = worker.params
+            worker.update(gradient.values, gradient)
+            change = (worker.params - before) / np.float32(len(worker.world.live))
+            worker.adopt(before + change, worker.version)
+            pipeline.end(change)
+            pipeline.begin()
+
+    def _serve(self, worker: Worker) -> Program:
+        world, held, waiting = worker.world, worker.replica(), set[int]()
+        waves = dict.fromkeys(world.live, 0)
+
+        def allowed() -> list[int]:
+            for lost in set(waves).difference(world.live):
+                del waves[lost]
+            return sorted(n for n in waiting.intersection(waves) if waves[n] - min(waves.values()) <= self.distance)
+
+        while True:
+            found = yield worker.receive("wave", lambda: 0 if allowed() else 1)
+            for message in found:
+                held.adopt(held.params + message.payload, held.version + 1)
+                # A worker that came back goes on with the fastest.
+                waves[message.sender] = waves.get(message.sender, max(waves.values(), default=1) - 1) + 1
+                waiting.add(message.sender)
+            world.shown = held.params
+            for member in allowed():
+                waiting.remove(member)
+                worker.send(member, "params", held.params, world.num_bytes)
+
+
+@final
+class _Pipeline:
+    """A pipeline's minibatches: messages of a worker to itself, each with the parameters that it is computed at."""
+
+    def __init__(self, worker: Worker, settings: HetPipe) -> None:
+        self._worker, self._settings = worker, settings
+        self._changes, self._count = np.zeros_like(worker.params), 0  # since the last wave
+        self._waits, self._later, self._last = False, 0, False
+
+    def begin(self) -> None:
+        """Puts in a minibatch, now or when parameters have come."""
+        if self._waits:
+            self._later += 1
+        else:
+            self._worker.send(self._worker.number, "minibatch", (self._worker.params, self._worker.version))
+
+    def end(self, change: Vector) -> None:
+        """Adds a minibatch's change to the wave, and sends that if it is whole, or if no other minibatch comes."""
+        self._changes, self._count, self._last = self._changes + change, self._count + 1, self._worker.finished
+        if self._count == self._settings.concurrent or (self._last and not self._waits):
+            self._push()
+
+    def _push(self) -> None:
+        worker = self._worker
+        worker.send(self._settings.server, "wave", self._changes, worker.world.num_bytes)
+        self._changes, self._count, self._waits = np.zeros_like(self._changes), 0, True
+        worker.spawn(self._pull())
+
+    def _pull(self) -> Program:
+        """Waits for the server's parameters, adds what the pipeline changed meanwhile, and puts in what waits."""
+        (message,) = yield self._worker.receive("params")
+        self._worker.adopt(message.payload + self._changes, self._worker.version)
+        self._waits = False
+        if self._last and self._count:
+            self._push()
+        later, self._later = self._later, 0
+        for _ in range(later):
+            self.begin()

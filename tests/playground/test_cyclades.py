@@ -1,0 +1,161 @@
+"""CYCLADES: its bits are those of serial execution, and where there is one component, groups of little conflict."""
+
+import itertools
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground.exchanges import Cyclades, HetPipe, PartialReduce, PipeDream
+from alpa_dejavu.playground.exchanges._conflicts import components, cosines, cut, dealt, embedded, similar
+from alpa_dejavu.playground.fault import Crash
+from alpa_dejavu.playground.job import batches
+from alpa_dejavu.playground.problems._least_squares import sparse_least_squares
+from alpa_dejavu.playground.testing import check_exchange
+from alpa_dejavu.testing import example_cluster
+from seen_training import Messages
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    return sparse_least_squares(rows=512, columns=1024)
+
+
+def serial(least, job, workers, seed, steps):
+    """Applies all samples one by one by plain JAX, in the order of rounds, workers and batches."""
+    gradient = jax.jit(jax.grad(least.loss))
+    updated = jax.jit(lambda params, one: optax.apply_updates(params, optax.sgd(0.1).update(one, state)[0]))
+    state = optax.sgd(0.1).init(0.0)
+    params, rows = np.zeros(least.init(None).shape, np.float32), [batches(job, seed, n) for n in range(workers)]
+    for _ in range(steps):
+        for row in np.concatenate([next(each) for each in rows]):
+            one = gradient(params, (least.train[0][row : row + 1], least.train[1][row : row + 1]))
+            params = updated(params, one)
+    return np.asarray(params)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_its_bits_are_those_of_serial_execution(sparse, workers):
+    seen, job = Messages(), Job(sparse, 0.1, 32 // workers, optax.sgd(0.1), spread=0.3)
+    history = simulate(job, example_cluster(1, workers), Cyclades(), until=Until(steps=STEPS), seed=3, looks=0,
+                       faults=[seen])  # fmt: skip
+    assert history.params.tobytes() == serial(sparse, job, workers, 3, STEPS).tobytes()
+    assert history.end == "steps"
+    assert history.notes == ()
+    sizes = [len(message.payload[0]) for message in seen.tagged("samples")]
+    assert workers == 1 or (len(sizes) == workers * STEPS and min(sizes) > 0)
+
+
+def test_messages_and_bytes_are_those_of_samples_and_changed_parameters(sparse):
+    seen = Messages()
+    history = simulate(Job(sparse, 0.1, 4, optax.sgd(0.1)), example_cluster(1, 4), Cyclades(), until=Until(steps=STEPS),
+                       looks=0, faults=[seen])  # fmt: skip
+    expected, asked = 0.0, seen.tagged("samples")
+    for start in range(0, len(asked), 4):
+        groups = [message.payload[0] for message in asked[start : start + 4]]
+        changed = [set(sparse.coordinates(sparse.train[0][group]).ravel()) for group in groups]
+        expected += sum(4 * len(group) for group in groups[1:]) + sum(8 * len(own) for own in changed[1:])
+        expected += 3 * 8 * len(set().union(*changed))
+    assert history.num_bytes == pytest.approx(expected)
+    assert history.link_messages.sum() == 3 * 3 * STEPS
+
+
+@pytest.mark.parametrize("groups", ["random", "cosine", "embedding"])
+def test_where_all_are_one_component_it_says_so_and_keeps_the_contract(groups):
+    check_exchange(Cyclades(groups))
+    history = simulate(Job(problem("sparse-least-squares"), 0.1, 64, optax.sgd(0.1)), example_cluster(1, 4),
+                       Cyclades(groups), until=Until(steps=3), looks=0)  # fmt: skip
+    assert [note.rpartition(" ")[2] for note in history.notes] == [groups]
+    assert history.notes[0].startswith("cyclades: all samples of a round are one component")
+    assert history.loss[-1] < history.loss[0]
+
+
+def test_the_sparse_problem_depends_on_no_other_parameters_than_it_says(sparse):
+    rows = np.arange(64)
+    params = np.random.default_rng(0).standard_normal(1024).astype(np.float32)
+    each = jax.vmap(lambda inputs, target: jax.grad(sparse.loss)(params, (inputs[None], target[None])))
+    changed = np.asarray(each(sparse.train[0][rows], sparse.train[1][rows])) != 0
+    for row, found in zip(rows, changed, strict=True):
+        assert set(np.flatnonzero(found)) <= set(sparse.coordinates(sparse.train[0][row]))
+
+
+def test_components_are_those_of_sets_that_meet():
+    draw = np.random.default_rng(1)
+    for _ in range(20):
+        coordinates = draw.integers(60, size=(24, 2))
+        merged = []
+        for sample, own in enumerate(map(set, coordinates.tolist())):
+            meets = [part for part in merged if part[1] & own]
+            merged = [part for part in merged if part not in meets]
+            merged.append(({sample}.union(*(part[0] for part in meets)), own.union(*(part[1] for part in meets))))
+        found = components(coordinates)
+        assert sorted(map(list, found)) == sorted(sorted(part[0]) for part in merged)
+        groups = dealt(found, 4)
+        assert sorted(itertools.chain(*groups)) == list(range(24))
+        assert max(map(len, groups)) <= 24 / 4 + max(map(len, found))
+
+
+def test_groups_of_least_conflict_are_near_the_best_and_cut_less_than_random_ones():
+    draw = np.random.default_rng(2)
+    costs = {"best": 0.0, "cosine": 0.0, "embedding": 0.0, "random": 0.0}
+    for _ in range(10):
+        # Two kinds of samples, each about one direction, mixed with noise.
+        centres = draw.standard_normal((2, 6))[draw.permutation([0] * 5 + [1] * 5)]
+        conflict = cosines((centres + 0.6 * draw.standard_normal((10, 6))).astype(np.float32))
+        everyone = np.arange(10)
+        halves = [np.array(half) for half in itertools.combinations(range(10), 5)]
+        every = [cut(conflict, [half, np.setdiff1d(everyone, half)]) for half in halves]
+        costs["best"] += min(every)
+        costs["random"] += float(np.mean(every))
+        for name, way in (("cosine", similar), ("embedding", embedded)):
+            groups = way(conflict, 2)
+            assert sorted(map(len, groups)) == [5, 5]
+            assert sorted(np.concatenate(groups)) == list(everyone)
+            costs[name] += cut(conflict, groups)
+    assert costs["best"] <= costs["embedding"] <= 1.05 * costs["best"]
+    assert costs["embedding"] <= costs["cosine"] < costs["random"]
+
+
+def test_a_worker_that_is_lost_or_comes_back_holds_nobody_up(sparse):
+    job = Job(sparse, 1.0, 4, optax.sgd(0.1))
+    for back_s in (None, 10.2):
+        history = simulate(job, example_cluster(1, 4), Cyclades(), until=Until(seconds=30.0), looks=0,
+                           faults=[Crash(2, 5.5, back_s)])  # fmt: skip
+        assert history.worker_steps[[0, 1, 3]].min() >= 15
+        assert (history.worker_steps[2] > 12) == (back_s is not None)
+
+
+@pytest.mark.parametrize("way", [Cyclades(), Cyclades("embedding"), HetPipe(3), PartialReduce(), PipeDream(2)])
+def test_what_a_folder_keeps_is_gone_on_with(way, tmp_path):
+    job = Job(problem("sparse-least-squares"), 0.1, optimizer=optax.sgd(0.1), spread=0.3)
+    runs = [simulate(job, example_cluster(1, 4), way, until=Until(steps=steps), looks=0, folder=folder)
+            for steps, folder in ((4, None), (4, tmp_path), (4, tmp_path))]  # fmt: skip
+    assert runs[0].same(runs[1])
+    assert runs[0].same(runs[2])
+
+
+def test_an_optimizer_with_moments_is_refused(sparse):
+    job = Job(sparse, 0.1, optimizer=optax.adam(0.1))
+    with pytest.raises(ValueError, match="optimizer keeps moments or counts steps"):
+        simulate(job, example_cluster(1, 2), Cyclades(), until=Until(steps=1))
+    with pytest.raises(ValueError, match="groups is 'cut', but must be one of 'random'"):
+        Cyclades("cut")
+
+
+@pytest.mark.parametrize(("name", "batch", "steps"), [("sparse-least-squares", 32, 9), ("digits-mlp", 16, 4)])
+def test_groups_of_least_conflict_help_rounds_of_a_sparse_problem_and_harm_a_dense_one(name, batch, steps):
+    # On digits they put a class's samples together, so that workers' means are of unlike data.
+    job = Job(problem(name), 0.1, batch, optax.sgd(0.1))
+    runs = {groups: simulate(job, example_cluster(2, 4), Cyclades(groups), until=Until(steps=steps), looks=0)
+            for groups in ("random", "cosine", "embedding")}  # fmt: skip
+    loss = {groups: run.loss[-1] for groups, run in runs.items()}
+    better, worse = [("embedding", "cosine"), ("random",)][:: 1 if name.startswith("sparse") else -1]
+    assert max(loss[groups] for groups in better) < 0.9 * min(loss[groups] for groups in worse)
+    # Finding them takes as long as a round.
+    longer = simulate(job, example_cluster(2, 4), Cyclades(), until=Until(steps=2 * steps), looks=0)
+    assert longer.end_s <= runs["embedding"].end_s
+    assert longer.loss[-1] < min(loss.values())

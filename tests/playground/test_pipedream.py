@@ -1,0 +1,121 @@
+"""PipeDream: the age of what stages compute at, a serial re-implementation, and remedies."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground.exchanges import AllReduce, PipeDream
+from alpa_dejavu.playground.job import batches
+from alpa_dejavu.playground.testing import check_exchange
+from alpa_dejavu.testing import example_cluster
+from seen_training import Messages, counting_job
+
+REMEDIES = ["stash", "2bw", "predict", "rate"]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return problem("digits-mlp")
+
+
+def serial(digits, stages, remedy, optimizer, steps, smoothing):
+    """Delayed gradient descent of one pipeline, leaf by leaf, with all versions of all leaves kept."""
+    params = jax.tree.leaves(digits.init(jax.random.PRNGKey(5)))
+    structure = jax.tree.structure(digits.init(jax.random.PRNGKey(5)))
+    rows, gradient = batches(Job(digits, 0.1), 5, 0), jax.jit(jax.grad(digits.loss))
+    state = optimizer.init(jax.tree.unflatten(structure, params))
+
+    @jax.jit
+    def updated(params, state, values):
+        changes, state = optimizer.update(values, state, params)
+        return optax.apply_updates(params, changes), state
+
+    stage = [n * stages // len(params) + 1 for n in range(len(params))]
+    late = [1 if remedy == "2bw" else stages - n for n in stage]
+    versions, averages = [params], [[np.zeros_like(leaf) for leaf in params]]
+    while steps:
+        found = []
+        for _ in range(min(stages if remedy == "2bw" else 1, steps)):
+            now = len(versions) - 1
+            at = [versions[max(now - d, 0)][n] for n, d in enumerate(late)]
+            if remedy == "predict":
+                at = [one + np.float32(d) * averages[max(now - d, 0)][n]
+                      for n, (one, d) in enumerate(zip(at, late, strict=True))]  # fmt: skip
+            chosen, steps = next(rows), steps - 1
+            batch = digits.train[0][chosen], digits.train[1][chosen]
+            found.append(gradient(jax.tree.unflatten(structure, at), batch))
+        values = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / np.float32(len(leaves)), *found)
+        before = versions[-1]
+        after, state = updated(jax.tree.unflatten(structure, before), state, values)
+        changes = [new - old for new, old in zip(jax.tree.leaves(after), before, strict=True)]
+        if remedy == "rate":
+            changes = [one / np.float32(max(d, 1)) for one, d in zip(changes, late, strict=True)]
+            versions.append([old + one for old, one in zip(before, changes, strict=True)])
+        else:
+            versions.append(jax.tree.leaves(after))
+        averages.append([np.float32(smoothing) * old + np.float32(1 - smoothing) * one
+                         for old, one in zip(averages[-1], changes, strict=True)])  # fmt: skip
+    return np.concatenate([np.ravel(leaf) for leaf in versions[-1]])
+
+
+@pytest.mark.parametrize(("stages", "remedy"), [(2, "stash"), *((4, remedy) for remedy in REMEDIES)])
+def test_it_is_delayed_gradient_descent_of_each_stage(digits, stages, remedy):
+    optimizer = optax.sgd(0.05, momentum=0.5)
+    job = Job(digits, 0.1, optimizer=optimizer, side_by_side=False)
+    history = simulate(job, example_cluster(1, 1), PipeDream(stages, remedy, 0.5), until=Until(steps=14),
+                       seed=5, looks=0)  # fmt: skip
+    expected = serial(digits, stages, remedy, optimizer, 14, 0.5)
+    if remedy == "stash":
+        assert history.params.tobytes() == expected.tobytes()
+    np.testing.assert_allclose(history.params, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_stage_i_of_s_is_s_less_i_updates_late(stages):
+    # All parameters count updates; one gradient a worker, and as many workers as parameters.
+    seen = Messages()
+    job = counting_job((0.1,) * 10)
+    history = simulate(job, example_cluster(1, 10), PipeDream(stages), until=Until(steps=12), faults=[seen], looks=0)
+    expected = np.repeat(np.arange(stages)[::-1], [len(part) for part in np.array_split(np.arange(10), stages)])
+    for gradient in seen.gradients:
+        lacks = gradient.step - np.rint(10 * gradient.at).astype(int)
+        np.testing.assert_array_equal(lacks, np.minimum(expected, gradient.step))
+    assert len(history.staleness) == stages
+
+
+@pytest.mark.parametrize("remedy", REMEDIES)
+def test_remedies_keep_the_contract(remedy):
+    check_exchange(PipeDream(3, remedy), most_staleness=1 if remedy == "2bw" else 2)
+
+
+@pytest.mark.parametrize(("rate", "momentum", "mends"), [(0.05, 0.9, True), (0.5, 0.0, False)])
+def test_prediction_mends_most_of_what_staleness_harms_with_momentum_alone(digits, rate, momentum, mends):
+    job = Job(digits, 0.1, optimizer=optax.sgd(rate, momentum=momentum))
+    loss = {way: sum(simulate(job, example_cluster(1, 1), way, until=Until(steps=200), looks=0, seed=seed).loss[-1]
+                     for seed in range(3)) for way in (AllReduce(), PipeDream(4), PipeDream(4, "predict"))}  # fmt: skip
+    fresh, stale, predicted = loss.values()
+    assert predicted - fresh < 0.5 * (stale - fresh) if mends else predicted > 1.5 * stale
+
+
+def test_one_stage_is_synchronous_training(digits):
+    job = Job(digits, 0.1, spread=0.3, optimizer=optax.sgd(0.05, momentum=0.5))
+    expected = simulate(job, example_cluster(1, 4), AllReduce(), until=Until(steps=6), looks=0)
+    for remedy in ("stash", "predict", "rate"):
+        found = simulate(job, example_cluster(1, 4), PipeDream(1, remedy), until=Until(steps=6), looks=0)
+        assert found.same(expected)
+
+
+@pytest.mark.parametrize(("remedy", "times"), [("stash", 8), ("2bw", 2)])
+def test_pipelines_add_up_a_gradient_for_each_update(remedy, times):
+    job = Job(None, 0.1, num_bytes=1000)
+    history = simulate(job, example_cluster(1, 3), PipeDream(4, remedy), until=Until(steps=8))
+    assert (history.link_messages.sum(), history.num_bytes) == (12 * times, pytest.approx(4 * 1000 * times))
+
+
+def test_settings_that_can_t_be_are_said():
+    with pytest.raises(ValueError, match="remedy is 'none', but must be one of 'stash'"):
+        PipeDream(remedy="none")
+    with pytest.raises(ValueError, match=r"smoothing is 1\.5, but must be at least 0"):
+        PipeDream(smoothing=1.5)
