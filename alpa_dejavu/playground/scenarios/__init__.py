@@ -1,0 +1,31 @@
+"""Scenarios: training as a file describes it, run over its exchanges and seeds, and what came of that compared.
+
+In: a YAML file, which names problem, cluster, exchanges, faults and a target, and no code.
+Out: `Runs` with a history of each exchange and seed, a file of them, curves with intervals, times to the target, a page.
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu.playground.scenarios._comparison import Compared, Curve, Interval, compared, interval
+from alpa_dejavu.playground.scenarios._page import runs_page
+from alpa_dejavu.playground.scenarios._read import read_scenario
+from alpa_dejavu.playground.scenarios._runs_file import read_runs, write_runs
+from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Scenario, Target, run_scenario
+
+__all__ = [
+    "Compared",
+    "Curve",
+    "Interval",
+    "Run",
+    "Runs",
+    "Scenario",
+    "Target",
+    "compared",
+    "interval",
+    "read_runs",
+    "read_scenario",
+    "run_scenario",
+    "runs_page",
+
+    "write_runs",
+]
