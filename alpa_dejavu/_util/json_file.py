@@ -1,4 +1,4 @@
-"""Files of users, JSON and what is read as it is: errors name file, line, key and remedy, and a file is written whole or not at all."""
+"""Files of users, most of them JSON: errors name file, line, key and remedy; a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CheckedFile(Generic[_Data]):
         from alpa_dejavu._util.format_check import WrongDataError, checked
 
         try:
-            return dataclasses.replace(self, data=checked(self.data, kind))  # type: ignore[return-value, arg-type]
+            return dataclasses.replace(self, data=checked(self.data, kind))
         except WrongDataError as error:
             raise self.problem(error.where, str(error)) from None
 

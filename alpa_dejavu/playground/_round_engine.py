@@ -278,7 +278,8 @@ def run_rounds(
             sent += first[pattern[0], worker + 1] - first[pattern[0], worker]
     while True:
         if steps >= next_look:
-            looks[num_looks, 0], looks[num_looks, 1], looks[num_looks, 2], looks[num_looks, 3] = now_s, steps, gradients, sent
+            look = looks[num_looks]
+            look[0], look[1], look[2], look[3] = now_s, steps, gradients, sent
             num_looks += 1
             next_look = (steps // every + 1) * every
         if sizes[1]:
@@ -321,5 +322,6 @@ def run_rounds(
                 _send(worker, sending, row, now_s, num_bytes, first, ways, limits, over, most, floats, ints, held_by,
                       ends, near, dirty, sizes, unused)  # fmt: skip
                 sent += first[row, worker + 1] - first[row, worker]
-    looks[num_looks, 0], looks[num_looks, 1], looks[num_looks, 2], looks[num_looks, 3] = now_s, steps, gradients, sent
+    look = looks[num_looks]
+    look[0], look[1], look[2], look[3] = now_s, steps, gradients, sent
     return looks[: num_looks + 1]

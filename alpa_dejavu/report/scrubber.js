@@ -58,6 +58,7 @@ function showScrubber(runs) {
   const run = () => runs[find("which").value], parts = () => Number(find("view").value);
   const moment = () => run().endSeconds * Number(slider.value) / most;
   const show = () => {
+    slider.step = most / (400 * parts());
     const now = moment(), states = statesAt(run(), now), words = states.map(inWords);
     drawLanes(canvas, run(), now, parts());
     find("states").replaceChildren(...words.map((text, n) => {
@@ -80,7 +81,7 @@ function showScrubber(runs) {
     if (Number(slider.value) >= most) slider.value = 0;
     play.textContent = "stop";
     timer = setInterval(() => {
-      slider.value = Number(slider.value) + most / (400 * parts());
+      slider.value = Number(slider.value) + Number(slider.step);
       if (Number(slider.value) >= most) stop();
       show();
     }, 50);

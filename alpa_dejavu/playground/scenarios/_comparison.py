@@ -57,6 +57,7 @@ class Compared:
     Attributes:
         name: for people.
         runs: one for each seed.
+        target: what they are timed to; None: nothing.
         curves: by measure, "loss" or "accuracy", and axis, one of `AXES`; none where nothing was computed.
         reached: how many runs reached the target.
         to_target: by axis, the interval over those that reached it; empty if none did, or there is no target.
@@ -67,6 +68,7 @@ class Compared:
 
     name: str
     runs: tuple[Run, ...]
+    target: Target | None
     curves: dict[tuple[str, str], Curve]
     reached: int
     to_target: dict[str, Interval]
@@ -111,6 +113,7 @@ def _compared(name: str, runs: tuple[Run, ...], target: Target | None) -> Compar
     return Compared(
         name,
         runs,
+        target,
         {(each, axis): _curve(histories, each, field) for each in measures for axis, field in AXES.items()},
         len(reached),
         {axis: interval([float(getattr(h, field)[look]) for h, look in reached])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import json
 import typing
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.topology import TOPOLOGIES, Topology
 
-__all__ = ["made", "name_and_settings", "settings_of"]
+__all__ = ["made", "name_and_settings"]
 
 T = TypeVar("T")
 _REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGIES}
@@ -34,11 +34,6 @@ def name_and_settings(entry: str | Mapping[str, Mapping[str, Any] | None]) -> tu
     return name, settings or {}
 
 
-def settings_of(kind: type) -> list[str]:
-    """Returns the names of the settings that objects of a class have."""
-    return [field.name for field in dataclasses.fields(kind) if field.init]
-
-
 def made(what: str, entry: Any, known: Mapping[str, type[T]], where: Path) -> T:
     """Returns the object of an entry's name with its settings.
 
@@ -55,19 +50,17 @@ def made(what: str, entry: Any, known: Mapping[str, type[T]], where: Path) -> T:
     if name not in known:
         raise WrongDataError(where, f"there is no {what} {name!r}{near(name, known)} (known are {', '.join(known)})")
     kind, inside = known[name], (*where, name)
+    known_settings = inspect.signature(kind).parameters
     for setting in settings:
-        if setting not in settings_of(kind):
-            has = f"known are {', '.join(settings_of(kind))}" if settings_of(kind) else "it has none"
-            said = f"{setting!r} is no setting of {name!r}{near(setting, settings_of(kind))} ({has})"
+        if setting not in known_settings:
+            has = f"known are {', '.join(known_settings)}" if known_settings else "it has none"
+            said = f"{setting!r} is no setting of {name!r}{near(setting, known_settings)} ({has})"
             raise WrongDataError((*inside, setting), said)
     hints = typing.get_type_hints(kind)
     given = {key: _value(value, hints[key], (*inside, key)) for key, value in settings.items()}
-    lacking = [
-        field.name for field in dataclasses.fields(kind)
-        if field.init and field.default is field.default_factory is dataclasses.MISSING and field.name not in given
-    ]  # fmt: skip
-    if lacking:
-        raise WrongDataError(where, f"{name!r} lacks the setting {lacking[0]!r}")
+    for setting, one in known_settings.items():
+        if one.default is inspect.Parameter.empty and setting not in given:
+            raise WrongDataError(where, f"{name!r} lacks the setting {setting!r}")
     try:
         return kind(**given)
     except ValueError as error:

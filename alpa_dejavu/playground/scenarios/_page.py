@@ -8,7 +8,7 @@ from typing import Any
 
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs
-from alpa_dejavu.playground.scenarios._table import NOTE, table, target_text
+from alpa_dejavu.playground.scenarios._table import NOTE, tables, target_text
 
 __all__ = ["runs_page"]
 
@@ -33,7 +33,6 @@ def runs_page(*every: Runs) -> str:
     from alpa_dejavu.report import template
 
     found = compared(every)
-    heads, rows = table(found)
     seeds = {len(one.runs) for one in found}
     return template("runs.html.j2").render(
         title=", ".join(dict.fromkeys(runs.name for runs in every)),
@@ -44,7 +43,7 @@ def runs_page(*every: Runs) -> str:
             ("exchanges", str(len(found))),
             ("seeds", ", ".join(map(str, sorted(seeds)))),
         ],
-        table={"heads": heads, "rows": rows},
+        tables=[{"heads": heads, "rows": rows} for heads, rows in tables(found)],
         note=NOTE,
         charts=_charts(found),
         timelines=_timelines(every, found),

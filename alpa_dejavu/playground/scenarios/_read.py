@@ -97,7 +97,7 @@ def _cluster(file: CheckedFile[ScenarioData]) -> Cluster:
 
 
 def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
-    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes") if key in data}  # type: ignore[literal-required]
+    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes") if key in data}
     if trained is not None:
         more["optimizer"] = _optimizer(data)
     compute_s = data["compute_s"]
@@ -116,7 +116,7 @@ def _optimizer(data: ScenarioData) -> Any:
     asked = data.get("optimizer", {"name": "sgd", "rate": 0.1})
     if asked["name"] == "adam":
         if "momentum" in asked:
-            raise WrongDataError(("optimizer", "momentum"), "momentum is of sgd, but the optimizer is adam; leave it out")
+            raise WrongDataError(("optimizer", "momentum"), "momentum is one of sgd, not of adam; leave it out")
         return optax.adam(asked["rate"])
     return optax.sgd(asked["rate"], asked.get("momentum"))
 

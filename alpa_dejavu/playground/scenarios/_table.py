@@ -1,4 +1,4 @@
-"""The table of exchanges, as texts: when each reached the target, and where it ended."""
+"""Tables of exchanges, as texts: when each reached the target, and where it ended."""
 
 from __future__ import annotations
 
@@ -9,19 +9,26 @@ from alpa_dejavu._util import units
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, Interval
 from alpa_dejavu.playground.scenarios._scenario import Runs, Target
 
-__all__ = ["NOTE", "table", "target_text"]
+__all__ = ["NOTE", "tables", "target_text"]
 
 NOTE = (
-    "A mean over seeds, and its 90 % interval by Student's t in brackets; one seed has none. Time to the target is of the "
-    "runs that reached it alone, at the first look at the model at which they had. Steps are gradients of all workers."
+    "A mean over seeds, and its 90 % interval by Student's t in brackets; one seed has none. Time to the target is of "
+    "the runs that reached it alone, at the first look at the model at which they had. Steps are gradients of all "
+    "workers; idle is the share of their time in which they don't compute."
 )
-_HEADS = ("exchange", "reached", *(f"{axis} to target" for axis in AXES), "loss at the end", "accuracy", "ended after",
-          "bytes", "idle", "why it ended")  # fmt: skip
+_UNITS: dict[str, Callable[[float], str]] = {"seconds": units.seconds, "steps": "{:.0f}".format, "bytes": units.traffic}
+_TARGET = ("exchange", "reached", *(f"{axis} to the target" for axis in AXES))
+_END = ("exchange", "loss at the end", "accuracy", "seconds", "bytes", "idle", "ended by")
 
 
-def table(every: Sequence[Compared]) -> tuple[Sequence[str], list[list[str]]]:
-    """Returns the heads of the table, and a row for each exchange."""
-    return _HEADS, [_row(one) for one in every]
+def tables(every: Sequence[Compared]) -> list[tuple[Sequence[str], list[list[str]]]]:
+    """Returns heads and rows, one for each exchange, of two tables: of the target, unless none has one, and of the
+    end.
+    """
+    ends = _END, [_end_row(one) for one in every]
+    if not any(one.target for one in every):
+        return [ends]
+    return [(_TARGET, [_target_row(one) for one in every]), ends]
 
 
 def target_text(every: Sequence[Runs]) -> str:
@@ -38,19 +45,21 @@ def _target(target: Target | None) -> str:
     return f"{target.measure} {'at most' if target.measure == 'loss' else 'at least'} {target.value:g}"
 
 
-def _row(one: Compared) -> list[str]:
-    units_of: dict[str, Callable[[float], str]] = {"seconds": units.seconds, "steps": _whole, "bytes": units.size}
-    to_target = [
-        _text(one.to_target[axis], units_of[axis]) if axis in one.to_target else "not reached" for axis in AXES
-    ]
+def _target_row(one: Compared) -> list[str]:
+    if one.target is None:
+        return [one.name, "no target", *("" for _ in AXES)]
+    found = one.to_target
+    cells = [_text(found[axis], _UNITS[axis]) if axis in found else "not reached" for axis in AXES]
+    return [one.name, f"{one.reached} of {len(one.runs)}", *cells]
+
+
+def _end_row(one: Compared) -> list[str]:
     return [
         one.name,
-        f"{one.reached} of {len(one.runs)}",
-        *to_target,
-        *(_text(one.last[each], _figure) if each in one.last else "" for each in ("loss", "accuracy")),
+        *(_text(one.last[each], "{:.4g}".format) if each in one.last else "" for each in ("loss", "accuracy")),
         _text(one.end_s, units.seconds),
-        _text(one.sent_bytes, units.size),
-        _text(one.idle, _share),
+        _text(one.sent_bytes, units.traffic),
+        f"{one.idle.mean:.1%}",
         one.ends,
     ]
 
@@ -63,14 +72,3 @@ def _text(value: Interval, said: Callable[[float], str]) -> str:
         return said(value.mean)
     return f"{said(value.mean)} ({said(max(value.low, 0.0))} to {said(value.high)})"
 
-
-def _whole(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _figure(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}"
