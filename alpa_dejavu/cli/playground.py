@@ -111,17 +111,19 @@ def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: path
 
 
 def _print_table(every: Sequence[Runs], to: Console) -> None:
-    from alpa_dejavu.playground.scenarios import NOTE, compared, tables, target_text
+    from alpa_dejavu.playground.scenarios import NOTE, compared, details, tables, target_text
 
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}", soft_wrap=True)
-    for heads, rows in tables(compared(every)):
+    found = compared(every)
+    for heads, rows in tables(found):
         table = new_table(heads[:1], heads[1:-1], heads[-1:])
         for row in rows:
             table.add_row(*row)
         to.print()
         to.print(table)
     to.print()
-    to.print(NOTE, soft_wrap=True)
+    for line in (*details(found), NOTE):
+        to.print(line, soft_wrap=True)
 
 
 def _summary(kind: type) -> str:

@@ -94,7 +94,8 @@ def files(tmp_path):
     (tmp_path / "scenario.yaml").write_text(f"version: 1\nproblem: {EVIL}\nhook: !!python/name:{EVIL}\n")
     (tmp_path / "runs.json").write_text(json.dumps({"version": 1, "scenario": EVIL, "problem": EVIL, "runs": [EVIL]}))
     return {
-        "scenario": tmp_path / "scenario.yaml", "runs": tmp_path / "runs.json", "plan": plan, "other": other, "history": history.path, "calibration": calibration, "cluster": cluster,
+        "scenario": tmp_path / "scenario.yaml", "runs": tmp_path / "runs.json",
+        "plan": plan, "other": other, "history": history.path, "calibration": calibration, "cluster": cluster,
         "pickle": tmp_path / "database.pkl", "database": tmp_path / "database.json", "output": tmp_path / "output.json",
     }  # fmt: skip
 

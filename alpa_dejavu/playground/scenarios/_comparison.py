@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -78,9 +79,9 @@ class Compared:
     idle: Interval
 
     @property
-    def ends(self) -> str:
-        """Returns why the runs ended, each reason once."""
-        return "; ".join(dict.fromkeys(run.history.end for run in self.runs))
+    def ends(self) -> dict[str, int]:
+        """Returns why the runs ended, each reason without its details, and how many runs did so."""
+        return collections.Counter(run.history.end.partition(":")[0] for run in self.runs)
 
 
 def interval(values: Sequence[float]) -> Interval:

@@ -8,7 +8,7 @@ from typing import Any
 
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs
-from alpa_dejavu.playground.scenarios._table import NOTE, tables, target_text
+from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
 
 __all__ = ["runs_page"]
 
@@ -44,7 +44,7 @@ def runs_page(*every: Runs) -> str:
             ("seeds", ", ".join(map(str, sorted(seeds)))),
         ],
         tables=[{"heads": heads, "rows": rows} for heads, rows in tables(found)],
-        note=NOTE,
+        notes=[*details(found), NOTE],
         charts=_charts(found),
         timelines=_timelines(every, found),
         plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),

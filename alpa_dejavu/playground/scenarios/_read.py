@@ -61,10 +61,10 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
     )
     exchanges: dict[str, Exchange] = {}
     for n, entry in enumerate(data["exchanges"]):
-        name = _shown(entry)
+        exchange, name = made("exchange", entry, EXCHANGES, ("exchanges", n)), _shown(entry)
         if name in exchanges:
             raise WrongDataError(("exchanges", n), f"the exchange {name!r} is there twice; it must be there once")
-        exchanges[name] = made("exchange", entry, EXCHANGES, ("exchanges", n))
+        exchanges[name] = exchange
     for n, fault in enumerate(faults):
         _try(job, cluster, _Idle(), [fault], ("faults", n))
     for n, exchange in enumerate(exchanges.values()):

@@ -9,7 +9,9 @@ from alpa_dejavu._util import units
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, Interval
 from alpa_dejavu.playground.scenarios._scenario import Runs, Target
 
-__all__ = ["NOTE", "tables", "target_text"]
+__all__ = ["NOTE", "details", "tables", "target_text"]
+
+_MOST_DETAILS = 400
 
 NOTE = (
     "A mean over seeds, and its 90 % interval by Student's t in brackets; one seed has none. Time to the target is of "
@@ -29,6 +31,16 @@ def tables(every: Sequence[Compared]) -> list[tuple[Sequence[str], list[list[str
     if not any(one.target for one in every):
         return [ends]
     return [(_TARGET, [_target_row(one) for one in every]), ends]
+
+
+def details(every: Sequence[Compared]) -> list[str]:
+    """Returns a line for each exchange of which a run stalled: who waits for what in the first one that did."""
+    stalled = [next((run for run in one.runs if ":" in run.history.end), None) for one in every]
+    texts = [
+        f"{one.name}, seed {run.seed}: {run.history.end}"
+        for one, run in zip(every, stalled, strict=True) if run is not None
+    ]  # fmt: skip
+    return [text if len(text) <= _MOST_DETAILS else f"{text[:_MOST_DETAILS]} ..." for text in texts]
 
 
 def target_text(every: Sequence[Runs]) -> str:
@@ -60,7 +72,7 @@ def _end_row(one: Compared) -> list[str]:
         _text(one.end_s, units.seconds),
         _text(one.sent_bytes, units.traffic),
         f"{one.idle.mean:.1%}",
-        one.ends,
+        ", ".join(f"{end} ({count})" if len(one.ends) > 1 else end for end, count in one.ends.items()),
     ]
 
 
