@@ -1,4 +1,4 @@
-"""What workers do from when to when, kept where it is asked for."""
+"""Intervals of workers' time, with what they do in each, kept where it is asked for."""
 
 from __future__ import annotations
 

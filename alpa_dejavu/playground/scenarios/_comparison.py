@@ -1,4 +1,4 @@
-"""What runs say of their exchanges: curves with intervals over seeds, and when a target is reached."""
+"""Exchanges compared by their runs: curves with intervals over seeds, and when a target is reached."""
 
 from __future__ import annotations
 

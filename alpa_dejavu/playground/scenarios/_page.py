@@ -86,7 +86,7 @@ def _chart(found: Sequence[Compared], measure: str, axis: str) -> dict[str, Any]
 
 
 def _timelines(every: Sequence[Runs], found: Sequence[Compared]) -> dict[str, Any]:
-    """What the slider needs of the first run of each exchange that has a timeline."""
+    """All that the slider needs of the first run of each exchange that has a timeline."""
     hosts = {id(run): runs.hosts for runs in every for run in runs.runs}
     first = {one.name: one.runs[0] for one in found if len(one.runs[0].history.timeline)}
     return {name: _timeline(run, hosts[id(run)]) for name, run in first.items()}

@@ -22,7 +22,7 @@ INTERVALS = 10_000
 @final
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What runs are timed to.
+    """A measure and the value that runs are timed to.
 
     Attributes:
         measure: "loss", held out, which must be at most the value, or "accuracy", which must be at least it.

@@ -63,7 +63,7 @@ class RunData(TypedDict):
 
 
 class ReachedData(TypedDict):
-    """What the runs of a file are timed to."""
+    """A measure and the value that the runs of a file are timed to."""
 
     measure: Annotated[Literal["loss", "accuracy"], said('"loss" or "accuracy"')]
     value: _Number

@@ -57,7 +57,7 @@ class UntilData(TypedDict):
 
 
 class TargetData(TypedDict):
-    """What the runs of a scenario are timed to: a held-out loss, or a share of predictions that are right."""
+    """A figure that the runs of a scenario are timed to: a held-out loss, or a share of predictions that are right."""
 
     loss: NotRequired[Number]
     accuracy: NotRequired[Annotated[float, said("a share above 0 and at most 1", gt=0, le=1)]]
