@@ -41,11 +41,11 @@ def list_names() -> None:
     from alpa_dejavu.playground.exchanges import EXCHANGES
     from alpa_dejavu.playground.fault import FAULTS
     from alpa_dejavu.playground.problems import PROBLEMS, problem_summary
-    from alpa_dejavu.playground.topology import TOPOLOGIES
+    from alpa_dejavu.playground.scenarios import TOPOLOGY_WORDS
 
     to = console()
     kinds: Sequence[tuple[str, Mapping[str, type]]] = (
-        ("exchanges", EXCHANGES), ("topologies of gossip", TOPOLOGIES), ("faults", FAULTS),
+        ("exchanges", EXCHANGES), ("topologies of gossip", TOPOLOGY_WORDS), ("faults", FAULTS),
     )  # fmt: skip
     for title, known in kinds:
         to.print(f"{title}:")

@@ -9,8 +9,7 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.playground.exchanges import EXCHANGES
 from alpa_dejavu.playground.fault import FAULTS
 from alpa_dejavu.playground.problems import PROBLEMS
-from alpa_dejavu.playground.scenarios import read_runs
-from alpa_dejavu.playground.topology import TOPOLOGIES
+from alpa_dejavu.playground.scenarios import TOPOLOGY_WORDS, read_runs
 
 SCENARIO = """\
 version: 1
@@ -49,7 +48,7 @@ def test_all_names_are_listed_with_a_line_each():
     result = command("list")
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines() if line.startswith("  ")]
-    assert [words[0] for words in lines] == [*EXCHANGES, *TOPOLOGIES, *FAULTS, *PROBLEMS]
+    assert [words[0] for words in lines] == [*EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *PROBLEMS]
     assert all(len(words) > 3 for words in lines)
     assert "[bound=2, server=0]" in result.stdout
 

@@ -30,7 +30,7 @@ from alpa_dejavu.playground.scenarios import (
     tables,
     write_runs,
 )
-from alpa_dejavu.playground.topology import RandomPeers
+from alpa_dejavu.playground.topology import Graph, RandomPeers, Ring
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "playground").glob("*.yaml"))
@@ -134,6 +134,11 @@ def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
         ("topology: one-peer", "topology: rink", "there is no topology 'rink'; did you mean 'ring'"),
         ("topology: one-peer", "topology: {random: {peers: 0}}", "peers is 0, but must be a whole number"),
         ("topology: one-peer", "topology: {ring: {}, star: {}}", "but must be one name with settings"),
+        ("topology: one-peer", "topology: graph", "'graph' lacks the setting 'pairs'"),
+        ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 8]]}}}", "pairs has worker 8, but must"),
+        ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 1], [2, 3]]}}}", "pairs is not connected, but"),
+        ("topology: one-peer", "topology: {graph: {pairs: [[0, 1, 2]]}}", "pairs is [[0, 1, 2]], but"),
+        ("  - all-reduce", "  - push-sum: {topology: {graph: {pairs: []}}}", "none lead from worker 0 to 1"),
         ("worker: 7", "worker: 8", "worker is 8, but must be one of 0..7"),
         ("factor: 2", "factor: -2", "factor is -2.0, but must be a finite number above 0"),
         (", factor: 2", "", "'slow-down' lacks the setting 'factor'"),
@@ -166,6 +171,25 @@ def test_a_target_that_a_problem_has_not_and_momentum_of_adam_are_refused(tmp_pa
         read(tmp_path, text + "optimizer: {name: adam, rate: 0.1, momentum: 0.5}\n")
     with pytest.raises(ValueError, match=r"line 12: optimizer\.rate is -0\.1, but must be a number above 0"):
         read(tmp_path, text + "optimizer: {name: adam, rate: -0.1}\n")
+
+
+def test_a_graph_of_ones_own_mixes_as_a_known_one():
+    pairs, generator = tuple((n, (n + 1) % 6) for n in range(6)), np.random.default_rng(0)
+    ours = Graph(pairs).mixing(0, 6, generator).matrix(6)
+    np.testing.assert_array_equal(ours, Ring().mixing(0, 6, generator).matrix(6))
+    # By the rule of Metropolis and Hastings: a path's ends have one neighbour, its middle two.
+    path = Graph(((0, 1), (1, 2))).mixing(0, 3, generator).matrix(3)
+    np.testing.assert_allclose(path, [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]])
+
+
+def test_exchanges_with_long_settings_have_short_names(tmp_path):
+    pairs = [[0, n] for n in range(1, 8)]
+    others = [[7, n] for n in range(7)]
+    more = f"{{graph: {{pairs: {pairs}}}}}\n  - gossip: {{topology: {{graph: {{pairs: {others}}}}}}}"
+    scenario = read(tmp_path, ALONE.replace("one-peer", more))
+    name = "gossip (topology graph (7 pairs))"
+    assert list(scenario.exchanges) == ["all-reduce", name, f"{name} 2"]
+    assert [run.history.end for run in run_scenario(scenario).runs] == ["steps"] * 3
 
 
 def test_where_all_workers_are_lost_the_end_says_so(tmp_path):

@@ -7,6 +7,7 @@ Out: `Runs` with a history of each exchange and seed, a file of them, curves wit
 from __future__ import annotations
 
 from alpa_dejavu.playground.scenarios._comparison import Compared, Curve, Interval, compared, interval
+from alpa_dejavu.playground.scenarios._named import TOPOLOGY_WORDS
 from alpa_dejavu.playground.scenarios._page import runs_page
 from alpa_dejavu.playground.scenarios._read import read_scenario
 from alpa_dejavu.playground.scenarios._runs_file import read_runs, runs_text, write_runs
@@ -15,6 +16,7 @@ from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, targe
 
 __all__ = [
     "NOTE",
+    "TOPOLOGY_WORDS",
     "Compared",
     "Curve",
     "Interval",

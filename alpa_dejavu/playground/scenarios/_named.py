@@ -13,12 +13,14 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from alpa_dejavu._util.format_check import WrongDataError
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.playground.topology import TOPOLOGIES, Topology
+from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 
-__all__ = ["made", "name_and_settings"]
+__all__ = ["TOPOLOGY_WORDS", "made", "name_and_settings"]
 
 T = TypeVar("T")
-_REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGIES}
+TOPOLOGY_WORDS: Mapping[str, type[Topology]] = {**TOPOLOGIES, "graph": Graph}
+"""For each word of a scenario the topology; `topology` has those alone that need no settings."""
+_REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGY_WORDS}
 """Interfaces whose objects may be settings themselves, by name."""
 
 

@@ -17,12 +17,14 @@ from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.exchanges import EXCHANGES
+from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import FAULTS, Fault
-from alpa_dejavu.playground.job import Job, Problem, Until
+from alpa_dejavu.playground.job import Job, Problem, Until, draws
 from alpa_dejavu.playground.problems import problem
 from alpa_dejavu.playground.scenarios._named import made, name_and_settings
 from alpa_dejavu.playground.scenarios._scenario import Scenario, Target
 from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
+from alpa_dejavu.playground.topology import topology
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["read_scenario"]
@@ -62,9 +64,9 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
     exchanges: dict[str, Exchange] = {}
     for n, entry in enumerate(data["exchanges"]):
         exchange, name = made("exchange", entry, EXCHANGES, ("exchanges", n)), _shown(entry)
-        if name in exchanges:
+        if exchange in exchanges.values():
             raise WrongDataError(("exchanges", n), f"the exchange {name!r} is there twice; it must be there once")
-        exchanges[name] = exchange
+        exchanges[f"{name} {n}" if name in exchanges else name] = exchange
     for n, fault in enumerate(faults):
         _try(job, cluster, _Idle(), [fault], ("faults", n))
     for n, exchange in enumerate(exchanges.values()):
@@ -137,8 +139,11 @@ def _target(data: ScenarioData, trained: Problem | None) -> Target | None:
 def _shown(entry: Any) -> str:
     """An exchange's name for people."""
     name, settings = name_and_settings(entry)
-    texts = [f"{key} {value if isinstance(value, (str, int, float)) else _shown(value)}" for key, value in
-             settings.items() if value is not None]  # fmt: skip
+    texts = [
+        f"{len(value)} {key}" if isinstance(value, list)
+        else f"{key} {_shown(value) if isinstance(value, dict) else value}"
+        for key, value in settings.items() if value is not None
+    ]  # fmt: skip
     return f"{name} ({', '.join(texts)})" if texts else name
 
 
@@ -151,8 +156,11 @@ class _Idle(Exchange):
 
 def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], where: Path) -> None:
     """Begins a run without gradients, which says if workers or hosts aren't there."""
+    workers = len(job.worker_hosts(cluster))
     alone = Job(None, job.compute_s, hosts=job.hosts, num_bytes=1.0)
     try:
+        if isinstance(exchange, RoundExchange):
+            topology(exchange.topology).mixing(0, workers, draws(0))
         simulate(alone, cluster, exchange, faults=faults, until=_BEGINNING, looks=0)
     except ValueError as error:
         raise WrongDataError(where, str(error)) from None
