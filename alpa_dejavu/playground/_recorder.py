@@ -91,8 +91,8 @@ class Recorder:
             np.array([self._staleness[k] for k in range(max(self._staleness, default=-1) + 1)], np.int64),
             np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
-            np.array([self._messages[link] for link in links], np.int64), params, end, sent_bytes,
-            self.timeline.intervals(end_s),
+            np.array([self._messages[link] for link in links], np.int64), params, end,
+            sent_bytes=sent_bytes, timeline=self.timeline.intervals(end_s),
         )  # fmt: skip
 
     def _look(self, time_s: float) -> Vector:

@@ -95,5 +95,5 @@ def _history(
         looks[-1, 0] - seconds.sum(axis=0), np.full(size, rounds, np.int64), 0,
         np.array(links, np.int64).reshape(-1, 2), np.array([sent[link] * num_bytes for link in links]),
         np.array([sent[link] for link in links], np.int64), np.zeros(0, np.float32), "steps",
-        looks[:, 3] * num_bytes, np.zeros(0, TIMELINE),
+        sent_bytes=looks[:, 3] * num_bytes, timeline=np.zeros(0, TIMELINE),
     )  # fmt: skip

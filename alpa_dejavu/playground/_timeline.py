@@ -52,10 +52,10 @@ class Timeline:
                 self.finish(interval, now_s)
         self.begin(worker, FAILED, now_s)
 
-    def find(self, worker: int, now_s: float) -> None:
-        """Ends that a worker is lost."""
+    def finish_all(self, worker: int, kind: int, now_s: float) -> None:
+        """Ends all intervals of a kind that a worker has."""
         for interval in self._rows:
-            if interval[:2] == [worker, FAILED]:
+            if interval[:2] == [worker, kind]:
                 self.finish(interval, now_s)
 
     def intervals(self, end_s: float) -> NDArray[Any]:

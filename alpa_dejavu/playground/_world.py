@@ -19,7 +19,7 @@ from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._timeline import COMPUTING, SENDING
+from alpa_dejavu.playground._timeline import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground._worker import Computing, Message, Program, Receiving, Sleeping, Worker
 from alpa_dejavu.playground.job import Job, Until, draws
 from alpa_dejavu.problem import Cluster
@@ -119,7 +119,7 @@ class World:
         if self.there[number]:
             return
         worker = self.workers[number]
-        self.recorder.timeline.find(number, self.now_s)
+        self.recorder.timeline.finish_all(number, FAILED, self.now_s)
         self._set_there(number, True)
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)

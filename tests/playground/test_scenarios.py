@@ -238,6 +238,18 @@ def test_a_target_that_some_do_not_reach_is_said(runs):
     assert len(tables(compared([dataclasses.replace(runs, target=None)]))) == 1
 
 
+def test_a_loss_beyond_all_bounds_is_no_number_and_draws_no_line(runs):
+    def grown(run):
+        loss = run.history.loss.copy()
+        loss[-9:] = np.inf
+        return dataclasses.replace(run, history=dataclasses.replace(run.history, loss=loss))
+
+    wild = dataclasses.replace(runs, runs=tuple(map(grown, runs.runs)))
+    assert {row[1] for row in tables(compared([wild]))[1][1]} == {"not a number"}
+    lines = constant(runs_page(wild), "CHARTS")["loss-seconds"]["data"]
+    assert all(line["y"][0] > 0 and line["y"][-1] is None and "fill" not in line for line in lines)
+
+
 def test_who_waits_for_what_is_said_of_runs_that_stall(runs):
     others = [dataclasses.replace(runs.runs[0], history=dataclasses.replace(runs.runs[0].history, end=end), seed=n)
               for n, end in enumerate(["time", "stalled: 3 waits" + "!" * 999, "stalled: 4 waits"])]  # fmt: skip

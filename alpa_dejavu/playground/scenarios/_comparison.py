@@ -148,5 +148,6 @@ def _intervals(values: Floats) -> tuple[Floats, Floats, Floats]:
     count, mean = len(values), values.mean(axis=0)
     if count < 2:
         return np.full_like(mean, -math.inf), mean, np.full_like(mean, math.inf)
-    reach = stdtrit(count - 1, (1 + _SHARE) / 2) * values.std(axis=0, ddof=1) / math.sqrt(count)
+    with np.errstate(invalid="ignore"):  # a loss that has grown beyond all bounds has no interval
+        reach = stdtrit(count - 1, (1 + _SHARE) / 2) * values.std(axis=0, ddof=1) / math.sqrt(count)
     return mean - reach, mean, mean + reach

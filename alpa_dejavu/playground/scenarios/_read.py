@@ -155,13 +155,11 @@ class _Idle(Exchange):
 
 
 def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], where: Path) -> None:
-    """Begins a run without gradients, which says if workers or hosts aren't there."""
-    workers = len(job.worker_hosts(cluster))
-    alone = Job(None, job.compute_s, hosts=job.hosts, num_bytes=1.0)
+    """Begins a run, and ends it before its first gradient: by then all that can't be has been said."""
     try:
         if isinstance(exchange, RoundExchange):
-            topology(exchange.topology).mixing(0, workers, draws(0))
-        simulate(alone, cluster, exchange, faults=faults, until=_BEGINNING, looks=0)
+            topology(exchange.topology).mixing(0, len(job.worker_hosts(cluster)), draws(0))
+        simulate(job, cluster, exchange, faults=faults, until=_BEGINNING, looks=0)
     except ValueError as error:
         raise WrongDataError(where, str(error)) from None
 
