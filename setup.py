@@ -55,6 +55,7 @@ setup(
         "typing_extensions>=4.12",
         "jinja2>=3.1",
         "plotly>=6",
+        "pyyaml>=6",
     ],
     entry_points={"console_scripts": ["alpa-dejavu = alpa_dejavu.__main__:main"]},
     extras_require={

@@ -1,4 +1,4 @@
-"""JSON files of users: errors name file, line, key and remedy, and a file is written whole or not at all."""
+"""Files of users, most of them JSON: errors name file, line, key and remedy; a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, final
 
 from alpa_dejavu._util import units
@@ -24,19 +25,21 @@ _Data = TypeVar("_Data")
 @final
 @dataclasses.dataclass(frozen=True)
 class CheckedFile(Generic[_Data]):
-    """A JSON file that was read, with its data, which was checked against the format's declared type.
+    """A file that was read, with its data, which was checked against the format's declared type.
 
     Attributes:
         path: the path of the file.
-        text: its JSON text.
+        text: its text.
         data: the data that the text holds.
         remedy: a sentence for errors that says what a right file looks like, or where one comes from.
+        line_of: tells the line of a place in the text.
     """
 
     path: pathlib.Path
     text: str
     data: _Data
     remedy: str
+    line_of: Callable[[str, Path], int | None]
 
     def problem(self, where: Path, said: str) -> ValueError:
         """Returns the error that says what is wrong in the file, with the file's path, the line and the remedy.
@@ -45,7 +48,21 @@ class CheckedFile(Generic[_Data]):
             where: the place in the data, as keys and indices.
             said: what is wrong there.
         """
-        return _problem(self.path, self.text, where, said, self.remedy)
+        line = self.line_of(self.text, where)
+        return ValueError(f"{self.path}{'' if line is None else f', line {line}'}: {said}; {self.remedy}")
+
+    def checked(self, kind: type[_Data]) -> CheckedFile[_Data]:
+        """Returns this file with its data checked against a declared type.
+
+        Raises:
+            ValueError: something in it isn't as the type has it; of all that is wrong the first is told.
+        """
+        from alpa_dejavu._util.format_check import WrongDataError, checked
+
+        try:
+            return dataclasses.replace(self, data=checked(self.data, kind))
+        except WrongDataError as error:
+            raise self.problem(error.where, str(error)) from None
 
 
 def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
@@ -60,19 +77,14 @@ def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedF
         ValueError: there is no such file, it isn't JSON, or something in it isn't as the type has it; of all that is
             wrong the first is told.
     """
-    from alpa_dejavu._util.format_check import WrongDataError, checked
-
-    text = read_text(path, remedy)
+    file: CheckedFile[Any] = CheckedFile(path, read_text(path, remedy), None, remedy, line_of)
     try:
-        data = strict_json(text)
+        data = strict_json(file.text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: this isn't JSON: {error.msg}; {remedy}") from None
     except ValueError as error:
-        raise _problem(path, text, place_of_no_json(text), f"this isn't JSON: {error}", remedy) from None
-    try:
-        return CheckedFile(path, text, checked(data, kind), remedy)
-    except WrongDataError as error:
-        raise _problem(path, text, error.where, str(error), remedy) from None
+        raise file.problem(place_of_no_json(file.text), f"this isn't JSON: {error}") from None
+    return dataclasses.replace(file, data=data).checked(kind)
 
 
 def read_text(path: pathlib.Path, remedy: str) -> str:
@@ -160,11 +172,6 @@ def check_folder(path: pathlib.Path) -> None:
     folder = path.absolute().parent
     if not os.path.isdir(folder):
         raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
-
-
-def _problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str) -> ValueError:
-    line = line_of(text, where)
-    return ValueError(f"{path}{'' if line is None else f', line {line}'}: {said}; {remedy}")
 
 
 def _open_already(path: pathlib.Path) -> pathlib.Path | None:

@@ -10,7 +10,7 @@ from typing import final
 
 __all__ = [
     "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "byte_rate", "counted", "exact_bytes", "flop", "flop_rate",
-    "roughly", "sample_rate", "seconds", "size", "token_rate",
+    "roughly", "sample_rate", "seconds", "size", "token_rate", "traffic",
 ]  # fmt: skip
 
 
@@ -52,6 +52,16 @@ def size(value: float, signed: bool = False) -> str:
         if abs(value) >= unit.value / 100:
             return f"{sign}{value / unit.value:.2f} {unit.name}"
     return sign + exact_bytes(value)
+
+
+def traffic(value: float) -> str:
+    """Returns a number of bytes that links carried as text, with four digits, in a unit that makes it readable.
+
+    >>> [traffic(13576333.3), traffic(2**34), traffic(1000), traffic(0)]
+    ['12.95 MiB', '16 GiB', '1000 bytes', '0 bytes']
+    """
+    unit = next((unit for unit in (GIBIBYTES, _MEBIBYTES) if abs(value) >= unit.value), Unit("bytes", 1.0))
+    return f"{_digits(value / unit.value)} {unit.name}"
 
 
 def exact_bytes(value: float) -> str:

@@ -17,6 +17,8 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.clusters.machine_format import MachineData
     from alpa_dejavu.planning.inference.serving_format import ServingData
     from alpa_dejavu.plans.plan_format import PlanData
+    from alpa_dejavu.playground.scenarios.runs_format import RunsData
+    from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
     from alpa_dejavu.training.initialization.result_format import ResultData
 
     formats: dict[str, tuple[str, type[object]]] = {
@@ -26,6 +28,8 @@ def schema_texts() -> dict[str, str]:
         "initialization-1": ("A result of parallel_initialize", ResultData),
         "machine-1": ("A machine", MachineData),
         "plan-1": ("A plan", PlanData),
+        "runs-1": ("The runs of a scenario", RunsData),
+        "scenario-1": ("A scenario of the playground", ScenarioData),
         "serving-1": ("A plan for inference", ServingData),
     }
     texts = {}

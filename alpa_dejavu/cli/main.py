@@ -27,6 +27,7 @@ from alpa_dejavu.cli.estimate import estimate
 from alpa_dejavu.cli.explain import explain
 from alpa_dejavu.cli.history import history
 from alpa_dejavu.cli.plan import plan
+from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
 from alpa_dejavu.cli.replan import replan
 
@@ -43,5 +44,5 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
-for _command in (plan, replan, estimate, explain, diff, profile, history, calibrate, calibration, doctor):
+for _command in (plan, replan, estimate, explain, diff, profile, history, calibrate, calibration, playground, doctor):
     main.add_command(_command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._timeline import Timeline
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 
@@ -27,9 +28,10 @@ class Recorder:
         until: the end: looks are spread evenly over its steps or, without any, its seconds.
         looks: at how many moments the model is looked at, besides the first and the last.
         workers: the number of workers.
+        intervals: how many intervals of workers' time are kept.
     """
 
-    def __init__(self, job: Job, until: Until, looks: int, workers: int) -> None:
+    def __init__(self, job: Job, until: Until, looks: int, workers: int, intervals: int = 0) -> None:
         self._batch, self._rows = job.batch, list[tuple[float, ...]]()
         self._every_s = math.inf if until.steps is not None else until.seconds / max(looks, 1)
         self._every = math.inf if until.steps is None else max(workers * until.steps / max(looks, 1), 1.0)
@@ -39,6 +41,7 @@ class Recorder:
         self._bytes: dict[tuple[int, int], float] = collections.defaultdict(float)
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.notes: dict[str, None] = {}
+        self._sent_bytes, self.timeline = 0.0, Timeline(intervals)
         self.world: World | None = None
 
     def computed(self, worker: int, seconds: float) -> None:
@@ -65,6 +68,7 @@ class Recorder:
         """Counts a message from a host to another, or within one."""
         self._bytes[a, b] += num_bytes
         self._messages[a, b] += 1
+        self._sent_bytes += num_bytes
 
     def passing(self, time_s: float) -> None:
         """Looks at the model at the moments before a time that is next."""
@@ -84,7 +88,8 @@ class Recorder:
         end_s = self.world.now_s
         self._rows = [row for row in self._rows if row[0] < end_s or end_s == 0]
         params = self._look(end_s)
-        time_s, loss, accuracy, consensus, steps, samples = (np.array(each) for each in zip(*self._rows, strict=True))
+        columns = (np.array(each) for each in zip(*self._rows, strict=True))
+        time_s, loss, accuracy, consensus, steps, samples, sent_bytes = columns
         links = sorted(self._bytes)
         return History(
             time_s, loss, accuracy, consensus, steps.astype(np.int64), samples.astype(np.int64),
@@ -92,7 +97,7 @@ class Recorder:
             np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
             np.array([self._messages[link] for link in links], np.int64), params, end,
-            tuple(self.notes),
+            sent_bytes=sent_bytes, timeline=self.timeline.intervals(end_s), notes=tuple(self.notes),
         )  # fmt: skip
 
     def _look(self, time_s: float) -> Vector:
@@ -102,7 +107,8 @@ class Recorder:
         mean = every.mean(axis=0)
         apart = math.sqrt(float(np.square(every.astype(np.float64) - mean).sum(axis=1).mean()))
         shown: Vector = mean if world.shown is None else world.shown
-        row = time_s, *world.learner.score(shown), apart, float(self.steps), float(self._computed * self._batch)
+        counts = float(self.steps), float(self._computed * self._batch), self._sent_bytes
+        row = time_s, *world.learner.score(shown), apart, *counts
         if self._rows and self._rows[-1][0] == time_s:
             self._rows.pop()
         self._rows.append(row)

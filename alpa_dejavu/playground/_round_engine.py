@@ -235,8 +235,8 @@ def run_rounds(
     seconds: Any, pattern: Any, first: Any, expected: Any, targets: Any, ways: Any, limits: Any, latency_s: Any,
     capacity: Any, num_bytes: float, sends_first: bool, every: float, places: int,
 ) -> Any:  # fmt: skip
-    """Returns the moments of looks and the end, shape (E, 3): time, steps, and gradients computed; none if flows have
-    too few places.
+    """Returns the moments of looks and the end, shape (E, 4): time, steps, gradients computed, and messages sent; none
+    if flows have too few places.
 
     Args:
         seconds: of each round and worker, to compute, shape (R, n).
@@ -266,7 +266,8 @@ def run_rounds(
     times, heap, place = np.zeros(workers + places), np.zeros(workers + places, np.int64), np.full(workers + places, -1)
     done, computed = np.zeros(workers, np.int64), np.zeros(workers, np.bool_)
     got = np.zeros((rounds, workers), np.int32)
-    looks, num_looks, next_look, steps, gradients, now_s = np.zeros((rounds * workers + 2, 3)), 0, 0.0, 0, 0, 0.0
+    looks, num_looks, next_look, now_s = np.zeros((rounds * workers + 2, 4)), 0, 0.0, 0.0
+    steps, gradients, sent = 0, 0, 0
     for worker in range(workers):
         _put(times, heap, place, sizes, worker, seconds[0, worker])
         if sends_first:
@@ -274,9 +275,11 @@ def run_rounds(
                 return looks[:0]
             _send(worker, 0, pattern[0], 0.0, num_bytes, first, ways, limits, over, most, floats, ints, held_by, ends,
                   near, dirty, sizes, unused)  # fmt: skip
+            sent += first[pattern[0], worker + 1] - first[pattern[0], worker]
     while True:
         if steps >= next_look:
-            looks[num_looks, 0], looks[num_looks, 1], looks[num_looks, 2] = now_s, steps, gradients
+            look = looks[num_looks]
+            look[0], look[1], look[2], look[3] = now_s, steps, gradients, sent
             num_looks += 1
             next_look = (steps // every + 1) * every
         if sizes[1]:
@@ -318,5 +321,7 @@ def run_rounds(
                     return looks[:0]
                 _send(worker, sending, row, now_s, num_bytes, first, ways, limits, over, most, floats, ints, held_by,
                       ends, near, dirty, sizes, unused)  # fmt: skip
-    looks[num_looks, 0], looks[num_looks, 1], looks[num_looks, 2] = now_s, steps, gradients
+                sent += first[row, worker + 1] - first[row, worker]
+    look = looks[num_looks]
+    look[0], look[1], look[2], look[3] = now_s, steps, gradients, sent
     return looks[: num_looks + 1]

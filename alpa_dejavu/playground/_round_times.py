@@ -12,7 +12,7 @@ from alpa_dejavu.playground._network import Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._round_engine import run_rounds
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
-from alpa_dejavu.playground.history import History
+from alpa_dejavu.playground.history import TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until, draws
 from alpa_dejavu.playground.topology import Mixing, topology
 from alpa_dejavu.problem import Cluster
@@ -44,7 +44,7 @@ def round_times(job: Job, cluster: Cluster, way: RoundExchange, until: Until, se
     first = np.concatenate([np.zeros((len(mixings), 1), np.int64), np.cumsum(counts, axis=1)], axis=1) + starts[:, None]
     expected = np.array([np.bincount(one.targets, minlength=size) for one in mixings])
     seconds = _seconds(job, size, rounds, seed)
-    places, found = 2 * int(counts.sum(axis=1).max()) + 1, np.zeros((0, 3))
+    places, found = 2 * int(counts.sum(axis=1).max()) + 1, np.zeros((0, 4))
     while not len(found):
         found = run_rounds(
             seconds, pattern, first, expected, targets, over, np.array([most for _, most, _ in ways]),
@@ -95,4 +95,5 @@ def _history(
         looks[-1, 0] - seconds.sum(axis=0), np.full(size, rounds, np.int64), 0,
         np.array(links, np.int64).reshape(-1, 2), np.array([sent[link] * num_bytes for link in links]),
         np.array([sent[link] for link in links], np.int64), np.zeros(0, np.float32), "steps",
+        sent_bytes=looks[:, 3] * num_bytes, timeline=np.zeros(0, TIMELINE),
     )  # fmt: skip

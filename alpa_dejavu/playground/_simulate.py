@@ -35,6 +35,7 @@ def simulate(
     looks: int = 50,
     folder: pathlib.Path | None = None,
     progress: bool = False,
+    intervals: int = 0,
 ) -> History:
     """Simulates a training job of several workers, in virtual seconds; gradients and updates are really computed.
 
@@ -52,6 +53,7 @@ def simulate(
         folder: keeps what is computed; None: nothing does. It is checked to be of the same run, but functions, such as
             an optimizer's, can't be compared.
         progress: whether a bar is shown, once it takes more than two seconds.
+        intervals: how many intervals of workers' time `History.timeline` has at most.
 
     Raises:
         ValueError: the job doesn't fit to the cluster, the exchange can't do with so many workers, or the folder holds
@@ -59,13 +61,14 @@ def simulate(
     """
     way = resolved(exchange)
     hosts = job.worker_hosts(cluster)
-    if job.problem is None and isinstance(way, RoundExchange) and not faults and until.seconds == math.inf:
+    in_rounds = isinstance(way, RoundExchange) and not faults and until.seconds == math.inf and not intervals
+    if job.problem is None and isinstance(way, RoundExchange) and in_rounds:
         return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})
     learner = Learner(job.batch) if job.problem is None else JaxLearner(job, job.problem, seed, journal)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
-    recorder = Recorder(job, until, looks, len(hosts))
+    recorder = Recorder(job, until, looks, len(hosts), intervals)
     world = World(job, cluster, learner, until, seed, recorder, num_bytes)
     recorder.world = world
     for fault in faults:

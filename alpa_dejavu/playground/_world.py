@@ -19,6 +19,7 @@ from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground._timeline import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground._worker import Computing, Message, Program, Receiving, Sleeping, Worker
 from alpa_dejavu.playground.job import Job, Until, draws
 from alpa_dejavu.problem import Cluster
@@ -82,8 +83,10 @@ class World:
             return
         latency_s, most, over = self._paths.path(source, target)
         self.recorder.sent(self.hosts[source], self.hosts[target], num_bytes)
+        sending = self.recorder.timeline.begin(source, SENDING, self.now_s, target)
 
         def arrive() -> None:
+            self.recorder.timeline.finish(sending, self.now_s + latency_s)
             self._queue.put(self.now_s + latency_s, lambda: self._deliver(target, tag, message))
 
         if num_bytes > 0:
@@ -123,6 +126,7 @@ class World:
         if self.there[number]:
             return
         worker = self.workers[number]
+        self.recorder.timeline.finish_all(number, FAILED, self.now_s)
         self._set_there(number, True)
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
@@ -141,6 +145,7 @@ class World:
         for flow in self._network.flows():
             if number in flow.told[:2]:
                 self._network.stop(flow)
+        self.recorder.timeline.lose(number, self.now_s)
         self._set_there(number, False)
 
     def slow(self, number: int, factor: float) -> None:
@@ -211,8 +216,10 @@ class World:
         seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
         self._begun[number] += 1
+        computing = self.recorder.timeline.begin(number, COMPUTING, self.now_s)
 
         def computed() -> None:
+            self.recorder.timeline.finish(computing, self.now_s)
             self.recorder.computed(number, seconds)
             self._resume(process, gradient)
 

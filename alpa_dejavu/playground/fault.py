@@ -13,7 +13,7 @@ from alpa_dejavu.problem import checks
 if TYPE_CHECKING:
     from alpa_dejavu.playground._world import World
 
-__all__ = ["Crash", "Fault", "LinkRate", "SlowDown"]
+__all__ = ["FAULTS", "Crash", "Fault", "LinkRate", "SlowDown"]
 
 
 class Fault(abc.ABC):
@@ -119,6 +119,10 @@ class LinkRate(Fault):
         if self.until_s < math.inf:
             yield Sleeping(self.until_s - self.at_s)
             world.scale_link(*self.hosts, 1.0)
+
+
+FAULTS: dict[str, type[Fault]] = {"crash": Crash, "slow-down": SlowDown, "link-rate": LinkRate}
+"""For each word of a scenario its fault."""
 
 
 def _check(world: World, worker: int) -> None:

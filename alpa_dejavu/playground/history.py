@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["History"]
+from alpa_dejavu.playground._timeline import COMPUTING, FAILED, SENDING, TIMELINE
+
+__all__ = ["COMPUTING", "FAILED", "SENDING", "TIMELINE", "History"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,8 +36,12 @@ class History:
         links: indices of the sending and of the receiving host of each link that was used, shape (L, 2).
         link_bytes, link_messages: the bytes and messages on each of these, shape (L,).
         params: the model at the end, shape (P,).
-        notes: what the exchange had to say, each once.
         end: why it ended: "steps", "time", "no worker is left", or "stalled: ..." with who waits for what.
+        sent_bytes: the bytes of all messages that had been sent at each moment, shape (E,).
+        timeline: the first intervals of workers' time, as many as were asked for, in the order in which they begin, a
+            structured array of the dtype `TIMELINE`, shape (T,): who (`worker`), from when to when (`start_s`,
+            `end_s`), and what (`kind`): `COMPUTING` a gradient, `SENDING` a message to the worker `other`, or `FAILED`.
+        notes: what the exchange had to say, each once.
     """
 
     time_s: Floats
@@ -54,6 +60,8 @@ class History:
     link_messages: Ints
     params: NDArray[np.float32]
     end: str
+    sent_bytes: Floats
+    timeline: NDArray[Any]
     notes: tuple[str, ...] = ()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from typing import final
@@ -15,7 +16,8 @@ from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
 
 __all__ = [
-    "TOPOLOGIES", "Exponential", "Grid", "Mixing", "OnePeer", "RandomPeers", "Ring", "Star", "Topology", "topology",
+    "TOPOLOGIES", "Exponential", "Graph", "Grid", "Mixing", "OnePeer", "RandomPeers", "Ring", "Star", "Topology",
+    "topology",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -154,6 +156,43 @@ class RandomPeers(Topology):
         """Returns the messages of a round."""
         shifts = generator.permutation(np.arange(1, size))[: self.peers]
         return _shifted(generator.permutation(size), shifts.tolist())
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Graph(Topology):
+    """A graph of one's own: the given pairs of workers talk to each other.
+
+    Attributes:
+        pairs: numbers of workers; all workers must be reached over them.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+        """Returns the messages of a round.
+
+        Raises:
+            ValueError: a worker isn't there, or isn't reached.
+        """
+        return _of_graph(self.pairs, size)
+
+
+@functools.cache
+def _of_graph(pairs: tuple[tuple[int, int], ...], size: int) -> Mixing:
+    for worker in sum(pairs, ()):
+        if not 0 <= worker < size:
+            raise ValueError(f"graph: pairs has worker {worker}, but must have those of 0..{size - 1}; name one")
+    found = _metropolis(pairs, size)
+    reached = np.zeros(size, np.bool_)
+    reached[0], before = True, 0
+    while reached.sum() > before:
+        before = int(reached.sum())
+        reached[found.targets[reached[found.sources]]] = True
+    if not reached.all():
+        lost = int(np.argmin(reached))
+        raise ValueError(f"graph: pairs is not connected, but must be: none lead from worker 0 to {lost}; add some")
+    return found
 
 
 TOPOLOGIES: dict[str, type[Topology]] = {

@@ -5,5 +5,7 @@ Out: a page that opens without network, events for Perfetto, and rows of what ea
 """
 
 from alpa_dejavu.report._page import html_report
+from alpa_dejavu.report._style import finished
+from alpa_dejavu.report._template import template
 
-__all__ = ["html_report"]
+__all__ = ["finished", "html_report", "template"]

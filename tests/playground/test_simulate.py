@@ -23,7 +23,7 @@ from alpa_dejavu.playground.topology import TOPOLOGIES
 from alpa_dejavu.testing import example_cluster
 from plans import example_plan
 
-HISTORY = "time_s steps samples staleness busy_s idle_s worker_steps links link_bytes link_messages".split()
+HISTORY = "time_s steps samples staleness busy_s idle_s worker_steps links link_bytes link_messages sent_bytes".split()
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
 from alpa_dejavu.clusters.machine_file import read_machine
 from alpa_dejavu.planning.inference import read_serving_plan, write_serving_plan
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
+from alpa_dejavu.playground.scenarios import read_runs, write_runs
 from alpa_dejavu.problem import StepCorrection
 from past_runs import run_of
 from plans import example_plan, whole_plan
@@ -36,6 +37,10 @@ def test_a_plan(tmp_path, name):
 
 def test_a_plan_for_inference(tmp_path):
     same(tmp_path, DATA / "serving-1.json", write_serving_plan, read_serving_plan)
+
+
+def test_the_runs_of_a_scenario(tmp_path):
+    same(tmp_path, DATA / "runs-1.json", write_runs, read_runs)
 
 
 @pytest.mark.parametrize("name", ["cluster-1", "cluster-1-memory"])

@@ -91,7 +91,10 @@ def files(tmp_path):
     (tmp_path / "database.pkl").write_bytes(b"cevil\nrun\n(I1\ntR.")
     database = {"version": 1, "kind": "alpa-profiling-database", "origin": EVIL}
     (tmp_path / "database.json").write_text(json.dumps(database))
+    (tmp_path / "scenario.yaml").write_text(f"version: 1\nproblem: {EVIL}\nhook: !!python/name:{EVIL}\n")
+    (tmp_path / "runs.json").write_text(json.dumps({"version": 1, "scenario": EVIL, "problem": EVIL, "runs": [EVIL]}))
     return {
+        "scenario": tmp_path / "scenario.yaml", "runs": tmp_path / "runs.json",
         "plan": plan, "other": other, "history": history.path, "calibration": calibration, "cluster": cluster,
         "pickle": tmp_path / "database.pkl", "database": tmp_path / "database.json", "output": tmp_path / "output.json",
     }  # fmt: skip
@@ -114,6 +117,8 @@ COMMANDS = [
     "calibration show {calibration}",
     "calibration show {database}",
     "calibration convert {pickle} --output {output}",
+    "playground run {scenario}",
+    "playground compare {runs} {scenario}",
 ]
 """All that read files. `calibrate` stops at its database, which isn't whole."""
 

@@ -7,11 +7,12 @@ Out: a `Problem`: a model, its loss, and data to train on and to judge by.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.job import Problem
 
-__all__ = ["PROBLEMS", "problem"]
+__all__ = ["PROBLEMS", "problem", "problem_summary"]
 
 PROBLEMS = {
     "digits-mlp": ("_digits", "digits_mlp"),
@@ -32,6 +33,19 @@ def problem(name: str) -> Problem:
     if name not in PROBLEMS:
         known = ", ".join(map(repr, PROBLEMS))
         raise ValueError(f"there is no problem named {name!r}{near(name, PROBLEMS)}; choose one of {known}")
+    return _maker(name)()
+
+
+def problem_summary(name: str) -> str:
+    """Returns a line on the problem of a name, one of `PROBLEMS`.
+
+    >>> problem_summary("digits-mlp")
+    'digits by a network of 64 inputs, 32 hidden units and 10 classes'
+    """
+    return (_maker(name).__doc__ or "").partition("\n")[0].removeprefix("Returns ").rstrip(".")
+
+
+def _maker(name: str) -> Callable[[], Problem]:
     module, function = PROBLEMS[name]
-    made: Problem = getattr(importlib.import_module(f"{__name__}.{module}"), function)()
-    return made
+    found: Callable[[], Problem] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    return found

@@ -1,0 +1,113 @@
+"""YAML files of users: text, numbers, lists and mappings alone, as JSON has them; errors name file, line and remedy."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar, final
+
+import yaml
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.json_file import CheckedFile, read_text
+from alpa_dejavu._util.json_text import Path
+
+__all__ = ["read_checked_yaml"]
+
+_Data = TypeVar("_Data")
+_MOST_CHARACTERS, _DEEPEST = 2**20, 30
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = {_TAG + name for name in "null bool int float str seq map".split()}
+
+
+@final
+class _Loader(yaml.SafeLoader):
+    """A safe loader that takes 1e-3 for a number, as JSON does, not for text."""
+
+
+_Loader.add_implicit_resolver(_TAG + "float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789"))
+
+
+def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
+    """Reads a YAML file, checks its data against a declared type, such as a TypedDict, and returns both.
+
+    It may have what JSON has: no key twice, no key that isn't text, no tags, anchors or dates. Nothing in it is called.
+
+    Args:
+        path: the path of the file.
+        kind: the type.
+        remedy: ends the message of each error: what a right file looks like, or where one comes from.
+
+    Raises:
+        ValueError: there is no such file, it isn't such YAML, or something in it isn't as the type has it; of all that
+            is wrong the first is told.
+    """
+    text = read_text(path, remedy)
+    if len(text) > _MOST_CHARACTERS:
+        said = f"it has {units.size(len(text))}, but must have at most {units.size(_MOST_CHARACTERS)}"
+        raise ValueError(f"{path}: {said}; {remedy}")
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        if root is None:
+            raise ValueError(f"{path}: the file is empty; {remedy}")
+        for node, said in _wrong(root, set(), 0):
+            raise ValueError(f"{path}, line {node.start_mark.line + 1}: {said}; {remedy}")
+        data = _data(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f", line {mark.line + 1}"
+        said = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ValueError(f"{path}{where}: this isn't YAML: {said}; {remedy}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: it has lists in lists more than {_DEEPEST} deep; {remedy}") from None
+    file: CheckedFile[Any] = CheckedFile(path, text, data, remedy, _line_of)
+    return file.checked(kind)
+
+
+def _data(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except ValueError as error:
+        raise yaml.YAMLError(str(error)) from None  # a number of thousands of digits
+
+
+def _line_of(text: str, where: Path) -> int:
+    """Returns the line, counted from 1, of a key or element; that of the nearest outer one where there is none."""
+    value = yaml.compose(text, Loader=_Loader)
+    place = value
+    for step in where:
+        entries: list[tuple[Any, Any, Any]] = []
+        if isinstance(value, yaml.MappingNode):
+            entries = [(key.value, key, inner) for key, inner in value.value]
+        elif isinstance(value, yaml.SequenceNode):
+            entries = [(n, inner, inner) for n, inner in enumerate(value.value)]
+        found = next(((at, inner) for name, at, inner in entries if name == step), None)
+        if found is None:
+            break
+        place, value = found
+    return int(place.start_mark.line) + 1
+
+
+def _wrong(node: Any, known: set[int], deep: int) -> Iterator[tuple[Any, str]]:
+    """Yields each node that isn't as JSON has it, and why."""
+    if id(node) in known:
+        yield node, "this is named by an anchor, but must be written where it is meant"
+        return
+    known.add(id(node))
+    if node.tag not in _PLAIN:
+        yield node, f"this is {node.tag.removeprefix(_TAG)!r}, but must be text, a number, a list or a mapping"
+    elif deep > _DEEPEST:
+        yield node, f"this is in lists more than {_DEEPEST} deep"
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            yield from _wrong(each, known, deep + 1)
+    elif isinstance(node, yaml.MappingNode):
+        names = set()
+        for key, value in node.value:
+            if key.tag != _TAG + "str":
+                yield key, f"the key {key.value!r} must be text"
+            elif key.value in names:
+                yield key, f"the key {key.value!r} is there twice"
+            names.add(str(key.value))
+            yield from _wrong(value, known, deep + 1)

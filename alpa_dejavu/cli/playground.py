@@ -1,0 +1,141 @@
+"""`alpa-dejavu playground`."""
+
+from __future__ import annotations
+
+import inspect
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from alpa_dejavu._util.json_file import peek
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.tables import new_table
+
+if TYPE_CHECKING:
+    from alpa_dejavu.playground.scenarios import Runs
+
+_NAME_WIDTH = 22
+_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
+_html_option = click.option(
+    "--html",
+    "html_path",
+    type=OUTPUT,
+    metavar="FILE",
+    help="Write a page with curves, the table, and who works, waits, sends and fails; it opens without network.",
+)
+
+
+@click.group()
+def playground() -> None:
+    """Simulates distributed training on this machine, time and convergence together."""
+
+
+@playground.command("list")
+def list_names() -> None:
+    """Prints all names that a scenario may have, with a line and the settings of each."""
+    from alpa_dejavu.playground.exchanges import EXCHANGES
+    from alpa_dejavu.playground.fault import FAULTS
+    from alpa_dejavu.playground.problems import PROBLEMS, problem_summary
+    from alpa_dejavu.playground.scenarios import TOPOLOGY_WORDS
+
+    to = console()
+    kinds: Sequence[tuple[str, Mapping[str, type]]] = (
+        ("exchanges", EXCHANGES), ("topologies of gossip", TOPOLOGY_WORDS), ("faults", FAULTS),
+    )  # fmt: skip
+    for title, known in kinds:
+        to.print(f"{title}:")
+        for name, kind in known.items():
+            to.print(f"  {name:<{_NAME_WIDTH}}{_summary(kind)}{_settings(kind)}", soft_wrap=True)
+    to.print("problems:")
+    for name in PROBLEMS:
+        to.print(f"  {name:<{_NAME_WIDTH}}{problem_summary(name)}", soft_wrap=True)
+
+
+@playground.command()
+@click.argument("path", type=_FILE, metavar="SCENARIO")
+@_html_option
+@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
+def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None) -> None:
+    """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
+    check_outputs(html_path, json_path)
+    runs = _run(path)
+    _show([runs], html_path, json_path)
+
+
+@playground.command()
+@click.argument("paths", type=_FILE, metavar="FILE...", nargs=-1, required=True)
+@_html_option
+def compare(paths: Sequence[pathlib.Path], html_path: pathlib.Path | None) -> None:
+    """Compares what `run --json` has written, and scenarios, which are run."""
+    check_outputs(html_path)
+    _show([_read_or_run(path) for path in paths], html_path)
+
+
+def _read_or_run(path: pathlib.Path) -> Runs:
+    from alpa_dejavu.playground.scenarios import read_runs
+
+    data = peek(path)
+    return read_runs(path) if isinstance(data, dict) and "runs" in data else _run(path)
+
+
+def _run(path: pathlib.Path) -> Runs:
+    with progress().status(f"reading {path}"):
+        from alpa_dejavu.playground.scenarios import read_scenario, run_scenario
+
+        scenario = read_scenario(path)
+    return run_scenario(scenario, progress=progress().is_terminal)
+
+
+def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: pathlib.Path | None = None) -> None:
+    to = console(takes_stdout(html_path, json_path))
+    try:
+        _print_table(every, to)
+    finally:
+        # Where nothing can be printed, what was simulated isn't lost.
+        written = []
+        if html_path is not None:
+            from alpa_dejavu.playground.scenarios import runs_page
+
+            written += write_output(html_path, runs_page(*every))
+        if json_path is not None:
+            from alpa_dejavu.playground.scenarios import runs_text
+
+            written += write_output(json_path, runs_text(every[0]))
+    for path in written:
+        to.print(f"wrote {path}")
+
+
+def _print_table(every: Sequence[Runs], to: Console) -> None:
+    from alpa_dejavu.playground.scenarios import NOTE, compared, details, tables, target_text
+
+    to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}", soft_wrap=True)
+    found = compared(every)
+    for heads, rows in tables(found):
+        table = new_table(heads[:1], heads[1:-1], heads[-1:])
+        for row in rows:
+            table.add_row(*row)
+        to.print()
+        to.print(table)
+    to.print()
+    for line in (*details(found), NOTE):
+        to.print(line, soft_wrap=True)
+
+
+def _summary(kind: type) -> str:
+    """Returns the first sentence of a class's docstring, or its part before a semicolon."""
+    text = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<!\.)\.(?: |$)|;", text, maxsplit=1)[0]
+
+
+def _settings(kind: type) -> str:
+    """Returns the settings of a class in brackets, with the values of those that need not be given."""
+    settings = [
+        name if one.default is inspect.Parameter.empty else f"{name}={one.default}"
+        for name, one in inspect.signature(kind).parameters.items()
+    ]
+    return f" [{', '.join(settings)}]" if settings else ""

@@ -1,0 +1,38 @@
+"""Scenarios: training as a file describes it, run over its exchanges and seeds, and what came of that compared.
+
+In: a YAML file, which names problem, cluster, exchanges, faults and a target, and no code.
+Out: `Runs` with a history of each exchange and seed, a file of them, curves with intervals, and a page.
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu.playground.scenarios._comparison import Compared, Curve, Interval, compared, interval
+from alpa_dejavu.playground.scenarios._named import TOPOLOGY_WORDS
+from alpa_dejavu.playground.scenarios._page import runs_page
+from alpa_dejavu.playground.scenarios._read import read_scenario
+from alpa_dejavu.playground.scenarios._runs_file import read_runs, runs_text, write_runs
+from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Scenario, Target, run_scenario
+from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
+
+__all__ = [
+    "NOTE",
+    "TOPOLOGY_WORDS",
+    "Compared",
+    "Curve",
+    "Interval",
+    "Run",
+    "Runs",
+    "Scenario",
+    "Target",
+    "compared",
+    "details",
+    "interval",
+    "read_runs",
+    "read_scenario",
+    "run_scenario",
+    "runs_page",
+    "runs_text",
+    "tables",
+    "target_text",
+    "write_runs",
+]

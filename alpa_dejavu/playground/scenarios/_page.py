@@ -1,0 +1,111 @@
+"""The page of a scenario's runs: curves with intervals, times to the target, and who did what at each moment."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, compared
+from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs
+from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
+
+__all__ = ["runs_page"]
+
+_HEIGHT = 380
+_AXES = {"seconds": "virtual seconds", "steps": "steps of all workers", "bytes": "bytes sent"}
+_DIGITS = 7
+
+
+def runs_page(*every: Runs) -> str:
+    """Returns an HTML page about the runs of one scenario or of several, which opens in a browser without network.
+
+    It shows a table of the time to the target, curves of loss and accuracy by seconds, steps and bytes, each with its
+    90 % interval over seeds, and of the first seed of each exchange who computes, waits, sends and has failed at a
+    moment that a slider chooses.
+
+    Returns:
+        HTML, of about 5 MB: most of it is plotly.js. Whatever users named is escaped.
+    """
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    from alpa_dejavu.report import template
+
+    found = compared(every)
+    seeds = {len(one.runs) for one in found}
+    return template("runs.html.j2").render(
+        title=", ".join(dict.fromkeys(runs.name for runs in every)),
+        facts=[
+            ("problem", ", ".join(dict.fromkeys(runs.problem or "time alone" for runs in every))),
+            ("workers", ", ".join(dict.fromkeys(str(len(runs.hosts)) for runs in every))),
+            ("target", target_text(every)),
+            ("exchanges", str(len(found))),
+            ("seeds", ", ".join(map(str, sorted(seeds)))),
+        ],
+        tables=[{"heads": heads, "rows": rows} for heads, rows in tables(found)],
+        notes=[*details(found), NOTE],
+        charts=_charts(found),
+        timelines=_timelines(every, found),
+        plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
+    )
+
+
+def _charts(found: Sequence[Compared]) -> dict[str, Any]:
+    measures = [each for each in ("loss", "accuracy") if any((each, "seconds") in one.curves for one in found)]
+    return {f"{measure}-{axis}": _chart(found, measure, axis) for measure in measures for axis in AXES}
+
+
+def _chart(found: Sequence[Compared], measure: str, axis: str) -> dict[str, Any]:
+    import numpy as np
+    import plotly.graph_objects as go
+    from plotly.colors import qualitative
+
+    from alpa_dejavu.report import finished
+
+    figure, colors = go.Figure(), qualitative.D3
+    for n, one in enumerate(found):
+        if (measure, axis) not in one.curves:
+            continue
+        curve, name, color = one.curves[measure, axis], html.escape(one.name), colors[n % len(colors)]
+        if np.isfinite(curve.low).all():
+            figure.add_scatter(
+                x=[*curve.x, *curve.x[::-1]], y=[*curve.high, *curve.low[::-1]], fill="toself", fillcolor=color,
+                opacity=0.15, line={"width": 0}, legendgroup=name, showlegend=False, hoverinfo="skip", name=name,
+            )  # fmt: skip
+        figure.add_scatter(
+            x=curve.x.tolist(), y=[value if np.isfinite(value) else None for value in curve.mean.tolist()], name=name,
+            legendgroup=name, line={"color": color}, mode="lines",
+        )  # fmt: skip
+    figure.update_layout(
+        xaxis={"title": {"text": _AXES[axis]}, "rangemode": "tozero"},
+        yaxis={"title": {"text": f"held-out {measure}"}},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+    )
+    return finished(figure, _HEIGHT)
+
+
+def _timelines(every: Sequence[Runs], found: Sequence[Compared]) -> dict[str, Any]:
+    """All that the slider needs of the first run of each exchange that has a timeline."""
+    hosts = {id(run): runs.hosts for runs in every for run in runs.runs}
+    first = {one.name: one.runs[0] for one in found if len(one.runs[0].history.timeline)}
+    return {name: _timeline(run, hosts[id(run)]) for name, run in first.items()}
+
+
+def _timeline(run: Run, hosts: Sequence[str]) -> dict[str, Any]:
+    kept = run.history.timeline
+    known_s = run.history.end_s if len(kept) < INTERVALS else float(kept["start_s"].max())
+    return {
+        "seed": run.seed,
+        "hosts": list(hosts),
+        "endSeconds": run.history.end_s,
+        "knownSeconds": known_s,
+        "end": run.history.end,
+        **{name: kept[name].tolist() for name in ("worker", "kind", "other")},
+        "start": [_short(value) for value in kept["start_s"].tolist()],
+        "stop": [_short(value) for value in kept["end_s"].tolist()],
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

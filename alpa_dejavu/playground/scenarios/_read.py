@@ -1,0 +1,175 @@
+"""Reading a scenario file: names become objects, and all that can't be is said with its line before anything runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from alpa_dejavu._util.format_check import WrongDataError
+from alpa_dejavu._util.json_file import CheckedFile
+from alpa_dejavu._util.json_text import Path
+from alpa_dejavu._util.yaml_file import read_checked_yaml
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground.exchanges import EXCHANGES
+from alpa_dejavu.playground.exchanges._gossip import RoundExchange
+from alpa_dejavu.playground.fault import FAULTS, Fault
+from alpa_dejavu.playground.job import Job, Problem, Until, draws
+from alpa_dejavu.playground.problems import problem
+from alpa_dejavu.playground.scenarios._named import made, name_and_settings
+from alpa_dejavu.playground.scenarios._scenario import Scenario, Target
+from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
+from alpa_dejavu.playground.topology import topology
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["read_scenario"]
+
+_REMEDY = "docs/guides/playground-scenarios.md has every key, and `alpa-dejavu playground list` has all names"
+_BEGINNING = Until(seconds=1e-300)
+_LOOKS = 50
+
+
+def read_scenario(path: str | os.PathLike[str]) -> Scenario:
+    """Reads a scenario from a YAML file. A cluster's file may lie beside it.
+
+    Each fault and each exchange is tried at second 0, so that one that can't be isn't found after an hour.
+
+    Raises:
+        ValueError: there is no such file, or it is wrong: an unknown key, a rate below zero, a worker that there isn't;
+            says what, in which line, and what would be right.
+    """
+    file = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
+    try:
+        return _scenario(file)
+    except WrongDataError as error:
+        raise file.problem(error.where, str(error)) from None
+
+
+def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
+    data = file.data
+    trained = _problem(data)
+    cluster = _cluster(file)
+    with _at("until"):
+        until = Until(**data["until"])
+    target = _target(data, trained)
+    job = _job(data, trained, cluster)
+    faults = tuple(
+        made("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(data.get("faults", []))
+    )
+    exchanges: dict[str, Exchange] = {}
+    for n, entry in enumerate(data["exchanges"]):
+        exchange, name = made("exchange", entry, EXCHANGES, ("exchanges", n)), _shown(entry)
+        if exchange in exchanges.values():
+            raise WrongDataError(("exchanges", n), f"the exchange {name!r} is there twice; it must be there once")
+        exchanges[f"{name} {n}" if name in exchanges else name] = exchange
+    for n, fault in enumerate(faults):
+        _try(job, cluster, _Idle(), [fault], ("faults", n))
+    for n, exchange in enumerate(exchanges.values()):
+        _try(job, cluster, exchange, [], ("exchanges", n))
+    seeds = tuple(data.get("seeds", [0]))
+    for n, seed in enumerate(seeds):
+        if seed in seeds[:n]:
+            raise WrongDataError(("seeds", n), f"the seed {seed} is there twice; it must be there once")
+    return Scenario(file.path.stem, job, cluster, exchanges, faults, until, seeds, data.get("looks", _LOOKS), target)
+
+
+def _problem(data: ScenarioData) -> Problem | None:
+    name = data.get("problem")
+    if name is None:
+        if "num_bytes" not in data:
+            raise WrongDataError((), "there is neither a problem nor num_bytes, but messages need a size; give one")
+        if data["compute_s"] == "predicted":
+            raise WrongDataError(("compute_s",), 'compute_s is "predicted", but must be seconds where no problem is')
+        return None
+    with _at("problem"):
+        return problem(name)
+
+
+def _cluster(file: CheckedFile[ScenarioData]) -> Cluster:
+    part = file.data["cluster"]
+    beside = file.path.parent / part["name"]
+    with _at("cluster", "name"):
+        name = str(beside) if beside.is_file() else part["name"]
+        return named_cluster(name, part.get("hosts", 1), part.get("devices_per_host"))
+
+
+def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
+    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes") if key in data}
+    if trained is not None:
+        more["optimizer"] = _optimizer(data)
+    compute_s = data["compute_s"]
+    with _at("compute_s"):
+        if compute_s == "predicted":
+            assert trained is not None, "it is checked"
+            return Job.predicted(trained, cluster, **more)
+        job = Job(trained, compute_s, **more)
+        job.worker_hosts(cluster)
+        return job
+
+
+def _optimizer(data: ScenarioData) -> Any:
+    import optax
+
+    asked = data.get("optimizer", {"name": "sgd", "rate": 0.1})
+    if asked["name"] == "adam":
+        if "momentum" in asked:
+            raise WrongDataError(("optimizer", "momentum"), "momentum is one of sgd, not of adam; leave it out")
+        return optax.adam(asked["rate"])
+    return optax.sgd(asked["rate"], asked.get("momentum"))
+
+
+def _target(data: ScenarioData, trained: Problem | None) -> Target | None:
+    if "target" not in data:
+        return None
+    asked: dict[str, Any] = {**data["target"]}
+    if len(asked) != 1:
+        raise WrongDataError(("target",), "target has both or neither of loss and accuracy, but must have one of them")
+    ((measure, value),) = asked.items()
+    if trained is None or (measure == "accuracy" and trained.accuracy is None):
+        whose = "time alone is simulated" if trained is None else f"{trained.name} has no classes"
+        raise WrongDataError(("target", measure), f"there is no {measure} to reach: {whose}; leave it out")
+    return Target(measure, float(value))
+
+
+def _shown(entry: Any) -> str:
+    """An exchange's name for people."""
+    name, settings = name_and_settings(entry)
+    texts = [
+        f"{len(value)} {key}" if isinstance(value, list)
+        else f"{key} {_shown(value) if isinstance(value, dict) else value}"
+        for key, value in settings.items() if value is not None
+    ]  # fmt: skip
+    return f"{name} ({', '.join(texts)})" if texts else name
+
+
+class _Idle(Exchange):
+    """Workers that do nothing."""
+
+    def run(self, worker: Worker) -> Program:
+        yield from ()
+
+
+def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], where: Path) -> None:
+    """Begins a run, and ends it before its first gradient: by then all that can't be has been said."""
+    try:
+        if isinstance(exchange, RoundExchange):
+            topology(exchange.topology).mixing(0, len(job.worker_hosts(cluster)), draws(0))
+        simulate(job, cluster, exchange, faults=faults, until=_BEGINNING, looks=0)
+    except ValueError as error:
+        raise WrongDataError(where, str(error)) from None
+
+
+@contextlib.contextmanager
+def _at(*where: str | int) -> Iterator[None]:
+    """Says of an error where in the file its reason is."""
+    try:
+        yield
+    except WrongDataError:
+        raise
+    except ValueError as error:
+        raise WrongDataError(where, str(error)) from None

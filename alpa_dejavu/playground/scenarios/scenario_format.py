@@ -1,0 +1,91 @@
+"""Scenario files, version 1, as a declared type: every key, its units, and what it must be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from typing_extensions import NotRequired, TypedDict
+
+from alpa_dejavu._util.format_fields import (
+    WHOLE,
+    Bytes,
+    Count,
+    Index,
+    NotNegative,
+    Number,
+    Positive,
+    Seconds,
+    SecondsAboveZero,
+    Size,
+    Text,
+    at_most,
+    file_format,
+    listed,
+    said,
+    whole,
+)
+
+_MOST_SEEDS = 1000
+Settings: TypeAlias = dict[str, Any]
+Named: TypeAlias = Annotated[
+    Text | Annotated[dict[str, Settings | None], said("", min_length=1, max_length=1), at_most(1)],
+    said("a name, or one name with its settings, such as {stale-server: {bound: 4}}"),
+]
+
+
+class ClusterPartData(TypedDict):
+    """The cluster of a scenario: a machine type by name, or a file, and how much of it is used."""
+
+    name: Annotated[str, said("a known machine, such as p3.16xlarge, or a machine or cluster file", min_length=1)]
+    hosts: NotRequired[Size]
+    devices_per_host: NotRequired[Size]
+
+
+class OptimizerData(TypedDict):
+    """The optimizer of a scenario, by name, with its rate."""
+
+    name: Annotated[Literal["sgd", "adam"], said('"sgd" or "adam"')]
+    rate: Positive
+    momentum: NotRequired[Annotated[float, said("a number of at least 0 and below 1", ge=0, lt=1)]]
+
+
+class UntilData(TypedDict):
+    """When the runs of a scenario end: at virtual seconds, or when each worker has computed so many gradients."""
+
+    seconds: NotRequired[SecondsAboveZero]
+    steps: NotRequired[Count]
+
+
+class TargetData(TypedDict):
+    """A figure that the runs of a scenario are timed to: a held-out loss, or a share of predictions that are right."""
+
+    loss: NotRequired[Number]
+    accuracy: NotRequired[Annotated[float, said("a share above 0 and at most 1", gt=0, le=1)]]
+
+
+@file_format
+class ScenarioData(TypedDict):
+    """A scenario of the playground: what is trained, on which workers, by which exchanges, and what goes wrong."""
+
+    version: Annotated[Literal[1], said("1, the version of scenarios that this release reads"), WHOLE]
+    problem: NotRequired[Annotated[Text | None, said("the name of a problem, or null: time alone is simulated")]]
+    num_bytes: NotRequired[Bytes]
+    cluster: Annotated[ClusterPartData, said("an object such as {name: p3.16xlarge, hosts: 2}")]
+    compute_s: Annotated[
+        Literal["predicted"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
+        said('"predicted", or seconds of a gradient: of all workers, or a list with those of each'),
+    ]
+    spread: NotRequired[NotNegative]
+    batch: NotRequired[Size]
+    optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
+    exchanges: Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
+    faults: NotRequired[Annotated[list[Named], listed("a list of faults")]]
+    until: Annotated[UntilData, said("an object with seconds, or steps, or both")]
+    seeds: NotRequired[
+        Annotated[
+            list[Annotated[int, whole("a whole number of at least 0", 0, 2**31 - 1), WHOLE]],
+            listed("a list of one to 1000 whole numbers", min_length=1, max_length=_MOST_SEEDS),
+        ]
+    ]
+    looks: NotRequired[Index]
+    target: NotRequired[Annotated[TargetData, said("an object with either loss or accuracy")]]

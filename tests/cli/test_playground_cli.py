@@ -1,0 +1,107 @@
+"""`alpa-dejavu playground`: what it prints, writes and refuses."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.playground.exchanges import EXCHANGES
+from alpa_dejavu.playground.fault import FAULTS
+from alpa_dejavu.playground.problems import PROBLEMS
+from alpa_dejavu.playground.scenarios import TOPOLOGY_WORDS, read_runs
+
+SCENARIO = """\
+version: 1
+problem: sparse-least-squares
+cluster: {name: p3.8xlarge}
+compute_s: 0.5
+exchanges: [all-reduce, async-server]
+until: {steps: 5}
+seeds: [0, 1]
+looks: 5
+target: {loss: 1e3}
+"""
+
+
+def command(*words):
+    return CliRunner().invoke(main, ["playground", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a scenario, and one of time alone."""
+    made = tmp_path_factory.mktemp("playground")
+    (made / "small.yaml").write_text(SCENARIO)
+    alone = SCENARIO.replace("problem: sparse-least-squares", "num_bytes: 1e6")
+    (made / "alone.yaml").write_text(alone.replace("target: {loss: 1e3}", ""))
+    return made
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    """What `run` printed of the scenario, after it has written its runs and its page."""
+    return command("run", folder / "small.yaml", "--html", folder / "run.html", "--json", folder / "run.json")
+
+
+def test_all_names_are_listed_with_a_line_each():
+    result = command("list")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines() if line.startswith("  ")]
+    assert [words[0] for words in lines] == [*EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *PROBLEMS]
+    assert all(len(words) > 3 for words in lines)
+    assert "[bound=2, server=0]" in result.stdout
+
+
+def test_run_prints_the_tables_and_writes_what_is_asked_for(folder, ran):
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert "small: target loss at most 1000" in ran.stdout
+    rows = [line.split() for line in ran.stdout.splitlines() if line.startswith(("all-reduce", "async-server"))]
+    assert [row[:4] for row in rows[:2]] == [["all-reduce", "2", "of", "2"], ["async-server", "2", "of", "2"]]
+    assert all(row[-1] == "steps" for row in rows[2:])
+    assert f"wrote {folder / 'run.html'}" in ran.stdout
+    runs = read_runs(folder / "run.json")
+    assert [(run.exchange, run.seed) for run in runs.runs] == [
+        ("all-reduce", 0), ("all-reduce", 1), ("async-server", 0), ("async-server", 1),
+    ]  # fmt: skip
+    assert (folder / "run.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_compare_takes_runs_and_scenarios(folder, ran, tmp_path):
+    result = command("compare", folder / "run.json", folder / "alone.yaml", "--html", tmp_path / "both.html")
+    assert result.exit_code == 0
+    assert "small: loss at most 1000; alone: none" in result.stdout
+    assert "alone: async-server" in result.stdout
+    assert "no target" in result.stdout
+    assert "alone: all-reduce" in (tmp_path / "both.html").read_text()
+
+
+def test_json_may_go_to_standard_output(folder):
+    result = command("run", folder / "alone.yaml", "--json", "-")
+    assert len(json.loads(result.stdout)["runs"]) == 4
+    assert "ended by" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["run", "none.yaml"], 1, "none.yaml can't be read"),
+        (["run", "wrong.yaml"], 1, "wrong.yaml, line 4: compute_s is -1, but must be"),
+        (["run", "small.yaml", "--html", "none/run.html"], 1, "there is no folder"),
+        (["compare", "none.json"], 1, "none.json can't be read"),
+        (["compare", "wrong.json"], 1, "wrong.json, line 1: the file lacks the key 'version'"),
+        (["compare"], 2, "Missing argument 'FILE...'"),
+        (["run"], 2, "Missing argument 'SCENARIO'"),
+        (["plan"], 2, "No such command 'plan'"),
+    ],
+)
+def test_what_is_wrong_is_a_message_and_nothing_is_written(folder, monkeypatch, words, code, said):
+    monkeypatch.chdir(folder)
+    (folder / "wrong.yaml").write_text(SCENARIO.replace("compute_s: 0.5", "compute_s: -1"))
+    (folder / "wrong.json").write_text('{"runs": []}')
+    before = sorted(folder.iterdir())
+    result = command(*words)
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+    assert sorted(folder.iterdir()) == before

@@ -1,0 +1,394 @@
+"""Scenario files: what they may say, what is refused with its line, and what runs of them say and write."""
+
+import dataclasses
+import html.parser
+import json
+import math
+import pathlib
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from plotly.offline import get_plotlyjs
+from scipy import stats
+
+from alpa_dejavu.playground import Until, simulate
+from alpa_dejavu.playground.exchanges import Gossip, StaleSynchronousServer
+from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
+from alpa_dejavu.playground.scenarios import (
+    Target,
+    compared,
+    details,
+    interval,
+    read_runs,
+    read_scenario,
+    run_scenario,
+    runs_page,
+    runs_text,
+    tables,
+    write_runs,
+)
+from alpa_dejavu.playground.topology import Graph, RandomPeers, Ring
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples" / "playground").glob("*.yaml"))
+GUIDE = (ROOT / "docs" / "guides" / "playground-scenarios.md").read_text(encoding="utf-8")
+ALONE = """\
+version: 1
+num_bytes: 1e6
+cluster: {name: p3.8xlarge, hosts: 2}
+compute_s: 0.5
+exchanges:
+  - all-reduce
+  - gossip:
+      topology: one-peer
+faults:
+  - slow-down: {worker: 7, factor: 2}
+until: {steps: 3}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("scenarios")
+
+
+@pytest.fixture(scope="module")
+def guide(folder):
+    """The scenario of the guide."""
+    path = folder / "guide.yaml"
+    path.write_text(re.search(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)[1])
+    return read_scenario(path)
+
+
+@pytest.fixture(scope="module")
+def runs(guide):
+    return run_scenario(guide)
+
+
+def read(tmp_path, text):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text)
+    return read_scenario(path)
+
+
+def test_the_guides_scenario_is_read_as_it_says(guide):
+    assert guide.exchanges["stale-server (bound 4)"] == StaleSynchronousServer(bound=4)
+    assert guide.exchanges["gossip (topology random (peers 3))"] == Gossip(RandomPeers(3))
+    assert guide.faults == (SlowDown(3, 4), Crash(5, 0.2), LinkRate((0, 1), 0.5, 0.1, 0.3))
+    assert (guide.until, guide.seeds, guide.looks) == (Until(0.5), (0, 1, 2), 50)
+    assert guide.target == Target("accuracy", 0.5)
+    assert (guide.job.batch, guide.job.spread, guide.job.compute_s) == (16, 0.1, 0.01)
+    assert len(guide.job.worker_hosts(guide.cluster)) == 8
+
+
+def test_a_run_is_what_simulate_gives(guide, runs):
+    run = runs.runs[4]
+    assert (run.exchange, run.seed) == ("stale-server (bound 4)", 1)
+    way = guide.exchanges[run.exchange]
+    again = simulate(guide.job, guide.cluster, way, faults=guide.faults, until=guide.until, seed=1, looks=guide.looks)
+    assert again.same(run.history)
+    assert [len(run.history.timeline) > 0 for run in runs.runs] == [True, False, False] * 3
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_can_be_run(path):
+    scenario = read_scenario(path)
+    short = dataclasses.replace(scenario, until=Until(steps=1), seeds=scenario.seeds[:1])
+    assert {run.history.end for run in run_scenario(short).runs} == {"steps"}
+
+
+def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
+    machine = json.loads((ROOT / "alpa_dejavu" / "clusters" / "p3.8xlarge.json").read_text())
+    (tmp_path / "ours.json").write_text(json.dumps(machine | {"name": "ours"}))
+    text = ALONE.replace("num_bytes: 1e6", "problem: sparse-least-squares").replace("p3.8xlarge", "ours.json")
+    scenario = read(tmp_path, text.replace("compute_s: 0.5", "compute_s: predicted"))
+    assert {host.name for host in scenario.cluster.hosts} == {"ours-0", "ours-1"}
+    assert len(scenario.job.compute_s) == 8
+    assert 1e-6 < min(scenario.job.compute_s) == max(scenario.job.compute_s) < 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("compute_s: 0.5", "compute_s: -1", 'compute_s is -1, but must be "predicted", or seconds of a gradient'),
+        ("compute_s: 0.5", "compute_s: [1, 2]", "compute_s is given for 2 workers, but must be for 8"),
+        ("compute_s: 0.5", "compute_s: predicted", 'compute_s is "predicted", but must be seconds where no problem is'),
+        ("compute_s: 0.5", "compute_s: 1\nspreads: 1", "spreads is an unknown key; did you mean 'spread'"),
+        ("num_bytes: 1e6", "num_bytes: -1", "num_bytes is -1, but must be bytes of at least 0"),
+        ("num_bytes: 1e6", "problem: mnist", "there is no problem named 'mnist'"),
+        ("p3.8xlarge", "p3.9xlarge", "there is no machine 'p3.9xlarge'; did you mean 'p3.8xlarge'"),
+        ("hosts: 2}", "hosts: 0}", "cluster.hosts is 0, but must be a whole number of at least 1"),
+        ("  - all-reduce", "  - all-reduces", "there is no exchange 'all-reduces'; did you mean 'all-reduce'"),
+        ("  - all-reduce", "  - os:system", "there is no exchange 'os:system'"),
+        ("  - all-reduce", "  - {server: {server: 8}}", "server is 8, but must be one of 0..7"),
+        ("  - all-reduce", "  - {server: {backups: 8}}", "backups is 8, but must be below the 8 workers"),
+        ("  - all-reduce", "  - {server: {backup: 1}}", "'backup' is no setting of 'server'; did you mean 'backups'?"),
+        ("  - all-reduce", "  - {ad-psgd: {peers: 1}}", "'peers' is no setting of 'ad-psgd' (it has none)"),
+        ("  - all-reduce", "  - {stale-server: {bound: x}}", 'bound is "x", but must be a valid integer'),
+        ("  - all-reduce", "  - {stale-server: {bound: 1.5}}", "bound is 1.5, but must be a valid integer"),
+        ("  - all-reduce", "  - {server: {}, gossip: {}}", "exchanges[0] is"),
+        ("  - all-reduce", "  - gossip: {topology: one-peer}", "'gossip (topology one-peer)' is there twice"),
+        ("topology: one-peer", "topology: rink", "there is no topology 'rink'; did you mean 'ring'"),
+        ("topology: one-peer", "topology: {random: {peers: 0}}", "peers is 0, but must be a whole number"),
+        ("topology: one-peer", "topology: {ring: {}, star: {}}", "but must be one name with settings"),
+        ("topology: one-peer", "topology: graph", "'graph' lacks the setting 'pairs'"),
+        ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 8]]}}}", "pairs has worker 8, but must"),
+        ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 1], [2, 3]]}}}", "pairs is not connected, but"),
+        ("topology: one-peer", "topology: {graph: {pairs: [[0, 1, 2]]}}", "pairs is [[0, 1, 2]], but"),
+        ("  - all-reduce", "  - push-sum: {topology: {graph: {pairs: []}}}", "none lead from worker 0 to 1"),
+        ("worker: 7", "worker: 8", "worker is 8, but must be one of 0..7"),
+        ("factor: 2", "factor: -2", "factor is -2.0, but must be a finite number above 0"),
+        (", factor: 2", "", "'slow-down' lacks the setting 'factor'"),
+        ("slow-down: {worker: 7, factor: 2}", "link-rate: {hosts: [0, 2], factor: 1}", "hosts is (0, 2), but must"),
+        ("until: {steps: 3}", "until: {steps: 0}", "until.steps is 0, but must be a whole number of at least 1"),
+        ("until: {steps: 3}", "until: {}", "until: seconds is inf and steps is None, but must end the simulation"),
+        ("until: {steps: 3}", "until: {steps: 3}\nseeds: [1, 1]", "the seed 1 is there twice"),
+        ("until: {steps: 3}", "until: {steps: 3}\ntarget: {loss: 1}", "there is no loss to reach: time alone is simul"),
+        ("until: {steps: 3}", "until: {steps: 3}\ntarget: {}", "target has both or neither of loss and accuracy"),
+        ("num_bytes: 1e6\n", "", "there is neither a problem nor num_bytes"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_line_before_anything_runs(tmp_path, old, new, said):
+    assert ALONE.count(old) == 1
+    text = ALONE.replace(old, new)
+    with pytest.raises(ValueError, match=r"scenario\.yaml, line \d+: .*; docs/guides/playground-sc") as caught:
+        read(tmp_path, text)
+    assert said in str(caught.value)
+    line = int(re.search(r", line (\d+): ", str(caught.value))[1])
+    # The line is one of those that differ, or, where something is twice or missing, the one that it is missed in.
+    changed = {n for n, one in enumerate(text.splitlines(), 1) if one not in ALONE.splitlines()}
+    assert line in changed or "twice" in said or "lacks" in said or "neither" in said
+
+
+def test_a_target_that_a_problem_has_not_and_momentum_of_adam_are_refused(tmp_path):
+    text = ALONE.replace("num_bytes: 1e6", "problem: sparse-least-squares")
+    with pytest.raises(ValueError, match="line 12: there is no accuracy to reach: sparse-least-squares has no classes"):
+        read(tmp_path, text + "target: {accuracy: 0.5}\n")
+    with pytest.raises(ValueError, match="line 12: momentum is one of sgd, not of adam"):
+        read(tmp_path, text + "optimizer: {name: adam, rate: 0.1, momentum: 0.5}\n")
+    with pytest.raises(ValueError, match=r"line 12: optimizer\.rate is -0\.1, but must be a number above 0"):
+        read(tmp_path, text + "optimizer: {name: adam, rate: -0.1}\n")
+
+
+def test_a_graph_of_ones_own_mixes_as_a_known_one():
+    pairs, generator = tuple((n, (n + 1) % 6) for n in range(6)), np.random.default_rng(0)
+    ours = Graph(pairs).mixing(0, 6, generator).matrix(6)
+    np.testing.assert_array_equal(ours, Ring().mixing(0, 6, generator).matrix(6))
+    # By the rule of Metropolis and Hastings: a path's ends have one neighbour, its middle two.
+    path = Graph(((0, 1), (1, 2))).mixing(0, 3, generator).matrix(3)
+    np.testing.assert_allclose(path, [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]])
+
+
+def test_exchanges_with_long_settings_have_short_names(tmp_path):
+    pairs = [[0, n] for n in range(1, 8)]
+    others = [[7, n] for n in range(7)]
+    more = f"{{graph: {{pairs: {pairs}}}}}\n  - gossip: {{topology: {{graph: {{pairs: {others}}}}}}}"
+    scenario = read(tmp_path, ALONE.replace("one-peer", more))
+    name = "gossip (topology graph (7 pairs))"
+    assert list(scenario.exchanges) == ["all-reduce", name, f"{name} 2"]
+    assert [run.history.end for run in run_scenario(scenario).runs] == ["steps"] * 3
+
+
+def test_where_all_workers_are_lost_the_end_says_so(tmp_path):
+    text = ALONE.replace("slow-down: {worker: 7, factor: 2}", "crash: {worker: 0, at_s: 0.1}")
+    text = text.replace("hosts: 2}", "hosts: 1, devices_per_host: 1}")
+    found = compared([run_scenario(read(tmp_path, text))])
+    assert [one.ends for one in found] == [{"no worker is left": 1}] * 2
+    assert all(row[-1] == "no worker is left" for row in tables(found)[-1][1])
+
+
+def test_intervals_are_students(runs):
+    values = [1.0, 2.0, 4.0, 4.5]
+    low, high = stats.t.interval(0.9, 3, np.mean(values), stats.sem(values))
+    found = interval(values)
+    assert (found.mean, found.low, found.high) == pytest.approx((2.875, low, high))
+    assert interval([3.0]) == interval([3.0]).__class__(3.0, -math.inf, math.inf)
+    # By a table of Student's t: 2.92 at two degrees of freedom.
+    of_three = interval([1.0, 2.0, 3.0])
+    assert of_three.high - 2 == pytest.approx(2.92 / math.sqrt(3), rel=1e-4)
+
+
+def test_curves_and_times_to_the_target_are_those_by_hand(runs):
+    found = {one.name: one for one in compared([runs])}["all-reduce"]
+    histories = [run.history for run in runs.runs if run.exchange == "all-reduce"]
+    curve = found.curves["accuracy", "bytes"]
+    assert curve.x[-1] == min(history.sent_bytes[-1] for history in histories)
+    for n in (0, 70, 199):
+        values = [np.interp(curve.x[n], history.sent_bytes, history.accuracy) for history in histories]
+        assert (curve.mean[n], curve.high[n]) == pytest.approx((np.mean(values), interval(values).high))
+    reached_s = [
+        next((s for s, accuracy in zip(h.time_s, h.accuracy, strict=True) if accuracy >= 0.5), None) for h in histories
+    ]
+    assert found.reached == sum(one is not None for one in reached_s) > 0
+    assert found.to_target["seconds"] == interval([one for one in reached_s if one is not None])
+    for history in histories:
+        assert history.sent_bytes[-1] == pytest.approx(history.num_bytes, rel=1e-12)
+        assert (np.diff(history.sent_bytes) >= 0).all()
+
+
+def test_a_target_that_some_do_not_reach_is_said(runs):
+    never = compared([dataclasses.replace(runs, target=Target("loss", 0.0))])
+    assert {tuple(row[1:]) for row in tables(never)[0][1]} == {("0 of 3", *["not reached"] * 3)}
+    best = min(float(run.history.loss.min()) for run in runs.runs[:3])
+    one = compared([dataclasses.replace(runs, target=Target("loss", best))])[0]
+    assert tables([one])[0][1][0][1] == "1 of 3"
+    assert len(tables(compared([dataclasses.replace(runs, target=None)]))) == 1
+
+
+def test_a_loss_beyond_all_bounds_is_no_number_and_draws_no_line(runs):
+    def grown(run):
+        loss = run.history.loss.copy()
+        loss[-9:] = np.inf
+        return dataclasses.replace(run, history=dataclasses.replace(run.history, loss=loss))
+
+    wild = dataclasses.replace(runs, runs=tuple(map(grown, runs.runs)))
+    assert {row[1] for row in tables(compared([wild]))[1][1]} == {"not a number"}
+    lines = constant(runs_page(wild), "CHARTS")["loss-seconds"]["data"]
+    assert all(line["y"][0] > 0 and line["y"][-1] is None and "fill" not in line for line in lines)
+
+
+def test_who_waits_for_what_is_said_of_runs_that_stall(runs):
+    others = [dataclasses.replace(runs.runs[0], history=dataclasses.replace(runs.runs[0].history, end=end), seed=n)
+              for n, end in enumerate(["time", "stalled: 3 waits" + "!" * 999, "stalled: 4 waits"])]  # fmt: skip
+    found = compared([dataclasses.replace(runs, runs=tuple(others))])
+    assert tables(found)[1][1][0][-1] == "time (1), stalled (2)"
+    (line,) = details(found)
+    assert line.startswith("all-reduce, seed 1: stalled: 3 waits!!!")
+    assert len(line) < 410
+    assert details(compared([dataclasses.replace(runs, runs=tuple(others[:1]))])) == []
+
+
+def test_what_is_written_is_read_again(runs, tmp_path):
+    write_runs(runs, tmp_path / "runs.json")
+    again = read_runs(tmp_path / "runs.json")
+    assert runs_text(again) == runs_text(runs)
+    assert (again.name, again.problem, again.hosts, again.target) == (runs.name, runs.problem, runs.hosts, runs.target)
+    for mine, theirs in zip(runs.runs, again.runs, strict=True):
+        assert dataclasses.replace(mine.history, params=theirs.history.params).same(theirs.history)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda run: run["loss"].pop(), r"loss has \d+ elements, but must have \d+"),
+        (lambda run: run["busy_s"].pop(), "busy_s has 7 elements, but must have 8"),
+        (lambda run: run["link_bytes"].append(1.0), r"link_bytes has \d elements"),
+        (lambda run: run["timeline"]["kind"].append(3), r"kind\[\d+\] is 3, but must be 0, 1 or 2"),
+        (lambda run: run["timeline"]["kind"].append(1), "kind has"),
+        (lambda run: run["timeline"]["worker"].__setitem__(0, 8), "worker has the worker 8, but there are 8"),
+        (lambda run: run.update(params="x"), r"params is an unknown key"),
+    ],
+)
+def test_a_file_of_runs_that_is_wrong_is_said_with_its_line(runs, tmp_path, change, said):
+    data = json.loads(runs_text(runs))
+    change(data["runs"][0])
+    (tmp_path / "runs.json").write_text(json.dumps(data, indent=0))
+    with pytest.raises(ValueError, match=rf"runs\.json, line \d+: .*{said}.*; schemas/runs-1\.json"):
+        read_runs(tmp_path / "runs.json")
+
+
+class Page(html.parser.HTMLParser):
+    """The tags, the ids, and the rows of the tables."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.rows, self._cell = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        self._cell = tag in ("td", "th")
+
+    def handle_data(self, data):
+        if self._cell and data.strip():
+            self.rows[-1].append(data)
+
+
+def constant(page, name):
+    return json.loads(re.search(rf"^const {name} = (.*);$", page, re.MULTILINE)[1])
+
+
+@pytest.fixture(scope="module")
+def page(runs):
+    return runs_page(runs)
+
+
+def test_the_page_needs_nothing_else_and_has_the_tables(page, runs):
+    own, parsed = page.replace(get_plotlyjs(), ""), Page(page)
+    assert len(own) < len(page) - 1e6
+    assert "http://" not in own
+    assert "https://" not in own
+    assert all(not attributes.get("src") for _, attributes in parsed.tags)
+    for heads, rows in tables(compared([runs])):
+        assert list(heads) in parsed.rows
+        assert all([cell for cell in row if cell] in parsed.rows for row in rows)
+    # All that can be operated has a label.
+    ids = {attributes.get("id") for _, attributes in parsed.tags}
+    assert {attributes["for"] for tag, attributes in parsed.tags if tag == "label" and "for" in attributes} <= ids
+    assert all("aria-label" in attributes for tag, attributes in parsed.tags if attributes.get("role") == "img")
+
+
+def test_the_page_has_curves_by_seconds_steps_and_bytes(page, runs):
+    charts, found = constant(page, "CHARTS"), compared([runs])
+    assert list(charts) == [f"{each}-{axis}" for each in ("loss", "accuracy") for axis in ("seconds", "steps", "bytes")]
+    for name, chart in charts.items():
+        lines = [trace for trace in chart["data"] if "fill" not in trace]
+        assert [trace["name"] for trace in lines] == [one.name for one in found]
+        curve = found[1].curves[tuple(name.split("-"))]
+        np.testing.assert_allclose(lines[1]["x"], curve.x)
+        np.testing.assert_allclose(lines[1]["y"], curve.mean)
+        assert len([trace for trace in chart["data"] if "fill" in trace]) == len(found)
+
+
+def test_one_seed_has_lines_without_bands(runs):
+    one = dataclasses.replace(runs, runs=runs.runs[:1])
+    assert [trace.get("fill") for trace in constant(runs_page(one), "CHARTS")["loss-steps"]["data"]] == [None]
+
+
+def test_the_timelines_are_the_histories(page, runs):
+    found = constant(page, "TIMELINES")
+    assert list(found) == [run.exchange for run in runs.runs[::3]]
+    kept, first = found["all-reduce"], runs.runs[0].history
+    assert kept["worker"] == first.timeline["worker"].tolist()
+    np.testing.assert_allclose(kept["start"], first.timeline["start_s"], rtol=1e-6)
+    assert (kept["endSeconds"], kept["knownSeconds"], len(kept["hosts"])) == (first.end_s, first.end_s, 8)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the page's script")
+def test_the_slider_says_what_each_worker_does(page, runs):
+    kept = constant(page, "TIMELINES")["gossip (topology random (peers 3))"]
+    moments = [0.0, 0.0101, 0.1, 0.25, 0.4]
+    script = (ROOT / "alpa_dejavu" / "report" / "scrubber.js").read_text(encoding="utf-8")
+    asked = f"console.log(JSON.stringify({json.dumps(moments)}.map(t => statesAt(RUN, t).map(inWords))))"
+    done = subprocess.run(
+        ["node", "-"], input=f"const RUN = {json.dumps(kept)};\n{script}\n{asked}", capture_output=True, text=True,
+        check=True, timeout=60,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    everything = list(zip(kept["worker"], kept["kind"], kept["other"], kept["start"], kept["stop"], strict=True))
+    for moment, words in zip(moments, said, strict=True):
+        for worker, word in enumerate(words):
+            now = [(k, other) for who, k, other, start, stop in everything if who == worker and start <= moment < stop]
+            to = [str(other) for k, other in now if k == 1]
+            does = (["computes"] if (0, -1) in now else []) + ([f"sends to {', '.join(to)}"] if to else [])
+            assert word == ("has failed" if (2, -1) in now else ", ".join(does) or "waits")
+    assert said[3][5] == "has failed"
+
+
+def test_several_are_told_apart_and_what_users_named_is_escaped(runs):
+    evil = "<script>alert(1)</script>"
+    other = dataclasses.replace(
+        runs, name=evil, hosts=(evil,) * 8, runs=tuple(dataclasses.replace(run, exchange=evil) for run in runs.runs[:3])
+    )
+    page = runs_page(runs, other)
+    assert evil not in page
+    assert sum(tag == "script" for tag, _ in Page(page).tags) == 2
+    assert [one.name for one in compared([runs, other])][-2:] == [
+        "guide: gossip (topology random (peers 3))", f"{evil}: {evil}",
+    ]  # fmt: skip
+    assert all("<script" not in trace["name"] for trace in constant(page, "CHARTS")["loss-bytes"]["data"])
