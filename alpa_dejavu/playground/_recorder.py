@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._worker import Message
+from alpa_dejavu.playground.condition import Observer
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 
@@ -39,6 +41,7 @@ class Recorder:
         self._bytes: dict[tuple[int, int], float] = collections.defaultdict(float)
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.world: World | None = None
+        self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:
         """Counts a gradient that a worker has computed."""
@@ -48,13 +51,26 @@ class Recorder:
 
     def applied(self, gradient: Gradient, staleness: int) -> None:
         """Counts a gradient that was applied, and how stale it was."""
+        for observer in self.observers:
+            observer.applied(gradient, staleness)
         self._staleness[staleness] += 1
         self.steps += 1
+
+    def undone(self, gradient: Gradient, staleness: int) -> None:
+        """Counts a gradient as lost that was applied with a staleness, to parameters that are lost."""
+        self._staleness[staleness] -= 1
+        self.lost += 1
 
     def dropped(self, gradient: Gradient) -> None:
         """Counts a gradient that won't be applied."""
         self.lost += 1
         self.steps += 1
+
+    def used(self, message: Message, receiver: int) -> None:
+        """Counts a message that a worker's program took."""
+        if message.num_bytes > 0 and message.sender != receiver:
+            for observer in self.observers:
+                observer.used(message.sender, receiver)
 
     def sent(self, a: int, b: int, num_bytes: float) -> None:
         """Counts a message from a host to another, or within one."""
@@ -63,6 +79,8 @@ class Recorder:
 
     def passing(self, time_s: float) -> None:
         """Looks at the model at the moments before a time that is next."""
+        for observer in self.observers:
+            observer.passing(time_s)
         while self._looks * self._every_s < time_s and self._every_s < math.inf:
             self._look(self._looks * self._every_s)
             self._looks += 1
@@ -87,6 +105,7 @@ class Recorder:
             np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
             np.array([self._messages[link] for link in links], np.int64), params, end,
+            tuple(observer.violated_s for observer in self.observers),
         )  # fmt: skip
 
     def _look(self, time_s: float) -> Vector:

@@ -35,6 +35,7 @@ class History:
         link_bytes, link_messages: the bytes and messages on each of these, shape (L,).
         params: the model at the end, shape (P,).
         end: why it ended: "steps", "time", "no worker is left", or "stalled: ..." with who waits for what.
+        violated_s: for each condition when it was first violated; None: it wasn't.
     """
 
     time_s: Floats
@@ -53,6 +54,7 @@ class History:
     link_messages: Ints
     params: NDArray[np.float32]
     end: str
+    violated_s: tuple[float | None, ...] = ()
 
     @property
     def end_s(self) -> float:
