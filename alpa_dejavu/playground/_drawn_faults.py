@@ -42,8 +42,8 @@ class DrawnCrashes(Fault):
     def run(self, world: World) -> Program:
         """Draws for each worker."""
         def lost(worker: int, share: float) -> Program:
-            if world.crash(worker) and self.back_after_s is not None:
-                yield Sleeping(share * self.back_after_s)
+            if world.crash(worker):
+                yield Sleeping(math.inf if self.back_after_s is None else share * self.back_after_s)
                 world.start(worker)
 
         return _drawn(world, "drawn crashes", self.per_s, self.until_s, range(world.size), lost)

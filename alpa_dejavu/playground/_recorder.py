@@ -56,10 +56,10 @@ class Recorder:
         self._staleness[staleness] += 1
         self.steps += 1
 
-    def undone(self, gradient: Gradient, staleness: int) -> None:
-        """Counts a gradient as lost that was applied with a staleness, to parameters that are lost."""
-        self._staleness[staleness] -= 1
-        self.lost += 1
+    def undone(self, gradients: int) -> None:
+        """Counts gradients as lost that were applied, without staleness, to parameters that are lost."""
+        self._staleness[0] -= gradients
+        self.lost += gradients
 
     def dropped(self, gradient: Gradient) -> None:
         """Counts a gradient that won't be applied."""

@@ -147,14 +147,13 @@ class World:
         worker = self.workers[number]
         self._begun[number] = max(self._begun[n] for n in (number, *self.live))
         self.came_s[number], self.first_step[number] = self.now_s, self._begun[number]
-        self._set_there(number, True)
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
+        self._set_there(number, True)
         self.spawn(worker, self._exchange.run(worker))
 
     def crash(self, number: int) -> bool:
-        """Takes a worker away: its programs end, and messages from it and to it are lost; returns whether it was there.
-        """
+        """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
         if not self.there[number]:
             return False
         for process in [*self._processes[number]]:
