@@ -8,6 +8,7 @@ from typing import Any, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Gradient
+from alpa_dejavu.playground._queue import Process
 from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges._collectives import mean
@@ -29,6 +30,7 @@ class _Role:
         term: how many times it was lost; what is left from earlier terms counts no more.
         moments: for each worker the version and state of the last copy of the optimizer's moments that it had.
         sizes: of each update the number of gradients.
+        servers: each worker's program that serves.
     """
 
     holder: int
@@ -39,6 +41,7 @@ class _Role:
     term: int = 0
     moments: dict[int, tuple[int, Any]] = dataclasses.field(default_factory=dict)
     sizes: list[int] = dataclasses.field(default_factory=list)
+    servers: dict[int, Process] = dataclasses.field(default_factory=dict)
 
     def lost(self, world: World) -> bool:
         """Returns whether a worker is lost without which the others would wait for ever."""
@@ -82,7 +85,7 @@ class RollingServer(Exchange):
             role.asked.discard(number)
         elif number == first:
             worker.send(number, "role", (role.term, worker.replica()))
-        worker.spawn(self._serve(worker, role))
+        role.servers[number] = world.spawn(worker, self._serve(worker, role))
         worker.spawn(self._stand_by(worker, role))
         return self._push(worker, role, later)
 
@@ -164,6 +167,8 @@ class RollingServer(Exchange):
             world.send(newest, role.holder, ("newest", role.term), (params, version), world.num_bytes)
             world.send(kept, role.holder, ("kept", role.term), state, moments)
             holder = world.workers[role.holder]
+            world.cancel(role.servers[role.holder])  # it may wait for what was lost
+            role.servers[role.holder] = world.spawn(holder, self._serve(holder, role))
             holder.spawn(self._take_over(holder, role, role.term))
 
     def _take_over(self, worker: Worker, role: _Role, term: int) -> Program:
