@@ -156,18 +156,24 @@ def slow_links(job):
     return dataclasses.replace(job, num_bytes=1e8)  # a tenth of a second for each message
 
 
-@pytest.mark.parametrize("at_s", [0.5, 1.05, 1.15, 1.25, 2.4, 2.6, 3.7, 5.0])
 @pytest.mark.parametrize("updates", [1, 3])
 @pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (2, 1)])
-def test_a_rolling_server_goes_on_whoever_is_lost_whenever(least, at_s, updates, victims):
+def test_a_rolling_server_goes_on_whoever_is_lost_whenever(updates, victims):
     # Seconds of messages are as long as those between crashes, so that the role is lost in each of its states.
+    for at_s in np.linspace(0.0, 6.0, 61):
+        faults = [Crash(worker, at_s + 0.13 * k) for k, worker in enumerate(victims)]
+        run = simulate(slow_links(TIME_ALONE), example_cluster(2, 2), RollingServer(updates), until=Until(steps=12),
+                       faults=faults, looks=1)  # fmt: skip
+        assert run.end == "steps", at_s
+        assert (run.worker_steps[[n for n in range(4) if n not in victims]] == 12).all()
+
+
+def test_a_rolling_server_hands_on_moments_after_a_loss_as_well(least):
     job = slow_links(Job(least, 1.0, optimizer=optax.adam(0.05)))
-    faults = [Crash(worker, at_s + 0.13 * k) for k, worker in enumerate(victims)]
-    run = simulate(job, example_cluster(2, 2), RollingServer(updates), until=Until(steps=12), faults=faults, looks=3)
+    run = simulate(job, example_cluster(2, 2), RollingServer(2), until=Until(steps=12), looks=3,
+                   faults=[Crash(0, 2.3), Crash(1, 5.0)])  # fmt: skip
     assert run.end == "steps"
-    others = [n for n in range(4) if n not in victims]
-    assert (run.worker_steps[others] == 12).all()
-    assert run.loss[-1] < run.loss[0]
+    assert run.loss[-1] < 0.95 * run.loss[0]
     assert run.consensus[-1] < 1e-6
 
 

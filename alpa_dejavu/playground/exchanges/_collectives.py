@@ -34,19 +34,22 @@ def mean(vectors: Sequence[Vector]) -> Vector:
     return total / np.float32(len(vectors))
 
 
-def all_reduce(worker: Worker, tag: Hashable, vector: Vector, algorithm: str) -> Generator[Effect, Any, Vector]:
-    """Sends and receives what an all-reduce among all workers that are there takes (`yield from`); returns the mean.
+def all_reduce(
+    worker: Worker, tag: Hashable, vector: Vector, algorithm: str, among: Sequence[int] | None = None
+) -> Generator[Effect, Any, Vector]:
+    """Sends and receives what an all-reduce takes (`yield from`); returns the mean.
 
     Args:
         worker: the worker that takes part.
         tag: tells it from other all-reduces.
         vector: the worker's part.
         algorithm: one of `ALGORITHMS`.
+        among: the workers that take part; None: all that are there.
     """
     world = worker.world
     parts, left = world.board.setdefault((tag, "parts"), ({}, []))
     parts[worker.number] = vector
-    members = world.live
+    members = world.live if among is None else among
     if algorithm == "ring":
         yield from _around(worker, tag, members, world.num_bytes / len(members), 2)
     elif algorithm == "tree":
