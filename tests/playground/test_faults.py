@@ -210,3 +210,23 @@ def test_a_rolling_server_survives_crashes_at_random(least):
                        faults=[DrawnCrashes(0.02, 4.0)])  # fmt: skip
         assert run.end == "time", seed
         assert run.worker_steps.sum() > 60, seed
+
+
+@pytest.mark.parametrize("name", ["gossip", "push-sum", "ad-psgd"])
+def test_gossip_goes_on_with_who_is_there_and_takes_workers_in(least, name):
+    faults = [Crash(1, 3.3), Crash(2, 6.7, 12.2), Join(5, 9.1), DrawnCrashes(0.01, 3.0)]
+    for job in (slow_links(TIME_ALONE), dataclasses.replace(slow_links(Job(least, 1.0)), spread=0.3)):
+        run = simulate(job, example_cluster(3, 2), name, until=Until(seconds=60.0), faults=faults, looks=2, seed=3)
+        assert run.end == "time"
+        assert run.worker_steps[[0, 2, 3, 4, 5]].min() > 20
+        assert job.problem is None or run.loss[-1] < run.loss[0]
+    run = simulate(slow_links(TIME_ALONE), example_cluster(3, 2), name, until=Until(steps=30), faults=faults[:3])
+    assert run.end == "steps"
+
+
+def test_a_gossip_s_weights_of_who_is_lost_stay_with_the_others(least):
+    # Without gradients the parameters of the rest come to one value between those that they had.
+    job = Job(least, 1.0, optimizer=optax.sgd(0.0), own_starts=True)
+    run = simulate(job, example_cluster(1, 4), "gossip", until=Until(steps=60), faults=[Crash(1, 2.5)], looks=0)
+    assert run.end == "steps"
+    assert run.consensus[-1] < 1e-4 * run.consensus[0]
