@@ -224,9 +224,19 @@ def test_gossip_goes_on_with_who_is_there_and_takes_workers_in(least, name):
     assert run.end == "steps"
 
 
-def test_a_gossip_s_weights_of_who_is_lost_stay_with_the_others(least):
+def test_a_gossip_s_weights_of_who_is_lost_stay_with_the_others():
     # Without gradients the parameters of the rest come to one value between those that they had.
-    job = Job(least, 1.0, optimizer=optax.sgd(0.0), own_starts=True)
+    job = Job(problem("digits-mlp"), 1.0, optimizer=optax.sgd(0.0), own_starts=True)
     run = simulate(job, example_cluster(1, 4), "gossip", until=Until(steps=60), faults=[Crash(1, 2.5)], looks=0)
     assert run.end == "steps"
     assert run.consensus[-1] < 1e-4 * run.consensus[0]
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [
+    ("all-reduce", False), ("local-sgd", False), ("stale-server", False), ("sharded-server", False), ("server", True),
+    ("async-server", True), ("rolling-server", True), ("checkpointed", True), ("gossip", True), ("ad-psgd", True),
+])  # fmt: skip
+def test_the_page_says_who_takes_workers_in(name, goes_on):
+    run = simulate(TIME_ALONE, example_cluster(1, 4), name, until=Until(seconds=60.0), faults=[Join(3, 9.3)], looks=0)
+    assert (run.worker_steps.min() > 30) == goes_on
+    assert run.end == "time" or (not goes_on and run.end.startswith("stalled"))
