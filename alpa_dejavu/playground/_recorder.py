@@ -105,7 +105,7 @@ class Recorder:
             np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
             np.array([self._messages[link] for link in links], np.int64), params, end,
-            tuple(observer.violated_s for observer in self.observers),
+            violated_s=tuple(observer.violated_s for observer in self.observers),
         )  # fmt: skip
 
     def _look(self, time_s: float) -> Vector:
