@@ -46,9 +46,8 @@ class Journal:
         if not folder.is_dir():
             raise ValueError(f"folder is {str(folder)!r}, but must be a folder that is there; make it first")
         text, head = json.dumps(run, sort_keys=True, default=str), folder / "run.json"
-        if not head.exists():
-            write_whole(head, text)
-        elif (found := head.read_text(encoding="utf-8")) != text:
+        self._head, self._run = head, text
+        if head.exists() and (found := head.read_text(encoding="utf-8")) != text:
             raise ValueError(f"{folder} holds the run {found}, not {text}; give another folder")
         files = sorted(folder.glob("results-*.npz"))
         self._files, self._kept = len(files), _read(files)
@@ -72,6 +71,8 @@ class Journal:
         """Writes what isn't kept yet."""
         if self._folder is None or not self._new:
             return
+        if not self._files:
+            write_whole(self._head, self._run)
         content = io.BytesIO()
         named = {f"{n}-{k}": array for n, arrays in enumerate(self._new) for k, array in enumerate(arrays)}
         np.savez(content, **named)

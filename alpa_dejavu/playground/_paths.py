@@ -55,7 +55,7 @@ class Paths:
         """
         for pair in dict.fromkeys(((a, b), (b, a))):
             self._factor[pair] = factor
-            if a == b:
+            if a == b and not self._cluster.links[a][a].shares:
                 workers = [worker for worker, host in enumerate(self._hosts) if host == a]
                 keys: list[Hashable] = [(way, worker) for worker in workers for way in ("out", "in")]
             else:
@@ -66,6 +66,10 @@ class Paths:
                 if key in self._resources:
                     rate = self._cluster.links[pair[0]][pair[1]].bytes_per_s * factor
                     self._network.set_capacity(self._resources[key], rate)
+
+    def cut(self, source: int, target: int) -> bool:
+        """Returns whether nothing gets from a worker to another one now."""
+        return self._factor.get((self._hosts[source], self._hosts[target]), 1.0) == 0
 
     def _between(self, a: int, b: int) -> Path:
         link = self._cluster.links[a][b]

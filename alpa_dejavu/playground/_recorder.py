@@ -10,6 +10,8 @@ import numpy as np
 
 from alpa_dejavu.playground._learner import Gradient, Vector
 from alpa_dejavu.playground._timeline import Timeline
+from alpa_dejavu.playground._worker import Message
+from alpa_dejavu.playground.condition import Observer
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 
@@ -43,6 +45,7 @@ class Recorder:
         self.notes: dict[str, None] = {}
         self._sent_bytes, self.timeline = 0.0, Timeline(intervals)
         self.world: World | None = None
+        self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:
         """Counts a gradient that a worker has computed."""
@@ -52,6 +55,8 @@ class Recorder:
 
     def applied(self, gradient: Gradient, staleness: int) -> None:
         """Counts a gradient that was applied, and how stale it was."""
+        for observer in self.observers:
+            observer.applied(gradient, staleness)
         self._staleness[staleness] += 1
         self.steps += 1
 
@@ -59,10 +64,21 @@ class Recorder:
         """Keeps what an exchange has to say, once."""
         self.notes[said] = None
 
+    def undone(self, gradients: int) -> None:
+        """Counts gradients as lost that were applied, without staleness, to parameters that are lost."""
+        self._staleness[0] -= gradients
+        self.lost += gradients
+
     def dropped(self, gradient: Gradient) -> None:
         """Counts a gradient that won't be applied."""
         self.lost += 1
         self.steps += 1
+
+    def used(self, message: Message, receiver: int) -> None:
+        """Counts a message that a worker's program took."""
+        if message.num_bytes > 0 and message.sender != receiver:
+            for observer in self.observers:
+                observer.used(message.sender, receiver)
 
     def sent(self, a: int, b: int, num_bytes: float) -> None:
         """Counts a message from a host to another, or within one."""
@@ -72,6 +88,8 @@ class Recorder:
 
     def passing(self, time_s: float) -> None:
         """Looks at the model at the moments before a time that is next."""
+        for observer in self.observers:
+            observer.passing(time_s)
         while self._looks * self._every_s < time_s and self._every_s < math.inf:
             self._look(self._looks * self._every_s)
             self._looks += 1
@@ -98,6 +116,7 @@ class Recorder:
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
             np.array([self._messages[link] for link in links], np.int64), params, end,
             sent_bytes=sent_bytes, timeline=self.timeline.intervals(end_s), notes=tuple(self.notes),
+            violated_s=tuple(observer.violated_s for observer in self.observers),
         )  # fmt: skip
 
     def _look(self, time_s: float) -> Vector:

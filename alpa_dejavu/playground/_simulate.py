@@ -14,6 +14,7 @@ from alpa_dejavu.playground._learner import JaxLearner, Learner
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._round_times import round_times
 from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import Fault
@@ -30,6 +31,7 @@ def simulate(
     exchange: str | Exchange,
     *,
     faults: Sequence[Fault] = (),
+    conditions: Sequence[Condition] = (),
     until: Until,
     seed: int = 0,
     looks: int = 50,
@@ -47,6 +49,7 @@ def simulate(
         cluster: the links that messages go over, each with its max-min fair share.
         exchange: how workers train together, or its name, one of `EXCHANGES`.
         faults: workers and links that change meanwhile.
+        conditions: what the run is checked against; `History.violated_s` says when each was first violated.
         until: when it ends.
         seed: of parameters, batches, compute seconds and what exchanges draw.
         looks: at how many moments the model is looked at, besides the first and the last.
@@ -61,8 +64,8 @@ def simulate(
     """
     way = resolved(exchange)
     hosts = job.worker_hosts(cluster)
-    in_rounds = isinstance(way, RoundExchange) and not faults and until.seconds == math.inf and not intervals
-    if job.problem is None and isinstance(way, RoundExchange) and in_rounds:
+    plain = job.problem is None and not faults and not conditions and until.seconds == math.inf and not intervals
+    if plain and isinstance(way, RoundExchange):
         return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})
@@ -71,6 +74,7 @@ def simulate(
     recorder = Recorder(job, until, looks, len(hosts), intervals)
     world = World(job, cluster, learner, until, seed, recorder, num_bytes)
     recorder.world = world
+    recorder.observers = [condition.observer(job, world) for condition in conditions]
     for fault in faults:
         world.spawn(None, fault.run(world))
     world.begin(way)

@@ -1,12 +1,14 @@
 """All workers in virtual time: the queue of events, messages on the network, and programs that wait.
 
-Of events at the same time, ends of flows come first, by the order in which the flows began; then all others, by the
-order in which they were put into the queue. Rates are settled when all that happens at a time has happened.
+Of events at the same time, ends of flows come first, by the order in which the flows began; then faults; then all
+others, by the order in which they were put into the queue. Rates are settled when all that happens at a time has
+happened.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
@@ -37,7 +39,10 @@ class World:
         num_bytes: the bytes of the parameters, or of a gradient.
         live: the numbers of the workers that are there, in order; all workers know it at once.
         there: whether each worker is.
+        came_s: when each worker came the last time, 0 at the beginning.
+        first_step: the step at which each worker came: one that nobody had begun by then.
         now_s: the virtual time in seconds.
+        ends_s: when it ends at the latest.
         shown: the parameters that the history is told of; None: the mean of the workers'.
         board: what exchanges share between workers without a message, such as a sum that all of them end up with.
     """
@@ -46,12 +51,12 @@ class World:
                  num_bytes: float) -> None:  # fmt: skip
         self.hosts = job.worker_hosts(cluster)
         self.size, self.num_bytes, self.learner, self.recorder = len(self.hosts), num_bytes, learner, recorder
-        self.live: tuple[int, ...] = ()
-        self.there = [True] * self.size
+        self.live: tuple[int, ...] = tuple(range(self.size))
+        self.there, self.came_s, self.first_step = [True] * self.size, [0.0] * self.size, [0] * self.size
         self.now_s, self.shown, self.board = 0.0, None, dict[Hashable, Any]()  # type: float, Any, Any
         self.workers = [self._worker(n, seed) for n in range(self.size)]
-        self._seed, self._until = seed, until
-        self._queue = Queue()
+        self._seed, self._until, self.ends_s = seed, until, until.seconds
+        self._queue, self._faults, self._draws = Queue(), Queue(), itertools.count()
         self._network = Network()
         self._paths = Paths(cluster, self.hosts, self._network)
         self._mail: list[dict[Hashable, list[Message]]] = [collections.defaultdict(list) for _ in range(self.size)]
@@ -60,7 +65,8 @@ class World:
         self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
         self._spread, self._batch = job.spread, job.batch
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
-        self._slower = [1.0] * self.size
+        self._slower: list[list[float]] = [[] for _ in range(self.size)]
+        self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
         self._begun = [0] * self.size
 
     def _worker(self, number: int, seed: int) -> Worker:
@@ -89,14 +95,14 @@ class World:
             self.recorder.timeline.finish(sending, self.now_s + latency_s)
             self._queue.put(self.now_s + latency_s, lambda: self._deliver(target, tag, message))
 
-        if num_bytes > 0:
+        if num_bytes > 0 or self._paths.cut(source, target):
             self._network.start(Flow(over, most, num_bytes, (source, target, arrive)), self.now_s)
         else:
             arrive()
 
     def compute_seconds(self, number: int, samples: int | None = None) -> float:
         """Returns how many seconds a worker computes on some samples that it begins now, or on a batch of them."""
-        seconds = self._compute_s[number] * self._slower[number]
+        seconds = self._compute_s[number] * math.prod(self._slower[number])
         if self._spread:
             seconds *= math.exp(self._spread * self._noise[number].standard_normal())
         return seconds if samples is None else seconds * samples / self._batch
@@ -105,56 +111,84 @@ class World:
         """Returns whether a worker has had its number of steps."""
         return self._until.steps is not None and self._begun[number] >= self._until.steps
 
-    def spawn(self, worker: Worker | None, program: Program) -> None:
-        """Starts a program on a worker, or beside all workers, at the present time."""
+    def spawn(self, worker: Worker | None, program: Program) -> Process:
+        """Starts a program on a worker or, for faults, beside all workers, at the present time; returns it."""
         process = Process(program, worker)
         if worker is not None:
             self._processes[worker.number].append(process)
         self._resume_at(self.now_s, process, None)
+        return process
+
+    def cancel(self, process: Process) -> None:
+        """Ends a program of a worker, whatever it waits for."""
+        assert process.worker is not None, "faults aren't cancelled"
+        number = process.worker.number
+        if isinstance(process.waits, Computing):
+            self.recorder.lost += 1
+            self.recorder.timeline.finish_all(number, COMPUTING, self.now_s)
+        process.waits = None  # what is in the queue for it is for another object
+        process.program.close()
+        if process in self._processes[number]:
+            self._processes[number].remove(process)
+        for tag in [tag for tag, (waiting, _) in self._waiting[number].items() if waiting is process]:
+            del self._waiting[number][tag]
+
+    def begin(self, exchange: Exchange) -> None:
+        """Starts an exchange on all workers that are there once faults have done what they do at second 0."""
+        self._exchange = exchange
+
+        def every() -> None:
+            for number in self.live:
+                self.spawn(self.workers[number], exchange.run(self.workers[number]))
+
+        self._queue.put(0.0, every)
 
     # What faults use.
 
-    def begin(self, exchange: Exchange) -> None:
-        """Starts an exchange on all workers, once faults have done what they do at second 0."""
-        self._exchange = exchange
-        self.live = tuple(range(self.size))
-        for worker in self.workers:
-            self.spawn(worker, exchange.run(worker))
+    def fault_generator(self) -> np.random.Generator:
+        """Returns random numbers that nobody else has, for a fault."""
+        return draws(self._seed, 5, next(self._draws))
 
     def start(self, number: int) -> None:
-        """Brings a worker back that was lost, or a new one, with the parameters of the beginning."""
+        """Brings a worker back that was lost, or a new one, with the parameters of the beginning; it counts its steps
+        from those that the others have begun.
+        """
         if self.there[number]:
             return
         worker = self.workers[number]
         self.recorder.timeline.finish_all(number, FAILED, self.now_s)
-        self._set_there(number, True)
+        self._begun[number] = max(self._begun[n] for n in (number, *self.live))
+        self.came_s[number], self.first_step[number] = self.now_s, self._begun[number]
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
+        self._set_there(number, True)
         self.spawn(worker, self._exchange.run(worker))
 
-    def crash(self, number: int) -> None:
-        """Takes a worker away: its programs end, and messages from it and to it are lost."""
-        for process in self._processes[number]:
-            if isinstance(process.waits, Computing):
-                self.recorder.lost += 1
-            process.waits = None  # what is in the queue for it is for another object
-            process.program.close()
-        self._processes[number] = []
+    def crash(self, number: int) -> bool:
+        """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
+        if not self.there[number]:
+            return False
+        for process in [*self._processes[number]]:
+            self.cancel(process)
         self._mail[number].clear()
-        self._waiting[number].clear()
         for flow in self._network.flows():
             if number in flow.told[:2]:
                 self._network.stop(flow)
         self.recorder.timeline.lose(number, self.now_s)
         self._set_there(number, False)
+        return True
 
-    def slow(self, number: int, factor: float) -> None:
-        """Has a worker take `factor` times as long for gradients that it begins from now on."""
-        self._slower[number] = factor
+    def slow(self, number: int, factor: float, ends: bool = False) -> None:
+        """Has a worker take `factor` times as long for gradients that it begins from now on, beside other slow-downs;
+        or ends such a slow-down.
+        """
+        _change(self._slower[number], factor, ends)
 
-    def scale_link(self, a: int, b: int, factor: float) -> None:
-        """Gives the link between two hosts a factor of its own rate; 0 cuts it."""
-        self._paths.scale(a, b, factor)
+    def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
+        """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
+        factors = self._shares[frozenset((a, b))]
+        _change(factors, factor, ends)
+        self._paths.scale(a, b, math.prod(factors))
 
     # The engine.
 
@@ -167,12 +201,16 @@ class World:
         while True:
             self._network.settle(self.now_s)
             time_s = min(self._network.next_s(), self._queue.next_s())
+            if time_s < math.inf or not self._had_their_steps():
+                time_s = min(time_s, self._faults.next_s())
             if time_s == math.inf or time_s > self._until.seconds:
                 break
             self.recorder.passing(time_s)
             self.now_s = time_s
             while self._network.next_s() <= time_s:
                 self._network.pop().told[2]()
+            while self._faults.next_s() <= time_s:
+                self._faults.pop()()
             while self._queue.next_s() <= time_s:
                 self._queue.pop()()
             told()
@@ -182,14 +220,19 @@ class World:
             return "time"
         if not self.live:
             return "no worker is left"
-        behind = [number for number in self.live if not self.finished(number)]
-        if self._until.steps is not None and not behind:
+        if self._had_their_steps():
             return "steps"
-        waits = {number: [*self._waiting[number]] for number in behind}
+        waits = {number: [*self._waiting[number]] for number in self.live if not self.finished(number)}
         return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waits}"
 
+    def _had_their_steps(self) -> bool:
+        """Whether all workers have had their steps; one that came later may lack some that it can't take alone."""
+        had = [number for number in self.live if self.finished(number)]
+        return bool(had) and all(self.came_s[number] for number in self.live if number not in had)
+
     def _resume_at(self, time_s: float, process: Process, value: Any) -> None:
-        self._queue.put(time_s, lambda: self._resume(process, value), process)
+        queue = self._faults if process.worker is None else self._queue
+        queue.put(time_s, lambda: self._resume(process, value), process)
 
     def _resume(self, process: Process, value: Any) -> None:
         process.waits = None
@@ -245,6 +288,8 @@ class World:
         found, count = mail.pop(wanted.tag, []), wanted.needed()
         if len(found) > count:
             mail[wanted.tag] = found[count:]
+        for message in found[:count]:
+            self.recorder.used(message, wanted.worker.number)
         return sorted(found[:count], key=lambda message: message.sender)
 
     def _deliver(self, target: int, tag: Hashable, message: Message) -> None:
@@ -266,3 +311,10 @@ class World:
         for number in self.live:
             for tag in [tag for tag, (_, wanted) in self._waiting[number].items() if callable(wanted.count)]:
                 self._look_at(number, tag)
+
+
+def _change(factors: list[float], factor: float, ends: bool) -> None:
+    if ends:
+        factors.remove(factor)
+    else:
+        factors.append(factor)

@@ -1,29 +1,32 @@
-"""Workers and links that change while a simulation runs."""
+"""Workers and links that change while a simulation runs, at given times or at drawn ones."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
+import itertools
 import math
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu.playground._drawn_faults import DrawnCongestion, DrawnCrashes, DrawnSlowDowns
+from alpa_dejavu.playground._fault import Fault, check_hosts, check_times, check_worker, scaled
 from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground._world import World
 
-__all__ = ["FAULTS", "Crash", "Fault", "LinkRate", "SlowDown"]
-
-
-class Fault(abc.ABC):
-    """A change of workers or links, as a program beside those of the workers."""
-
-    @abc.abstractmethod
-    def run(self, world: World) -> Program:
-        """Changes the world (`crash`, `start`, `slow`, `scale_link`), and yields `Sleeping` between; it begins at
-        second 0, before all workers.
-        """
+__all__ = [
+    "FAULTS",
+    "Crash",
+    "DrawnCongestion",
+    "DrawnCrashes",
+    "DrawnSlowDowns",
+    "Fault",
+    "Join",
+    "LinkRate",
+    "Partition",
+    "SlowDown",
+]
 
 
 @final
@@ -42,19 +45,40 @@ class Crash(Fault):
     back_s: float | None = None
 
     def __post_init__(self) -> None:
-        checks.not_negative("crash", "at_s", self.at_s)
-        if self.back_s is not None and not self.back_s > self.at_s:
-            raise ValueError(f"crash: back_s is {self.back_s}, but must be after at_s, {self.at_s}; give a later time")
+        check_times("crash", self.at_s, self.back_s, "back_s")
 
     def run(self, world: World) -> Program:
         """Takes the worker away, and brings it back."""
-        _check(world, self.worker)
+        check_worker(world, self.worker)
+        return self._go(world)
+
+    def _go(self, world: World) -> Program:
         if self.at_s:
             yield Sleeping(self.at_s)
-        world.crash(self.worker)
-        if self.back_s is not None:
+        if world.crash(self.worker) and self.back_s is not None:
             yield Sleeping(self.back_s - self.at_s)
             world.start(self.worker)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Join(Fault):
+    """A worker that isn't there at the beginning.
+
+    Attributes:
+        worker: its number; it is one of the job's workers.
+        at_s: when it begins, with the parameters of the beginning.
+    """
+
+    worker: int
+    at_s: float
+
+    def __post_init__(self) -> None:
+        checks.positive("join", "at_s", self.at_s)
+
+    def run(self, world: World) -> Program:
+        """Keeps the worker away until its time."""
+        return Crash(self.worker, 0.0, self.at_s).run(world)
 
 
 @final
@@ -75,17 +99,20 @@ class SlowDown(Fault):
 
     def __post_init__(self) -> None:
         checks.positive("slow-down", "factor", self.factor)
-        checks.not_negative("slow-down", "at_s", self.at_s)
+        check_times("slow-down", self.at_s, self.until_s)
 
     def run(self, world: World) -> Program:
         """Slows the worker down, and has it recover."""
-        _check(world, self.worker)
+        check_worker(world, self.worker)
+        return self._go(world)
+
+    def _go(self, world: World) -> Program:
         if self.at_s:
             yield Sleeping(self.at_s)
         world.slow(self.worker, self.factor)
         if self.until_s < math.inf:
             yield Sleeping(self.until_s - self.at_s)
-            world.slow(self.worker, 1.0)
+            world.slow(self.worker, self.factor, ends=True)
 
 
 @final
@@ -106,25 +133,53 @@ class LinkRate(Fault):
 
     def __post_init__(self) -> None:
         checks.not_negative("link rate", "factor", self.factor)
-        checks.not_negative("link rate", "at_s", self.at_s)
+        check_times("link rate", self.at_s, self.until_s)
 
     def run(self, world: World) -> Program:
         """Changes the link's rate, and has it recover."""
-        known = max(world.hosts) + 1
-        if not all(0 <= host < known for host in self.hosts):
-            raise ValueError(f"fault: hosts is {self.hosts}, but must be of 0..{known - 1}; name hosts with workers")
-        if self.at_s:
-            yield Sleeping(self.at_s)
-        world.scale_link(*self.hosts, self.factor)
-        if self.until_s < math.inf:
-            yield Sleeping(self.until_s - self.at_s)
-            world.scale_link(*self.hosts, 1.0)
+        check_hosts(world, self.hosts)
+        return scaled(world, (self.hosts,), self.factor, self.at_s, self.until_s)
 
 
-FAULTS: dict[str, type[Fault]] = {"crash": Crash, "slow-down": SlowDown, "link-rate": LinkRate}
-"""For each word of a scenario its fault."""
+@final
+@dataclasses.dataclass(frozen=True)
+class Partition(Fault):
+    """Groups of hosts that don't reach each other for a while.
+
+    Messages between them wait, and aren't lost: exchanges send over reliable transports (TCP, or connections of RDMA),
+    which send again. Bytes that had passed before still arrive. Who gives up is an exchange's to say, by a timeout.
+
+    Attributes:
+        groups: indices of the hosts of each group; hosts in none of them reach all.
+        at_s, until_s: from when until when.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    at_s: float = 0.0
+    until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_times("partition", self.at_s, self.until_s)
+        every = [host for group in self.groups for host in group]
+        if len(self.groups) < 2 or len(set(every)) < len(every) or not all(self.groups):
+            raise ValueError(f"partition: groups is {self.groups}, but must be two or more without a common host; name "
+                             "each host once")  # fmt: skip
+
+    def run(self, world: World) -> Program:
+        """Cuts all links between the groups, and mends them."""
+        check_hosts(world, tuple(host for group in self.groups for host in group))
+        links = tuple((a, b) for one, other in itertools.combinations(self.groups, 2) for a in one for b in other)
+        return scaled(world, links, 0.0, self.at_s, self.until_s)
 
 
-def _check(world: World, worker: int) -> None:
-    if not 0 <= worker < world.size:
-        raise ValueError(f"fault: worker is {worker}, but must be one of 0..{world.size - 1}; name a worker of the job")
+FAULTS: dict[str, type[Fault]] = {
+    "crash": Crash,
+    "join": Join,
+    "slow-down": SlowDown,
+    "link-rate": LinkRate,
+    "partition": Partition,
+    "drawn-crashes": DrawnCrashes,
+    "drawn-slow-downs": DrawnSlowDowns,
+    "drawn-congestion": DrawnCongestion,
+}
+"""For each word of a scenario the fault, a frozen dataclass."""

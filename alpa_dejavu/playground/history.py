@@ -42,6 +42,7 @@ class History:
             structured array of the dtype `TIMELINE`, shape (T,): who (`worker`), from when to when (`start_s`,
             `end_s`), and what (`kind`): `COMPUTING` a gradient, `SENDING` a message to the worker `other`, or `FAILED`.
         notes: what the exchange had to say, each once.
+        violated_s: for each condition when it was first violated; None: it wasn't.
     """
 
     time_s: Floats
@@ -63,6 +64,7 @@ class History:
     sent_bytes: Floats
     timeline: NDArray[Any]
     notes: tuple[str, ...] = ()
+    violated_s: tuple[float | None, ...] = ()
 
     @property
     def end_s(self) -> float:

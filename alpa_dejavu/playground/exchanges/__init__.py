@@ -9,6 +9,7 @@ from __future__ import annotations
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground.exchanges._all_reduce import AllReduce, LocalSteps
+from alpa_dejavu.playground.exchanges._checkpoints import CheckpointedAllReduce, best_checkpoint_interval_s
 from alpa_dejavu.playground.exchanges._cyclades import Cyclades
 from alpa_dejavu.playground.exchanges._gossip import AsynchronousGossip, Gossip, PushSum
 from alpa_dejavu.playground.exchanges._hetpipe import HetPipe
@@ -27,6 +28,7 @@ __all__ = [
     "AllReduce",
     "AsynchronousGossip",
     "AsynchronousServer",
+    "CheckpointedAllReduce",
     "Cyclades",
     "Gossip",
     "HetPipe",
@@ -38,11 +40,13 @@ __all__ = [
     "ShardedServer",
     "StaleSynchronousServer",
     "SynchronousServer",
+    "best_checkpoint_interval_s",
     "exchange",
 ]
 
 EXCHANGES: dict[str, type[Exchange]] = {
     "all-reduce": AllReduce,
+    "checkpointed": CheckpointedAllReduce,
     "server": SynchronousServer,
     "async-server": AsynchronousServer,
     "stale-server": StaleSynchronousServer,

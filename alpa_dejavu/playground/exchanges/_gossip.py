@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Vector
-from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.topology import Topology, topology
 
@@ -54,7 +55,7 @@ class Gossip(RoundExchange):
     def run(self, worker: Worker) -> Program:
         """Sends parameters, computes, mixes and updates, round after round."""
         rule = topology(self.topology)
-        for number in itertools.count():
+        for number in itertools.count(worker.world.first_step[worker.number]):
             if worker.finished:
                 return
             targets, weights = _round_of(worker.world, rule, number)[worker.number]
@@ -62,9 +63,11 @@ class Gossip(RoundExchange):
             for target in targets:
                 worker.send(target, ("mix", number), sent, worker.world.num_bytes * len(sent))
             gradient = yield worker.compute()
-            found = (yield worker.receive(("mix", number), len(weights))) if weights else []
+            found = yield from _received(worker, ("mix", number), weights)
+            there = {message.sender for message in found}
             parts = [(weights[message.sender], message.payload) for message in found]
-            _take(worker, _weighted([(1 - sum(weights.values()), sent), *parts]))
+            own = 1 - sum(weight for sender, weight in weights.items() if sender in there)
+            _take(worker, _weighted([(own, sent), *parts]))
             worker.update(gradient.values, gradient)
 
 
@@ -90,7 +93,7 @@ class PushSum(RoundExchange):
         """Computes, updates, and pushes shares, round after round."""
         rule = topology(self.topology)
         total, weight = worker.params, np.float32(1.0)
-        for number in itertools.count():
+        for number in itertools.count(worker.world.first_step[worker.number]):
             targets, expected = _round_of(worker.world, rule, number)[worker.number]
             gradient = yield worker.compute()
             before = worker.params
@@ -100,7 +103,7 @@ class PushSum(RoundExchange):
             total, weight = total * share, weight * share
             for target in targets:
                 worker.send(target, ("push", number), (total, weight), worker.world.num_bytes + self.extra_bytes)
-            found = (yield worker.receive(("push", number), len(expected))) if expected else []
+            found = yield from _received(worker, ("push", number), expected)
             for message in found:
                 total, weight = total + message.payload[0], weight + message.payload[1]
             worker.world.board["weight", worker.number] = float(weight)
@@ -128,14 +131,17 @@ class AsynchronousGossip(Exchange):
         while not worker.finished:
             odd = [number for number in worker.world.live if number % 2]
             asks = worker.number % 2 == 0 and bool(odd)
+            target, came_s = -1, 0.0
             if asks:
                 sent = _mixed_state(worker)
                 target = odd[int(worker.generator.integers(len(odd)))]
+                came_s = worker.world.came_s[target]
                 worker.send(target, "average", sent, worker.world.num_bytes * len(sent))
             gradient = yield worker.compute()
             if asks:
-                (message,) = yield worker.receive("averaged")
-                _take(worker, message.payload)
+                still = functools.partial(_same, worker.world, target, came_s)
+                for message in (yield worker.receive("averaged", still)):
+                    _take(worker, message.payload)
             worker.update(gradient.values, gradient)
 
     def _answer(self, worker: Worker) -> Program:
@@ -145,6 +151,25 @@ class AsynchronousGossip(Exchange):
             _take(worker, both)
             worker.version += 1
             worker.send(message.sender, "averaged", both, worker.world.num_bytes * len(both))
+
+
+def _same(world: World, number: int, came_s: float) -> int:
+    """1 if a worker is there that came at a time, else 0."""
+    return int(world.there[number] and world.came_s[number] == came_s)
+
+
+def _received(worker: Worker, tag: tuple[str, int], senders: Iterable[int]) -> Generator[Effect, Any, list[Message]]:
+    """Waits for a round's messages of those senders that take part in it: that are there, and came before it began."""
+    world, found = worker.world, dict[int, Message]()
+
+    def missing() -> int:
+        return sum(
+            world.there[number] and world.first_step[number] <= tag[1] and number not in found for number in senders
+        )
+
+    while missing():
+        found.update({message.sender: message for message in (yield worker.receive(tag, missing))})
+    return [message for _, message in sorted(found.items())]
 
 
 def _round_of(world: World, rule: Topology, number: int) -> list[tuple[list[int], dict[int, float]]]:

@@ -1,16 +1,56 @@
-"""A server whose role moves from worker to worker."""
+"""A server whose role moves from worker to worker, and is taken over where the worker that has it is lost."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from collections.abc import Generator
+from typing import Any, final
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._learner import Gradient
+from alpa_dejavu.playground._queue import Process
+from alpa_dejavu.playground._worker import Effect, Program, Worker
+from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges._collectives import mean
 from alpa_dejavu.problem import checks
 
 __all__ = ["RollingServer"]
+
+
+@dataclasses.dataclass
+class _Role:
+    """What all workers know of the role.
+
+    Attributes:
+        holder: the worker that has it, or that it is on the way to.
+        asked: the workers that were sent the newest parameters, whose gradients the next update waits for.
+        needed: the workers that must not be lost now, else the role is.
+        sender, version: the worker that sent the newest parameters, and their version; it must not be lost before all
+            that were asked have them.
+        term: how many times it was lost; what is left from earlier terms counts no more.
+        moments: for each worker the version and state of the last copy of the optimizer's moments that it had.
+        sizes: of each update the number of gradients.
+        servers: each worker's program that serves.
+    """
+
+    holder: int
+    asked: set[int]
+    needed: tuple[int, ...]
+    sender: int
+    version: int = 0
+    term: int = 0
+    moments: dict[int, tuple[int, Any]] = dataclasses.field(default_factory=dict)
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    servers: dict[int, Process] = dataclasses.field(default_factory=dict)
+
+    def lost(self, world: World) -> bool:
+        """Returns whether a worker is lost without which the others would wait for ever."""
+        behind = any(world.there[number] and world.workers[number].version < self.version for number in self.asked)
+        return not all(world.there[number] for number in self.needed) or (behind and not world.there[self.sender])
+
+    def following(self, world: World) -> int:
+        """Returns the next worker that is there after the holder."""
+        return next((number for number in world.live if number > self.holder), world.live[0])
 
 
 @final
@@ -20,6 +60,10 @@ class RollingServer(Exchange):
     there is skipped. Without faults the parameters are a fixed server's to the bit.
 
     The parameters are sent to all workers anyway, so the role's move takes the bytes of the moments alone.
+
+    Where the holder is lost, the next worker takes the role: it is sent the newest parameters that any worker has, and
+    the last copy of the moments that travelled, and asks all for the gradients that they sent in vain. An update that
+    reached nobody is lost. All know at once who is lost, and who has which copy.
 
     Attributes:
         updates: how many updates a worker makes before it hands on the role.
@@ -32,33 +76,108 @@ class RollingServer(Exchange):
 
     def run(self, worker: Worker) -> Program:
         """Sends gradients to whom the last parameters came from, and waits for parameters."""
-        worker.spawn(self._serve(worker))
-        if worker.number == worker.world.live[0]:
-            worker.send(worker.number, "role", worker.replica())
-        return self._push(worker)
+        world, number = worker.world, worker.number
+        first = world.live[0]
+        role = world.board.setdefault("role", _Role(first, set(world.live), (first,), first))
+        role.moments[number] = 0, worker.state
+        later = world.came_s[number] > 0
+        if later:
+            role.asked.discard(number)
+        elif number == first:
+            worker.send(number, "role", (role.term, worker.replica()))
+        role.servers[number] = world.spawn(worker, self._serve(worker, role))
+        worker.spawn(self._stand_by(worker, role))
+        return self._push(worker, role, later)
 
-    def _push(self, worker: Worker) -> Program:
-        server = worker.world.live[0]
+    def _push(self, worker: Worker, role: _Role, later: bool) -> Program:
+        num_bytes, term, server = worker.world.num_bytes, role.term, role.holder
+        gradient: Gradient | None = None
         while True:
-            gradient = yield worker.compute()
-            worker.send(server, "gradient", gradient, worker.world.num_bytes)
+            if not later:
+                gradient = yield worker.compute()
+                worker.send(server, ("gradient", term), gradient, num_bytes)
+            later = False
             (message,) = yield worker.receive("params")
-            params, version, server = message.payload
+            while message.payload[0] < role.term or (gradient and message.payload[2] == gradient.version):
+                if message.payload[0] == role.term:  # the server that it was sent to is lost, and this one asks for it
+                    term, _, _, server = message.payload
+                    worker.send(server, ("gradient", term), gradient, num_bytes)
+                (message,) = yield worker.receive("params")
+            term, params, version, server = message.payload
             worker.adopt(params, version)
 
-    def _serve(self, worker: Worker) -> Program:
+    def _serve(self, worker: Worker, role: _Role) -> Program:
         world = worker.world
         while True:
-            (role,) = yield worker.receive("role")
-            held, follower = role.payload, worker.number
+            (message,) = yield worker.receive("role")
+            term, held = message.payload
+            if term < role.term:
+                continue
+            role.needed, role.moments[worker.number] = (worker.number,), (held.version, held.state)
             for update in range(self.updates):
-                found = yield worker.receive("gradient", lambda: len(world.live))
-                gradients = [message.payload for message in found]
+                gradients = yield from self._gradients(worker, role, held.version)
                 held.update(mean([gradient.values for gradient in gradients]), *gradients)
-                world.shown = held.params
+                role.sizes.append(len(gradients))
                 if update == self.updates - 1:
-                    later = [number for number in world.live if number > worker.number]
-                    follower = (later or list(world.live))[0]
-                for number in world.live:
-                    worker.send(number, "params", (held.params, held.version, follower), world.num_bytes)
-            worker.send(follower, "role", held, world.num_bytes * world.learner.moments(held.state))
+                    role.holder = role.following(world)
+                self._tell(worker, role, held)
+            role.needed, role.moments[worker.number] = (worker.number, role.holder), (held.version, held.state)
+            moments = world.num_bytes * world.learner.moments(held.state)
+            worker.send(role.holder, "role", (role.term, held), moments)
+
+    def _gradients(self, worker: Worker, role: _Role, version: int) -> Generator[Effect, Any, list[Gradient]]:
+        """Waits for the gradients of all that were asked and are still there."""
+        found: dict[int, Gradient] = {}
+
+        def missing() -> int:
+            return sum(worker.world.there[number] and number not in found for number in role.asked)
+
+        while missing():
+            for message in (yield worker.receive(("gradient", role.term), lambda: min(missing(), 1))):
+                if message.payload.version == version:
+                    found[message.sender] = message.payload
+                else:
+                    worker.drop(message.payload)
+        return [gradient for _, gradient in sorted(found.items())]
+
+    def _tell(self, worker: Worker, role: _Role, held: Worker) -> None:
+        """Sends all workers the parameters, and who gathers the next gradients."""
+        world = worker.world
+        world.shown, role.asked = held.params, set(world.live)
+        role.sender, role.version = worker.number, held.version
+        for number in world.live:
+            worker.send(number, "params", (role.term, held.params, held.version, role.holder), world.num_bytes)
+
+    def _stand_by(self, worker: Worker, role: _Role) -> Program:
+        """Waits until the role is lost; the first worker that wakes acts for all."""
+        world = worker.world
+        while True:
+            yield worker.receive("role is lost", lambda: int(not role.lost(world)))
+            role.term += 1
+            role.holder = role.holder if world.there[role.holder] else role.following(world)
+            newest = max(world.live, key=lambda n: (world.workers[n].version, n == role.holder))
+            params, version = world.workers[newest].params, world.workers[newest].version
+            known = [number for number in world.live if role.moments[number][0] <= version]
+            kept = max(known, key=lambda n: (role.moments[n][0], n == role.holder), default=newest)
+            role.needed, role.sender = (role.holder, newest, kept), role.holder
+            world.recorder.undone(sum(role.sizes[version:]))
+            del role.sizes[version:]
+            state = role.moments[kept][1] if known else world.learner.state(params)
+            moments = world.num_bytes * world.learner.moments(state)
+            world.send(newest, role.holder, ("newest", role.term), (params, version), world.num_bytes)
+            world.send(kept, role.holder, ("kept", role.term), state, moments)
+            holder = world.workers[role.holder]
+            world.cancel(role.servers[role.holder])  # it may wait for what was lost
+            role.servers[role.holder] = world.spawn(holder, self._serve(holder, role))
+            holder.spawn(self._take_over(holder, role, role.term))
+
+    def _take_over(self, worker: Worker, role: _Role, term: int) -> Program:
+        (newest,) = yield worker.receive(("newest", term))
+        (kept,) = yield worker.receive(("kept", term))
+        if term == role.term:
+            held = worker.replica()
+            held.adopt(*newest.payload)
+            held.state = kept.payload
+            role.needed = (worker.number,)
+            self._tell(worker, role, held)
+            worker.send(worker.number, "role", (term, held))

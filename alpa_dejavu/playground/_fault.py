@@ -1,0 +1,64 @@
+"""The interface of faults, and what they have in common."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from alpa_dejavu.playground._worker import Program, Sleeping
+from alpa_dejavu.problem import checks
+
+if TYPE_CHECKING:
+    from alpa_dejavu.playground._world import World
+
+__all__ = ["Fault", "check_hosts", "check_times", "check_worker", "scaled"]
+
+
+class Fault(abc.ABC):
+    """A change of workers or links, as a program beside those of the workers.
+
+    Several faults may meet: factors multiply, and a worker that is lost already isn't lost again.
+    """
+
+    @abc.abstractmethod
+    def run(self, world: World) -> Program:
+        """Returns a program that changes the world (`crash`, `start`, `slow`, `scale_link`), and yields `Sleeping`
+        between; what it does at second 0 happens before all workers begin.
+
+        Raises:
+            ValueError: there is no such worker or host; it is called before the simulation begins.
+        """
+
+
+def scaled(world: World, links: Iterable[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
+    """Gives links between two hosts each a factor of their rates for a while."""
+    if at_s:
+        yield Sleeping(at_s)
+    for link in links:
+        world.scale_link(*link, factor)
+    if until_s < math.inf:
+        yield Sleeping(until_s - at_s)
+        for link in links:
+            world.scale_link(*link, factor, ends=True)
+
+
+def check_times(owner: str, at_s: float, end_s: float | None, field: str = "until_s") -> None:
+    """Raises ValueError unless a fault begins at a time, and ends later or never."""
+    checks.not_negative(owner, "at_s", at_s)
+    if end_s is not None and not end_s > at_s:
+        raise ValueError(f"{owner}: {field} is {end_s}, but must be after at_s, {at_s}; give a later time")
+
+
+def check_worker(world: World, worker: int) -> None:
+    """Raises ValueError unless there is a worker of a number."""
+    if worker not in range(world.size):
+        raise ValueError(f"fault: worker is {worker}, but must be one of 0..{world.size - 1}; name a worker of the job")
+
+
+def check_hosts(world: World, hosts: tuple[int, ...]) -> None:
+    """Raises ValueError unless there may be workers on hosts."""
+    known = max(world.hosts) + 1
+    if not all(host in range(known) for host in hosts):
+        raise ValueError(f"fault: hosts is {hosts}, but must be of 0..{known - 1}; name hosts with workers")

@@ -1,0 +1,214 @@
+"""Conditions that eventual convergence follows from, checked against a run while it runs.
+
+A window is checked once, when it ends: a condition keeps until when it holds whatever happens, and looks again only
+where that moment has passed.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.playground._learner import Gradient
+from alpa_dejavu.playground.job import Job
+from alpa_dejavu.problem import checks
+
+if TYPE_CHECKING:
+    from alpa_dejavu.playground._world import World
+
+__all__ = ["Condition", "Connected", "Observer", "SamplesSeen", "StalenessAtMost"]
+
+_SLACK = 1e-9
+"""The share of a window by which it may be longer: sums of seconds are rounded."""
+
+
+class Observer:
+    """An observer of a run, which the base class pays no heed to.
+
+    Attributes:
+        violated_s: when the condition was first violated; None: it wasn't.
+    """
+
+    violated_s: float | None = None
+
+    def used(self, sender: int, receiver: int) -> None:
+        """Told when a worker's program takes a message with bytes of another worker."""
+
+    def applied(self, gradient: Gradient, staleness: int) -> None:
+        """Told when a gradient is applied, before `History.steps` counts it."""
+
+    def passing(self, time_s: float) -> None:
+        """Told before time goes on to a moment: until then nothing more happens."""
+
+
+class Condition(abc.ABC):
+    """A condition that a run is checked against."""
+
+    @abc.abstractmethod
+    def observer(self, job: Job, world: World) -> Observer:
+        """Returns what observes a run of a job.
+
+        Raises:
+            ValueError: the job can't be checked for it.
+        """
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Connected(Condition):
+    """Within every window of so many seconds each pair of surviving workers is connected, in both directions: in the
+    graph of all messages with bytes that a worker took from another one in the window, there is a path.
+
+    A pair counts in windows through which both were there; a worker that has had its steps counts no more. Messages of
+    a worker that was lost meanwhile still connect others within the window.
+
+    Attributes:
+        window_s: the seconds T.
+
+    References:
+        Tsitsiklis, Bertsekas and Athans, IEEE Transactions on Automatic Control 31(9), 1986 (partial asynchronism).
+        Nedic and Ozdaglar, Distributed Subgradient Methods for Multi-Agent Optimization, IEEE Transactions on Automatic
+        Control 54(1), 2009 (bounded intercommunication intervals).
+    """
+
+    window_s: float
+
+    def __post_init__(self) -> None:
+        checks.positive("connected", "window_s", self.window_s)
+
+    def observer(self, job: Job, world: World) -> Observer:
+        """Returns what observes messages."""
+        return _Connection(self.window_s, world)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SamplesSeen(Condition):
+    """Within every window a gradient of each training sample is applied.
+
+    Attributes:
+        window_s: the seconds of a window; infinity: none counts seconds.
+        window_steps: the gradients of a window, of all workers together as `History.steps` counts them; None: none.
+    """
+
+    window_s: float = math.inf
+    window_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.window_s > 0:
+            raise ValueError(f"samples seen: window_s is {self.window_s!r}, but must be above 0; give virtual seconds")
+        if self.window_steps is not None:
+            checks.count("samples seen", "window_steps", self.window_steps)
+        elif math.isinf(self.window_s):
+            raise ValueError("samples seen: window_s is inf and window_steps is None, but there must be a window; give "
+                             "one of them")  # fmt: skip
+
+    def observer(self, job: Job, world: World) -> Observer:
+        """Returns what observes the samples of gradients."""
+        if job.problem is None:
+            raise ValueError("samples seen: the job's problem is None, but there must be samples; give it a problem")
+        return _Samples(self, len(job.problem.train[0]), world)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StalenessAtMost(Condition):
+    """No gradient is applied to parameters that are more versions newer than those that it was computed at.
+
+    Attributes:
+        versions: the bound s.
+    """
+
+    versions: int
+
+    def __post_init__(self) -> None:
+        checks.not_negative("staleness at most", "versions", self.versions)
+
+    def observer(self, job: Job, world: World) -> Observer:
+        """Returns what observes gradients."""
+        return _Staleness(self.versions, world)
+
+
+@final
+class _Connection(Observer):
+    def __init__(self, window_s: float, world: World) -> None:
+        self._window_s, self._world, self._until_s = window_s, world, window_s
+        self._used_s: dict[tuple[int, int], float] = {}
+
+    def used(self, sender: int, receiver: int) -> None:
+        self._used_s[sender, receiver] = self._world.now_s
+
+    def passing(self, time_s: float) -> None:
+        slack = self._window_s * _SLACK
+        if self.violated_s is None and time_s > self._until_s + slack:
+            self._until_s = self._connected_since() + self._window_s
+            if time_s > self._until_s + slack:
+                self.violated_s = self._until_s
+
+    def _connected_since(self) -> float:
+        """Returns the latest moment since when messages connect all that were there before it."""
+        now_s, came_s = self._world.now_s, np.array(self._world.came_s)
+        since_s = now_s - self._window_s * (1 + 2 * _SLACK)
+        self._used_s = {pair: used_s for pair, used_s in self._used_s.items() if used_s >= since_s}
+        pairs = np.array([*self._used_s], np.int64).reshape(-1, 2)
+        used_s = np.array([*self._used_s.values()])
+        there = np.array([n for n in self._world.live if not self._world.finished(n)], np.int64)
+        moments = np.unique(np.concatenate([used_s, came_s, [now_s]]))
+        least, most = 0, len(moments) - 1  # nobody was there before the first
+        while least < most:
+            middle = (least + most + 1) // 2
+            required = there[came_s[there] < moments[middle]]
+            if _connects(pairs[used_s >= moments[middle]], required, len(came_s)):
+                least = middle
+            else:
+                most = middle - 1
+        return float(moments[least])
+
+
+def _connects(pairs: NDArray[np.int64], required: NDArray[np.int64], size: int) -> bool:
+    """Whether directed edges, shape (E, 2), connect each of some nodes with each other one of them."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
+    _, labels = connected_components(graph, directed=True, connection="strong")
+    return len(set(labels[required].tolist())) <= 1
+
+
+@final
+class _Samples(Observer):
+    def __init__(self, condition: SamplesSeen, samples: int, world: World) -> None:
+        self._window_s, self._world, self._until_s = condition.window_s, world, condition.window_s
+        self._window = math.inf if condition.window_steps is None else condition.window_steps
+        self._until = self._window
+        self._seen_s, self._seen = np.zeros(samples), np.zeros(samples, np.int64)
+
+    def applied(self, gradient: Gradient, staleness: int) -> None:
+        step = self._world.recorder.steps + 1
+        self._seen_s[gradient.rows], self._seen[gradient.rows] = self._world.now_s, step
+        if self.violated_s is None and step >= self._until:
+            self._until = int(self._seen.min()) + self._window
+            if step >= self._until:
+                self.violated_s = self._world.now_s
+
+    def passing(self, time_s: float) -> None:
+        slack = self._window_s * _SLACK
+        if self.violated_s is None and time_s > self._until_s + slack:
+            self._until_s = float(self._seen_s.min()) + self._window_s
+            if time_s > self._until_s + slack:
+                self.violated_s = self._until_s
+
+
+@final
+class _Staleness(Observer):
+    def __init__(self, versions: int, world: World) -> None:
+        self._versions, self._world = versions, world
+
+    def applied(self, gradient: Gradient, staleness: int) -> None:
+        if staleness > self._versions and self.violated_s is None:
+            self.violated_s = self._world.now_s

@@ -1,0 +1,135 @@
+"""Conditions of eventual convergence: found where they are violated, at the right moment, and nowhere else."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.playground import Exchange, Job, Until, problem, simulate
+from alpa_dejavu.playground.condition import Connected, SamplesSeen, StalenessAtMost
+from alpa_dejavu.playground.exchanges import AllReduce, AsynchronousGossip, AsynchronousServer, StaleSynchronousServer
+from alpa_dejavu.playground.fault import Crash, Join, Partition
+from alpa_dejavu.testing import example_cluster
+
+JOB = Job(None, 1.0, num_bytes=1.0)
+
+
+class Script(Exchange):
+    """Messages at given seconds from one worker to another one, which takes them at once."""
+
+    def __init__(self, messages):
+        self.messages = messages
+
+    def run(self, worker):
+        worker.spawn(self.take(worker))
+        for at_s, source, target in self.messages:
+            if source == worker.number and at_s > worker.world.now_s:
+                yield worker.sleep(at_s - worker.world.now_s)
+                worker.send(target, "x", None, 1.0)
+        yield worker.sleep(1e3)
+
+    def take(self, worker):
+        while True:
+            yield worker.receive("x")
+
+
+def violated(exchange, condition, seconds, workers=2, faults=(), hosts=2, job=JOB):
+    run = simulate(job, example_cluster(hosts, workers), exchange, until=Until(seconds=seconds), faults=faults,
+                   conditions=[condition], looks=0)  # fmt: skip
+    return run.violated_s[0]
+
+
+@pytest.mark.parametrize("exchange", ["all-reduce", "server", "gossip", "ad-psgd"])
+def test_a_partition_longer_than_the_window_is_found_and_a_shorter_one_isn_t(exchange):
+    job = Job(None, 1.0, num_bytes=1.0, hosts=(0, 1, 0, 1))
+    for length_s, found in ((0.0, False), (6.0, False), (18.0, True)):
+        faults = [Partition(((0,), (1,)), 20.1, 20.1 + length_s)] if length_s else []
+        at_s = violated(exchange, Connected(12.0), 100.0, faults=faults, job=job)
+        assert (at_s is not None) == found, (exchange, length_s)
+        # The last messages between the parts were taken a few seconds before at the earliest, and at 21 at the latest.
+        assert not found or 20.1 + 12.0 - 4.0 <= at_s <= 21.0 + 12.0
+
+
+def test_windows_are_those_of_brute_force():
+    draw = np.random.default_rng(5)
+    for _ in range(40):
+        times = np.sort(draw.uniform(0.1, 30.0, 40))
+        messages = [(float(at_s), *map(int, draw.choice(3, 2, replace=False))) for at_s in times]
+        window_s = float(draw.uniform(3.0, 9.0))
+        found = violated(Script(messages), Connected(window_s), 30.0, workers=3, hosts=1)
+        expected = brute_force(messages, window_s, 30.0, 3)
+        assert (found is None) == (expected is None)
+        assert found is None or found == pytest.approx(expected, abs=1e-3)
+
+
+def brute_force(messages, window_s, end_s, workers):
+    """The first end of a window in which some pair isn't connected: windows begin just after a message."""
+    for start_s in [0.0, *[at_s for at_s, _, _ in messages]]:
+        if start_s + window_s > end_s:
+            return None
+        reached = np.eye(workers, dtype=bool)
+        for at_s, source, target in messages:
+            if start_s < at_s <= start_s + window_s:
+                reached[source, target] = True
+        for middle, a, b in itertools.product(range(workers), repeat=3):
+            reached[a, b] |= reached[a, middle] and reached[middle, b]
+        if not reached.all():
+            return start_s + window_s
+    return None
+
+
+def test_lost_workers_count_no_more_and_those_that_join_count_from_then_on():
+    ring = [(float(at_s), at_s % 3, (at_s + 1) % 3) for at_s in range(1, 40)]
+    assert violated(Script(ring), Connected(4.0), 30.0, workers=3, hosts=1) is None
+    both = [(float(at_s), at_s % 2, (at_s + 1) % 2) for at_s in range(1, 40)]
+    late = violated(Script(both), Connected(4.0), 30.0, workers=3, hosts=1)
+    assert late == pytest.approx(4.0)
+    assert violated(Script(both), Connected(4.0), 30.0, workers=3, hosts=1, faults=[Crash(2, 3.5)]) is None
+    joined = violated(Script(both), Connected(4.0), 30.0, workers=3, hosts=1, faults=[Join(2, 9.5)])
+    assert joined == pytest.approx(13.5)
+
+
+def test_workers_that_have_had_their_steps_count_no_more():
+    job = Job(None, (1.0, 1.0, 9.0), num_bytes=1.0)
+    run = simulate(job, example_cluster(1, 3), AsynchronousServer(2), until=Until(steps=10),
+                   conditions=[Connected(20.0)])  # fmt: skip
+    assert run.violated_s == (None,)
+
+
+def test_a_worker_that_never_gets_some_samples_is_found():
+    least = problem("sparse-least-squares")
+    samples = len(least.train[0])
+    halves = [list(range(samples // 2)), list(range(samples // 2, samples))]
+    for shards, lost, found in (
+        (halves, (), False), ([halves[0], halves[0][:3]], (), True), (halves, [Crash(1, 30.2)], True),
+    ):  # fmt: skip
+        job = Job(least, 1.0, batch=samples, shards=shards)
+        run = simulate(job, example_cluster(1, 2), AsynchronousServer(), until=Until(seconds=60.5), faults=lost,
+                       looks=0, conditions=[SamplesSeen(20.0), SamplesSeen(window_steps=60)])  # fmt: skip
+        assert [at_s is not None for at_s in run.violated_s] == [found, found and not lost]
+    # The last gradient of the lost worker was applied at 30; samples that it drew before for the last time end sooner.
+    assert 40 < run.violated_s[0] < 50.1
+
+
+def test_staleness_is_found_where_it_is_above_the_bound():
+    job = Job(None, (1.0, 1.0, 3.0), num_bytes=1.0)
+    for way, bound, found in (
+        (AsynchronousServer(), 3, True), (AsynchronousServer(), 9, False), (StaleSynchronousServer(2), 2, False),
+        (AllReduce(), 0, False), (AsynchronousGossip(), 0, True),
+    ):  # fmt: skip
+        run = simulate(job, example_cluster(1, 3), way, until=Until(seconds=50.0), conditions=[StalenessAtMost(bound)])
+        assert (run.violated_s[0] is not None) == found == (len(run.staleness) - 1 > bound), way
+
+
+def test_conditions_that_can_t_be_are_said():
+    for wrong, said in (
+        (lambda: Connected(0.0), "window_s is 0.0, but must be"), (lambda: SamplesSeen(), "there must be a window"),
+        (lambda: SamplesSeen(-1.0), "window_s is -1.0, but must be above 0"),
+        (lambda: SamplesSeen(window_steps=0), "window_steps is 0"), (lambda: Connected(math.inf), "window_s is inf"),
+        (lambda: StalenessAtMost(-1), "versions is -1, but must be"),
+        (lambda: simulate(JOB, example_cluster(1, 2), "gossip", until=Until(steps=1), conditions=[SamplesSeen(1.0)]),
+         "the job's problem is None, but there must be samples"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            wrong()

@@ -1,0 +1,242 @@
+"""Faults at given and at drawn times, and what exchanges do about them."""
+
+import dataclasses
+
+import numpy as np
+import optax
+import pytest
+
+from alpa_dejavu.playground import Exchange, Job, Until, problem, simulate
+from alpa_dejavu.playground.exchanges import AllReduce, AsynchronousServer, RollingServer, SynchronousServer
+from alpa_dejavu.playground.fault import (
+    FAULTS,
+    Crash,
+    DrawnCongestion,
+    DrawnCrashes,
+    DrawnSlowDowns,
+    Fault,
+    Join,
+    LinkRate,
+    Partition,
+    SlowDown,
+)
+from alpa_dejavu.testing import example_cluster
+
+
+class Alone(Exchange):
+    """Each worker trains for itself."""
+
+    def run(self, worker):
+        while True:
+            gradient = yield worker.compute()
+            worker.update(gradient.values, gradient)
+
+
+TIME_ALONE = Job(None, 1.0, num_bytes=1)
+
+
+@pytest.fixture(scope="module")
+def least():
+    return problem("sparse-least-squares")
+
+
+def test_every_word_of_a_scenario_is_a_fault():
+    assert {"crash", "join", "slow-down", "link-rate", "partition"} < set(FAULTS)
+    for fault in FAULTS.values():
+        assert issubclass(fault, Fault)
+        assert dataclasses.is_dataclass(fault)
+
+
+def test_a_worker_that_joins_computes_from_then_on():
+    run = simulate(TIME_ALONE, example_cluster(1, 3), AsynchronousServer(), until=Until(seconds=10.5),
+                   faults=[Join(2, 4.2)])  # fmt: skip
+    assert run.worker_steps.tolist() == [10, 10, 6]
+
+
+def test_slow_downs_and_link_rates_that_meet_multiply():
+    both = [SlowDown(0, 2.0), SlowDown(0, 3.0, 6.0, 18.0)]
+    run = simulate(TIME_ALONE, example_cluster(1, 1), AllReduce(), until=Until(seconds=30.5), faults=both)
+    assert run.worker_steps.tolist() == [3 + 2 + 6]
+    job, rates = Job(None, 1.0, num_bytes=1e8), [LinkRate((0, 1), 0.5), LinkRate((1, 0), 0.5, 0.0, 9.0)]
+    run = simulate(job, example_cluster(2, 1), SynchronousServer(), until=Until(steps=1), faults=rates)
+    assert run.end_s == pytest.approx(1 + 2 * (4 * 0.1 + 1e-4))
+
+
+def test_messages_between_parts_wait_and_those_within_don_t():
+    runs = {}
+    for faults in ((), (Partition(((0,), (1, 2)), 0.5, 7.5),)):
+        arrived = runs[faults] = {}
+
+        class Script(Exchange):
+            def run(self, worker, arrived=arrived):
+                for target, num_bytes in ((1, 0.0), (2, 1e6)):
+                    if worker.number != target and worker.number < 2:
+                        yield worker.sleep(1.0)
+                        worker.send(target, worker.number, None, num_bytes)
+                if worker.number == 2:
+                    for source in (1, 0):
+                        yield worker.receive(source)
+                        arrived[source] = worker.world.now_s
+                if worker.number == 1:
+                    yield worker.receive(0)
+                    arrived["empty"] = worker.world.now_s
+
+        simulate(TIME_ALONE, example_cluster(3, 1), Script(), until=Until(seconds=20.0), faults=faults)
+    free, cut = runs.values()
+    assert free == {1: pytest.approx(1.0011), 0: pytest.approx(2.0011), "empty": pytest.approx(1.0001)}
+    assert cut == {1: pytest.approx(1.0011), 0: pytest.approx(7.5011), "empty": pytest.approx(7.5001)}
+
+
+def test_the_end_doesn_t_wait_for_faults():
+    faults = [Crash(0, 50.0), Join(1, 90.0), DrawnSlowDowns(0.1, 2.0, 5.0, until_s=1e3)]
+    run = simulate(TIME_ALONE, example_cluster(1, 2), AsynchronousServer(), until=Until(steps=3), faults=faults)
+    assert run.end == "steps"
+    assert run.end_s < 50
+
+
+def test_drawn_crashes_come_at_their_rate_and_leave_their_share_of_time():
+    n, seconds = 50, 400.0
+    run = simulate(TIME_ALONE, example_cluster(1, n), Alone(), until=Until(seconds=seconds), seed=3,
+                   faults=[DrawnCrashes(0.05, 5.0)], looks=0)  # fmt: skip
+    there = 20.0 / (20.0 + 5.0)
+    expected = n * seconds * there * 0.05
+    assert abs(run.lost_updates - expected) < 4 * np.sqrt(expected)
+    never = simulate(TIME_ALONE, example_cluster(1, n), Alone(), until=Until(seconds=seconds), seed=3,
+                     faults=[DrawnCrashes(0.05)], looks=0)  # fmt: skip
+    assert never.end == "no worker is left"
+    assert never.lost_updates <= n
+
+
+def test_drawn_slow_downs_and_congestion_take_their_share():
+    seconds = 4000.0
+    slow = simulate(TIME_ALONE, example_cluster(1, 20), Alone(), until=Until(seconds=seconds), seed=1,
+                    faults=[DrawnSlowDowns(0.02, 4.0, 50.0)], looks=0)  # fmt: skip
+    # Half of the time each is slow; gradients are few steps only at the borders.
+    assert slow.worker_steps.mean() == pytest.approx(seconds * (0.5 + 0.5 / 4), rel=0.1)
+    job = Job(None, 1e-3, num_bytes=1e9)
+    run = simulate(job, example_cluster(2, 1), SynchronousServer(), until=Until(seconds=seconds), seed=1,
+                   faults=[DrawnCongestion(0.01, 0.25, 100.0)], looks=0)  # fmt: skip
+    assert run.worker_steps[1] == pytest.approx(seconds / 2 * (0.5 + 0.5 / 4), rel=0.25)
+
+
+def test_drawn_faults_are_the_same_again_and_others_with_another_seed():
+    runs = [simulate(TIME_ALONE, example_cluster(2, 4), Alone(), until=Until(seconds=40.0), seed=seed,
+                     faults=[DrawnCrashes(0.05, 5.0), DrawnCrashes(0.05, 5.0)]) for seed in (1, 1, 2)]  # fmt: skip
+    assert runs[0].same(runs[1])
+    assert not runs[0].same(runs[2])
+
+
+def test_faults_that_can_t_be_are_said_before_anything_runs(least, tmp_path):
+    for wrong, said in (
+        (lambda: DrawnCrashes(-0.1), "drawn crashes: per_s is -0.1, but must be a finite number of at least 0"),
+        (lambda: DrawnCrashes(0.1, 0.0), "back_after_s is 0.0, but must be a finite number above 0"),
+        (lambda: DrawnSlowDowns(0.1, 0.0, 1.0), "factor is 0.0, but must be"),
+        (lambda: DrawnCongestion(0.1, -1.0, 1.0), "factor is -1.0, but must be"),
+        (lambda: SlowDown(0, 2.0, 5.0, 4.0), r"slow-down: until_s is 4.0, but must be after at_s, 5.0"),
+        (lambda: Partition(((0,),)), r"groups is \(\(0,\),\), but must be two or more"),
+        (lambda: Partition(((0, 1), (1,))), r"must be two or more without a common host"),
+        (lambda: Join(0, 0.0), "at_s is 0.0, but must be"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            wrong()
+    for fault, said in (
+        (Join(2, 1.0), "worker is 2, but must be one of 0..1"), (SlowDown(-1, 2.0), "worker is -1, but must be one of"),
+        (Partition(((0,), (3,))), r"hosts is \(0, 3\), but must be of 0..0"),
+        (DrawnCrashes(0.1), "until_s is inf, but must be finite where Until.seconds is inf"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            simulate(Job(least, 1.0), example_cluster(1, 2), "gossip", until=Until(steps=1), faults=[fault],
+                     folder=tmp_path)  # fmt: skip
+    # The folder isn't taken by the run that couldn't be.
+    run = simulate(Job(least, 1.0), example_cluster(1, 2), "gossip", until=Until(steps=1), folder=tmp_path)
+    assert run.end == "steps"
+
+
+def slow_links(job):
+    return dataclasses.replace(job, num_bytes=1e8)  # a tenth of a second for each message
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1), (2, 1)])
+def test_a_rolling_server_goes_on_whoever_is_lost_whenever(updates, victims):
+    # Seconds of messages are as long as those between crashes, so that the role is lost in each of its states.
+    for at_s in np.linspace(0.0, 6.0, 61):
+        faults = [Crash(worker, at_s + 0.13 * k) for k, worker in enumerate(victims)]
+        run = simulate(slow_links(TIME_ALONE), example_cluster(2, 2), RollingServer(updates), until=Until(steps=12),
+                       faults=faults, looks=1)  # fmt: skip
+        assert run.end == "steps", at_s
+        assert (run.worker_steps[[n for n in range(4) if n not in victims]] == 12).all()
+
+
+def test_a_rolling_server_hands_on_moments_after_a_loss_as_well(least):
+    job = slow_links(Job(least, 1.0, optimizer=optax.adam(0.05)))
+    run = simulate(job, example_cluster(2, 2), RollingServer(2), until=Until(steps=12), looks=3,
+                   faults=[Crash(0, 2.3), Crash(1, 5.0)])  # fmt: skip
+    assert run.end == "steps"
+    assert run.loss[-1] < 0.95 * run.loss[0]
+    assert run.consensus[-1] < 1e-6
+
+
+def test_a_rolling_server_repeats_an_update_that_reached_nobody(least):
+    # The holder updates after a second and the gradients' 0.1; it is lost before its parameters arrive anywhere.
+    job = slow_links(Job(least, 1.0, side_by_side=False))
+    job = dataclasses.replace(job, batch=512)
+    run = simulate(job, example_cluster(4, 1), RollingServer(), until=Until(steps=5), faults=[Crash(0, 1.35)], looks=0)
+    assert run.end == "steps"
+    assert run.lost_updates == 4 + 1  # the update's gradients, and the one that the lost worker was computing
+    assert run.staleness.tolist() == [3 * 5]
+
+
+def test_a_rolling_server_that_lost_a_worker_before_the_first_update_is_one_without_it(least):
+    job = Job(least, 1.0, optimizer=optax.adam(0.05), side_by_side=False)
+    lost = simulate(job, example_cluster(1, 4), RollingServer(), until=Until(steps=6), faults=[Crash(0, 0.5)], seed=2)
+    never = simulate(job, example_cluster(1, 4), RollingServer(), until=Until(steps=6), faults=[Crash(0, 0.0)], seed=2)
+    assert lost.params.tobytes() == never.params.tobytes()
+
+
+def test_a_rolling_server_takes_workers_back(least):
+    job = Job(least, 1.0, spread=0.2)
+    faults = [Crash(1, 2.3, 6.1), Crash(0, 4.4, 9.0), Join(3, 5.0)]
+    run = simulate(job, example_cluster(1, 4), RollingServer(2), until=Until(seconds=40.0), faults=faults, looks=3)
+    assert run.end == "time"
+    assert (run.worker_steps > 20).all()
+    assert run.loss[-1] < 0.95 * run.loss[0]
+
+
+def test_a_rolling_server_survives_crashes_at_random(least):
+    job = dataclasses.replace(slow_links(Job(least, 1.0, optimizer=optax.adam(0.05))), spread=0.3)
+    for seed in range(6):
+        run = simulate(job, example_cluster(3, 2), RollingServer(2), until=Until(seconds=60.0), seed=seed, looks=0,
+                       faults=[DrawnCrashes(0.02, 4.0)])  # fmt: skip
+        assert run.end == "time", seed
+        assert run.worker_steps.sum() > 60, seed
+
+
+@pytest.mark.parametrize("name", ["gossip", "push-sum", "ad-psgd"])
+def test_gossip_goes_on_with_who_is_there_and_takes_workers_in(least, name):
+    faults = [Crash(1, 3.3), Crash(2, 6.7, 12.2), Join(5, 9.1), DrawnCrashes(0.01, 3.0)]
+    for job in (slow_links(TIME_ALONE), dataclasses.replace(slow_links(Job(least, 1.0)), spread=0.3)):
+        run = simulate(job, example_cluster(3, 2), name, until=Until(seconds=60.0), faults=faults, looks=2, seed=3)
+        assert run.end == "time"
+        assert run.worker_steps[[0, 2, 3, 4, 5]].min() > 20
+        assert job.problem is None or run.loss[-1] < run.loss[0]
+    run = simulate(slow_links(TIME_ALONE), example_cluster(3, 2), name, until=Until(steps=30), faults=faults[:3])
+    assert run.end == "steps"
+
+
+def test_a_gossip_s_weights_of_who_is_lost_stay_with_the_others():
+    # Without gradients the parameters of the rest come to one value between those that they had.
+    job = Job(problem("digits-mlp"), 1.0, optimizer=optax.sgd(0.0), own_starts=True)
+    run = simulate(job, example_cluster(1, 4), "gossip", until=Until(steps=60), faults=[Crash(1, 2.5)], looks=0)
+    assert run.end == "steps"
+    assert run.consensus[-1] < 1e-4 * run.consensus[0]
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [
+    ("all-reduce", False), ("local-sgd", False), ("stale-server", False), ("sharded-server", False), ("server", True),
+    ("async-server", True), ("rolling-server", True), ("checkpointed", True), ("gossip", True), ("ad-psgd", True),
+])  # fmt: skip
+def test_the_page_says_who_takes_workers_in(name, goes_on):
+    run = simulate(TIME_ALONE, example_cluster(1, 4), name, until=Until(seconds=60.0), faults=[Join(3, 9.3)], looks=0)
+    assert (run.worker_steps.min() > 30) == goes_on
+    assert run.end == "time" or (not goes_on and run.end.startswith("stalled"))
