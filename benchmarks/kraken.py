@@ -81,7 +81,6 @@ BY_ALPA = {
     "parameters off": "{parameters_off:.1e}",
     "all-reduces": "{all_reduces}",
     "their bytes": "{all_reduced_bytes:size}",
-    "plan": "{plan}",
 }
 
 

@@ -64,7 +64,7 @@ def two_stages() -> alpa.ManualStageOption:
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", ["moe", "wide_resnet"])  # a planned GPT and a frozen MLP are below
 def test_two_stages_equal_one_device(name: str, cluster: None) -> None:
     method = alpa.PipeshardParallel(
         num_micro_batches=1 if name == "wide_resnet" else 2,
