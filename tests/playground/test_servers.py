@@ -88,3 +88,21 @@ def test_a_sharded_server_keeps_what_it_has_when_its_first_worker_comes_back():
     )
     assert after.loss[-1] < before.loss[-1] < before.loss[0]
     assert after.staleness.sum() > before.staleness.sum()
+
+
+@pytest.mark.parametrize("backups", [1, 2])
+def test_backup_workers_have_all_their_steps(backups):
+    run = simulate(times((1.0, 1.0, 1.0, 1.5)), example_cluster(1, 4), SynchronousServer(backups),
+                   until=Until(steps=10))  # fmt: skip
+    assert run.end == "steps"
+    assert run.worker_steps.tolist() == [10] * 4
+    assert counted(run) == 40
+    assert run.end_s == pytest.approx(15.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("at_s", [1.5, 3.5, 4.5])
+def test_a_worker_that_comes_back_when_all_steps_are_begun_isn_t_waited_for(at_s):
+    run = simulate(times((1.0, 1.0, 3.0)), example_cluster(1, 3), SynchronousServer(backups=1), until=Until(steps=4),
+                   faults=[Crash(1, at_s, 5.5)])  # fmt: skip
+    assert run.end == "steps"
+    assert run.worker_steps[[0, 2]].tolist() == [4, 4]

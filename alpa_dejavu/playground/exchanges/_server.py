@@ -23,6 +23,7 @@ class SynchronousServer(Exchange):
     """A server updates by the mean of a gradient of each worker, or of all but the slowest ones' (backup workers).
 
     A gradient that comes after the update for which it was computed is dropped, and its worker gets the parameters.
+    Workers that have had their steps aren't waited for.
 
     Attributes:
         backups: how many workers an update doesn't wait for.
@@ -44,20 +45,26 @@ class SynchronousServer(Exchange):
         if self.backups >= worker.world.size:
             raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the "
                              f"{worker.world.size} workers; wait for one of them")  # fmt: skip
+        if worker.finished:  # it came back too late to begin a step
+            _last(worker.world).add(worker.number)
         if worker.number == self.server:
             worker.spawn(self._serve(worker))
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
         world, held, got = worker.world, _Held(worker), dict[int, Message]()
+        last = _last(world)
 
         def short() -> bool:
-            have = len(_counted(world, got))
-            return have < max(len(world.live) - self.backups, 1)
+            have = _counted(world, got)
+            owing = len(set(world.live).difference(have, last))
+            return len(have) < max(min(len(world.live) - self.backups, len(have) + owing), 1)
 
         while True:
             while short():
                 for message in (yield worker.receive("gradient", lambda: int(short()))):
+                    if world.finished(message.sender) and _is_here(world, message):
+                        last.add(message.sender)
                     if message.payload.version == held.version:
                         _replace(got, message, worker.drop)
                     else:
@@ -249,6 +256,12 @@ def _is_here(world: World, message: Message) -> bool:
 def _counted(world: World, got: Mapping[int, Message]) -> list[int]:
     """Returns the workers that needn't be waited for any more: those of the gradients that aren't lost."""
     return [number for number, message in got.items() if _is_here(world, message)]
+
+
+def _last(world: World) -> set[int]:
+    """Returns the workers that have sent the last gradient of their steps."""
+    last: set[int] = world.board.setdefault("last", set())
+    return last
 
 
 def _replace(got: dict[int, Message], message: Message, drop: Callable[[Gradient], None]) -> None:
