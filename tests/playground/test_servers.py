@@ -106,3 +106,34 @@ def test_a_worker_that_comes_back_when_all_steps_are_begun_isn_t_waited_for(at_s
                    faults=[Crash(1, at_s, 5.5)])  # fmt: skip
     assert run.end == "steps"
     assert run.worker_steps[[0, 2]].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("way", [AsynchronousServer(), SynchronousServer(), StaleSynchronousServer(1)])
+def test_a_server_that_comes_back_says_what_is_undone(way):
+    # All compute when it is lost, and when it comes back, so that none waits in vain.
+    job = Job(problem("sparse-least-squares"), (2.0, 2.1, 2.2))
+    before, run = (
+        simulate(job, example_cluster(1, 3), way, until=Until(seconds=seconds), faults=[Crash(0, 20.5, 20.6)], looks=0)
+        for seconds in (20.49, 60.0)
+    )
+    applied = int(before.staleness.sum())
+    assert applied >= 24
+    assert before.notes == ()
+    assert run.notes[0].startswith("the server on worker 0 was lost with its parameters, and began again")
+    assert run.lost_updates >= applied
+    assert (run.staleness >= 0).all()
+    assert counted(run) <= run.worker_steps.sum() + 1  # one was under way
+
+
+def test_what_an_asynchronous_server_undid_counts_as_lost_to_the_last_gradient():
+    run = simulate(times((2.0, 2.1, 2.2)), example_cluster(1, 3), AsynchronousServer(), until=Until(seconds=60.0),
+                   faults=[Crash(0, 20.5, 20.6)])  # fmt: skip
+    # By then worker 0 had 10, the others 9 each; then 19 of worker 0, and what the others had from 20.5 on.
+    undone = 10 + 9 + 9
+    assert run.lost_updates == undone + 1
+    assert run.staleness.sum() == run.worker_steps.sum() - undone
+    assert run.worker_steps.min() >= 27
+    again = simulate(times((2.0, 2.1, 2.2)), example_cluster(1, 3), AsynchronousServer(), until=Until(seconds=60.0),
+                     faults=[Crash(0, 0.5, 0.6)])  # fmt: skip
+    assert again.notes == ()  # nothing was applied
+    assert again.lost_updates == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Mapping
@@ -225,21 +226,40 @@ class ShardedServer(Exchange):
 
 @final
 class _Held:
-    """The parameters that a server has."""
+    """The parameters that a server has. Where its worker was lost and came back they are those of the beginning, as of
+    a newer version than all that it had sent, and what it had applied is undone.
+    """
 
     def __init__(self, worker: Worker) -> None:
-        self._worker, self._model = worker, worker.replica()
+        world = worker.world
+        self._worker, self._model, self._applied = worker, worker.replica(), collections.Counter[int]()
+        before: _Held | None = world.board.get("held")
+        world.board["held"] = self
+        if before is not None and before.version:
+            self._model.version = before.version + 1
+            world.shown = self._model.params
+            before._undo()
 
     @property
     def version(self) -> int:
-        """Returns how many updates were made."""
+        """Returns how many updates were made, and times that they were undone."""
         return self._model.version
 
     def update(self, got: Mapping[int, Message]) -> None:
         """Updates by the mean of some workers' gradients, by their numbers."""
         gradients = [message.payload for _, message in sorted(got.items())]
+        self._applied.update(self.version - gradient.version for gradient in gradients)
         self._model.update(mean([gradient.values for gradient in gradients]), *gradients)
         self._worker.world.shown = self._model.params
+
+    def _undo(self) -> None:
+        recorder = self._worker.world.recorder
+        for staleness, gradients in self._applied.items():
+            recorder.undone(gradients)  # it takes them from those without staleness
+            recorder._staleness[0] += gradients
+            recorder._staleness[staleness] -= gradients
+        recorder.note(f"the server on worker {self._worker.number} was lost with its parameters, and began again with "
+                      "those of the beginning; what it had applied is among the lost updates")  # fmt: skip
 
     def reply(self, message: Message) -> None:
         """Sends the parameters to whom a gradient is from."""
