@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator
 from typing import Any, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Gradient
 from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
-from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges._collectives import mean
+from alpa_dejavu.playground.exchanges._held import Held, counted, had_their_steps, is_here, replace
 from alpa_dejavu.problem import checks
 
 __all__ = ["AsynchronousServer", "ShardedServer", "StaleSynchronousServer", "SynchronousServer", "check_server", "push"]
@@ -47,27 +46,27 @@ class SynchronousServer(Exchange):
             raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the "
                              f"{worker.world.size} workers; wait for one of them")  # fmt: skip
         if worker.finished:  # it came back too late to begin a step
-            _last(worker.world).add(worker.number)
+            had_their_steps(worker.world).add(worker.number)
         if worker.number == self.server:
             worker.spawn(self._serve(worker))
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held, got = worker.world, _Held(worker), dict[int, Message]()
-        last = _last(world)
+        world, held, got = worker.world, Held(worker), dict[int, Message]()
+        last = had_their_steps(world)
 
         def short() -> bool:
-            have = _counted(world, got)
+            have = counted(world, got)
             owing = len(set(world.live).difference(have, last))
             return len(have) < max(min(len(world.live) - self.backups, len(have) + owing), 1)
 
         while True:
             while short():
                 for message in (yield worker.receive("gradient", lambda: int(short()))):
-                    if world.finished(message.sender) and _is_here(world, message):
+                    if world.finished(message.sender) and is_here(world, message):
                         last.add(message.sender)
                     if message.payload.version == held.version:
-                        _replace(got, message, worker.drop)
+                        replace(got, message, worker.drop)
                     else:
                         worker.drop(message.payload)
                         held.reply(message)
@@ -99,7 +98,7 @@ class AsynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        held = _Held(worker)
+        held = Held(worker)
         while True:
             (message,) = yield worker.receive("gradient")
             held.update({message.sender: message})
@@ -134,12 +133,12 @@ class StaleSynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, _Held(worker)
+        world, held = worker.world, Held(worker)
         steps: dict[int, dict[int, Message]] = {}
         ahead: dict[int, Message] = {}
 
         def short() -> bool:
-            return len(_counted(world, steps.get(held.version, {}))) < len(world.live)
+            return len(counted(world, steps.get(held.version, {}))) < len(world.live)
 
         while True:
             for message in (yield worker.receive("gradient", lambda: int(short()))):
@@ -147,7 +146,7 @@ class StaleSynchronousServer(Exchange):
                 if message.payload.step < held.version:  # its worker was lost meanwhile, so that nobody waited for it
                     worker.drop(message.payload)
                 else:
-                    _replace(steps.setdefault(message.payload.step, {}), message, worker.drop)
+                    replace(steps.setdefault(message.payload.step, {}), message, worker.drop)
             while not short():
                 held.update(steps.pop(held.version))
             for number in sorted(n for n, last in ahead.items() if last.payload.step + 1 - held.version <= self.bound):
@@ -207,7 +206,7 @@ class ShardedServer(Exchange):
             for gradient in gradients:
                 _drop_once(worker, gradient, settled)
             for _, message in sorted(got.items()):
-                if _is_here(world, message):
+                if is_here(world, message):
                     worker.send(message.sender, ("params", step), world.board["sent"], world.num_bytes / shards)
 
     def _gathered(self, worker: Worker, step: int, settled: set[Gradient]
@@ -216,79 +215,12 @@ class ShardedServer(Exchange):
         world, got = worker.world, dict[int, Message]()
 
         def short() -> bool:
-            return len(_counted(world, got)) < len(world.live)
+            return len(counted(world, got)) < len(world.live)
 
         while short():
             for message in (yield worker.receive(("gradient", step), lambda: int(short()))):
-                _replace(got, message, lambda gradient: _drop_once(worker, gradient, settled))
+                replace(got, message, lambda gradient: _drop_once(worker, gradient, settled))
         return got
-
-
-@final
-class _Held:
-    """The parameters that a server has. Where its worker was lost and came back they are those of the beginning, as of
-    a newer version than all that it had sent, and what it had applied is undone.
-    """
-
-    def __init__(self, worker: Worker) -> None:
-        world = worker.world
-        self._worker, self._model, self._applied = worker, worker.replica(), collections.Counter[int]()
-        before: _Held | None = world.board.get("held")
-        world.board["held"] = self
-        if before is not None and before.version:
-            self._model.version = before.version + 1
-            world.shown = self._model.params
-            before._undo()
-
-    @property
-    def version(self) -> int:
-        """Returns how many updates were made, and times that they were undone."""
-        return self._model.version
-
-    def update(self, got: Mapping[int, Message]) -> None:
-        """Updates by the mean of some workers' gradients, by their numbers."""
-        gradients = [message.payload for _, message in sorted(got.items())]
-        self._applied.update(self.version - gradient.version for gradient in gradients)
-        self._model.update(mean([gradient.values for gradient in gradients]), *gradients)
-        self._worker.world.shown = self._model.params
-
-    def _undo(self) -> None:
-        recorder = self._worker.world.recorder
-        for staleness, gradients in self._applied.items():
-            recorder.undone(gradients)  # it takes them from those without staleness
-            recorder._staleness[0] += gradients
-            recorder._staleness[staleness] -= gradients
-        recorder.note(f"the server on worker {self._worker.number} was lost with its parameters, and began again with "
-                      "those of the beginning; what it had applied is among the lost updates")  # fmt: skip
-
-    def reply(self, message: Message) -> None:
-        """Sends the parameters to whom a gradient is from."""
-        if _is_here(self._worker.world, message):
-            params = self._model.params, self._model.version
-            self._worker.send(message.sender, "params", params, self._worker.world.num_bytes)
-
-
-def _is_here(world: World, message: Message) -> bool:
-    """Returns whether the worker that sent a message wasn't lost since, even if it came back."""
-    return world.there[message.sender] and message.sent_s >= world.came_s[message.sender]
-
-
-def _counted(world: World, got: Mapping[int, Message]) -> list[int]:
-    """Returns the workers that needn't be waited for any more: those of the gradients that aren't lost."""
-    return [number for number, message in got.items() if _is_here(world, message)]
-
-
-def _last(world: World) -> set[int]:
-    """Returns the workers that have sent the last gradient of their steps."""
-    last: set[int] = world.board.setdefault("last", set())
-    return last
-
-
-def _replace(got: dict[int, Message], message: Message, drop: Callable[[Gradient], None]) -> None:
-    """Adds a gradient to others; one that its worker sent before it was lost gives way to it."""
-    if message.sender in got:
-        drop(got[message.sender].payload)
-    got[message.sender] = message
 
 
 def _drop_once(worker: Worker, gradient: Gradient, settled: set[Gradient]) -> None:
