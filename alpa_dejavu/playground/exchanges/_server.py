@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import final
+from collections.abc import Generator
+from typing import Any, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Gradient
-from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
 from alpa_dejavu.playground.exchanges._collectives import mean
+from alpa_dejavu.playground.exchanges._held import Held, counted, had_their_steps, is_here, replace
 from alpa_dejavu.problem import checks
 
 __all__ = ["AsynchronousServer", "ShardedServer", "StaleSynchronousServer", "SynchronousServer", "check_server", "push"]
@@ -21,6 +23,7 @@ class SynchronousServer(Exchange):
     """A server updates by the mean of a gradient of each worker, or of all but the slowest ones' (backup workers).
 
     A gradient that comes after the update for which it was computed is dropped, and its worker gets the parameters.
+    Workers that have had their steps aren't waited for.
 
     Attributes:
         backups: how many workers an update doesn't wait for.
@@ -42,28 +45,35 @@ class SynchronousServer(Exchange):
         if self.backups >= worker.world.size:
             raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the "
                              f"{worker.world.size} workers; wait for one of them")  # fmt: skip
+        if worker.finished:  # it came back too late to begin a step
+            had_their_steps(worker.world).add(worker.number)
         if worker.number == self.server:
             worker.spawn(self._serve(worker))
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held, waiting = worker.world, worker.replica(), list[Gradient]()
+        world, held, got = worker.world, Held(worker), dict[int, Message]()
+        last = had_their_steps(world)
+
+        def short() -> bool:
+            have = counted(world, got)
+            owing = len(set(world.live).difference(have, last))
+            return len(have) < max(min(len(world.live) - self.backups, len(have) + owing), 1)
+
         while True:
-            found = yield worker.receive("gradient", lambda: max(len(world.live) - self.backups - len(waiting), 0))
-            for message in found:
-                if message.payload.version == held.version:
-                    waiting.append(message.payload)
-                    continue
-                worker.drop(message.payload)
-                worker.send(message.sender, "params", (held.params, held.version), world.num_bytes)
-            if not waiting or len(waiting) < len(world.live) - self.backups:
-                continue
-            waiting.sort(key=lambda gradient: gradient.worker)
-            held.update(mean([gradient.values for gradient in waiting]), *waiting)
-            world.shown = held.params
-            for gradient in waiting:
-                worker.send(gradient.worker, "params", (held.params, held.version), world.num_bytes)
-            waiting.clear()
+            while short():
+                for message in (yield worker.receive("gradient", lambda: int(short()))):
+                    if world.finished(message.sender) and is_here(world, message):
+                        last.add(message.sender)
+                    if message.payload.version == held.version:
+                        replace(got, message, worker.drop)
+                    else:
+                        worker.drop(message.payload)
+                        held.reply(message)
+            held.update(got)
+            for _, message in sorted(got.items()):
+                held.reply(message)
+            got.clear()
 
 
 @final
@@ -88,12 +98,11 @@ class AsynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, worker.replica()
+        held = Held(worker)
         while True:
             (message,) = yield worker.receive("gradient")
-            held.update(message.payload.values, message.payload)
-            world.shown = held.params
-            worker.send(message.sender, "params", (held.params, held.version), world.num_bytes)
+            held.update({message.sender: message})
+            held.reply(message)
 
 
 @final
@@ -124,21 +133,24 @@ class StaleSynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, worker.replica()
-        steps: dict[int, dict[int, Gradient]] = {}
-        ahead: dict[int, int] = {}
+        world, held = worker.world, Held(worker)
+        steps: dict[int, dict[int, Message]] = {}
+        ahead: dict[int, Message] = {}
+
+        def short() -> bool:
+            return len(counted(world, steps.get(held.version, {}))) < len(world.live)
+
         while True:
-            found = yield worker.receive("gradient", lambda: len(steps.get(held.version, ())) < len(world.live))
-            for message in found:
-                steps.setdefault(message.payload.step, {})[message.sender] = message.payload
-                ahead[message.sender] = message.payload.step + 1
-            while len(steps.get(held.version, ())) >= len(world.live):
-                every = [gradient for _, gradient in sorted(steps.pop(held.version).items())]
-                held.update(mean([gradient.values for gradient in every]), *every)
-                world.shown = held.params
-            for number in sorted(number for number, step in ahead.items() if step - held.version <= self.bound):
-                del ahead[number]
-                worker.send(number, "params", (held.params, held.version), world.num_bytes)
+            for message in (yield worker.receive("gradient", lambda: int(short()))):
+                ahead[message.sender] = message
+                if message.payload.step < held.version:  # its worker was lost meanwhile, so that nobody waited for it
+                    worker.drop(message.payload)
+                else:
+                    replace(steps.setdefault(message.payload.step, {}), message, worker.drop)
+            while not short():
+                held.update(steps.pop(held.version))
+            for number in sorted(n for n, last in ahead.items() if last.payload.step + 1 - held.version <= self.bound):
+                held.reply(ahead.pop(number))
 
 
 @final
@@ -167,9 +179,8 @@ class ShardedServer(Exchange):
             raise ValueError(f"sharded server: shards is {shards}, but must be at most the {world.size} workers; give "
                              "fewer")  # fmt: skip
         if worker.number < shards:
+            world.board.setdefault("held", worker.replica())
             worker.spawn(self._serve(worker, shards))
-        if worker.number == 0:
-            world.board["held"] = worker.replica()
         return self._push(worker, shards)
 
     def _push(self, worker: Worker, shards: int) -> Program:
@@ -183,15 +194,40 @@ class ShardedServer(Exchange):
     def _serve(self, worker: Worker, shards: int) -> Program:
         world = worker.world
         for step in itertools.count():
-            found = yield worker.receive(("gradient", step), lambda: len(world.live))
-            held = world.board["held"]
+            world.board.pop(("settled", step - 1), None)
+            settled = world.board.setdefault(("settled", step), set())  # gradients that a server applied or dropped
+            got = yield from self._gathered(worker, step, settled)
+            held, gradients = world.board["held"], [message.payload for _, message in sorted(got.items())]
             if held.version == step:  # the first shard of a step stands for the others, whose gradients are as known
-                gradients = [message.payload for message in found]
+                settled.update(gradients)
                 held.update(mean([gradient.values for gradient in gradients]), *gradients)
                 world.shown = held.params
                 world.board["sent"] = held.params, held.version
-            for message in found:
-                worker.send(message.sender, ("params", step), world.board["sent"], world.num_bytes / shards)
+            for gradient in gradients:
+                _drop_once(worker, gradient, settled)
+            for _, message in sorted(got.items()):
+                if is_here(world, message):
+                    worker.send(message.sender, ("params", step), world.board["sent"], world.num_bytes / shards)
+
+    def _gathered(self, worker: Worker, step: int, settled: set[Gradient]
+                  ) -> Generator[Effect, Any, dict[int, Message]]:  # fmt: skip
+        """Waits for a step's gradients of all that are there."""
+        world, got = worker.world, dict[int, Message]()
+
+        def short() -> bool:
+            return len(counted(world, got)) < len(world.live)
+
+        while short():
+            for message in (yield worker.receive(("gradient", step), lambda: int(short()))):
+                replace(got, message, lambda gradient: _drop_once(worker, gradient, settled))
+        return got
+
+
+def _drop_once(worker: Worker, gradient: Gradient, settled: set[Gradient]) -> None:
+    """Counts a gradient that won't be applied, of which several shards may have a part."""
+    if gradient not in settled:
+        settled.add(gradient)
+        worker.drop(gradient)
 
 
 def push(worker: Worker, server: int) -> Program:

@@ -1,0 +1,139 @@
+"""Servers whose workers, or who themselves, are lost and come back."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground.exchanges import (
+    AsynchronousServer,
+    RollingServer,
+    ShardedServer,
+    StaleSynchronousServer,
+    SynchronousServer,
+)
+from alpa_dejavu.playground.fault import Crash, Join
+from alpa_dejavu.testing import example_cluster
+
+IN_STEP = [SynchronousServer(), ShardedServer(1), StaleSynchronousServer(0)]
+SERVERS = [*IN_STEP, SynchronousServer(backups=1), StaleSynchronousServer(2), AsynchronousServer()]
+
+
+def times(compute_s):
+    return Job(None, compute_s, num_bytes=8.0)
+
+
+def counted(run):
+    return int(run.staleness.sum()) + run.lost_updates
+
+
+@pytest.mark.parametrize("way", [SynchronousServer(), ShardedServer(1)])
+def test_a_worker_that_came_back_counts_once(way):
+    run = simulate(times((1.0, 1.0, 5.0, 5.0)), example_cluster(1, 4), way, until=Until(seconds=60.0),
+                   faults=[Crash(1, 1.5, 1.6)])  # fmt: skip
+    # An update each 5 seconds and a little; of worker 1 one gradient was dropped, and one was under way.
+    steps = run.worker_steps.tolist()
+    assert steps[:2] == [12, 13]
+    assert steps[2] == steps[3] == 11
+    assert run.staleness.tolist() == [4 * 11]
+    assert run.lost_updates == 1
+
+
+@pytest.mark.parametrize("way", IN_STEP)
+def test_a_lost_worker_s_gradient_doesn_t_stand_for_another_s(way):
+    run = simulate(times((1.0, 1.0, 3.0)), example_cluster(1, 3), way, until=Until(steps=4), faults=[Crash(1, 1.5)])
+    assert run.end == "steps"
+    assert run.end_s == pytest.approx(4 * 3.0, rel=1e-3)  # the slowest one's, each time
+    assert run.worker_steps.tolist() == [4, 1, 4]
+    assert run.staleness.tolist() == [9]  # that of the lost worker had come, and is applied with the others
+    assert run.lost_updates == 0
+
+
+def test_servers_that_lose_a_worker_are_the_same_to_the_bit():
+    job = Job(problem("sparse-least-squares"), (1.0, 1.0, 3.0, 1.0), side_by_side=False)
+    fault = Crash(1, 1.5)
+    runs = [simulate(job, example_cluster(1, 4), way, until=Until(steps=4), faults=[fault], looks=0, seed=3)
+            for way in (RollingServer(), *IN_STEP)]  # fmt: skip
+    for run in runs:
+        assert run.end == "steps"
+        assert run.params.tobytes() == runs[0].params.tobytes()
+
+
+@pytest.mark.parametrize("way", SERVERS)
+def test_no_gradient_is_counted_twice_whoever_is_lost_whenever(way):
+    job = dataclasses.replace(times((1.0, 1.3, 1.7, 1.1)), num_bytes=1e8)  # a tenth of a second for each message
+    for at_s in np.linspace(0.1, 5.0, 25):
+        for back_s in (None, at_s + 0.05, at_s + 1.0):
+            run = simulate(job, example_cluster(2, 2), way, until=Until(seconds=20.0), faults=[Crash(1, at_s, back_s)])
+            under_way = 1  # when it was lost
+            assert counted(run) <= run.worker_steps.sum() + under_way, (at_s, back_s)
+            assert (run.staleness >= 0).all()
+            if back_s is None or isinstance(way, (SynchronousServer, AsynchronousServer)):
+                assert run.worker_steps[[0, 2, 3]].min() >= 8, (at_s, back_s, run.end)
+
+
+def test_a_sharded_server_whose_first_worker_comes_later_says_that_it_stalls():
+    run = simulate(times(1.0), example_cluster(1, 3), ShardedServer(), until=Until(seconds=20.0), faults=[Join(0, 4.2)])
+    assert run.end.startswith("stalled")
+
+
+def test_a_sharded_server_keeps_what_it_has_when_its_first_worker_comes_back():
+    # All others are lost by then, so that worker 0 goes on alone, from what was applied before.
+    job = Job(problem("sparse-least-squares"), 1.0)
+    faults = [Crash(1, 6.4), Crash(0, 6.5, 7.0)]
+    before, after = (
+        simulate(job, example_cluster(1, 2), ShardedServer(1), until=Until(seconds=seconds), faults=faults, looks=0)
+        for seconds in (6.3, 30.0)
+    )
+    assert after.loss[-1] < before.loss[-1] < before.loss[0]
+    assert after.staleness.sum() > before.staleness.sum()
+
+
+@pytest.mark.parametrize("backups", [1, 2])
+def test_backup_workers_have_all_their_steps(backups):
+    run = simulate(times((1.0, 1.0, 1.0, 1.5)), example_cluster(1, 4), SynchronousServer(backups),
+                   until=Until(steps=10))  # fmt: skip
+    assert run.end == "steps"
+    assert run.worker_steps.tolist() == [10] * 4
+    assert counted(run) == 40
+    assert run.end_s == pytest.approx(15.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("at_s", [1.5, 3.5, 4.5])
+def test_a_worker_that_comes_back_when_all_steps_are_begun_isn_t_waited_for(at_s):
+    run = simulate(times((1.0, 1.0, 3.0)), example_cluster(1, 3), SynchronousServer(backups=1), until=Until(steps=4),
+                   faults=[Crash(1, at_s, 5.5)])  # fmt: skip
+    assert run.end == "steps"
+    assert run.worker_steps[[0, 2]].tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("way", [AsynchronousServer(), SynchronousServer(), StaleSynchronousServer(1)])
+def test_a_server_that_comes_back_says_what_is_undone(way):
+    # All compute when it is lost, and when it comes back, so that none waits in vain.
+    job = Job(problem("sparse-least-squares"), (2.0, 2.1, 2.2))
+    before, run = (
+        simulate(job, example_cluster(1, 3), way, until=Until(seconds=seconds), faults=[Crash(0, 20.5, 20.6)], looks=0)
+        for seconds in (20.49, 60.0)
+    )
+    applied = int(before.staleness.sum())
+    assert applied >= 24
+    assert before.notes == ()
+    assert run.notes[0].startswith("the server on worker 0 was lost with its parameters, and began again")
+    assert run.lost_updates >= applied
+    assert (run.staleness >= 0).all()
+    assert counted(run) <= run.worker_steps.sum() + 1  # one was under way
+
+
+def test_what_an_asynchronous_server_undid_counts_as_lost_to_the_last_gradient():
+    run = simulate(times((2.0, 2.1, 2.2)), example_cluster(1, 3), AsynchronousServer(), until=Until(seconds=60.0),
+                   faults=[Crash(0, 20.5, 20.6)])  # fmt: skip
+    # By then worker 0 had 10, the others 9 each; then 19 of worker 0, and what the others had from 20.5 on.
+    undone = 10 + 9 + 9
+    assert run.lost_updates == undone + 1
+    assert run.staleness.sum() == run.worker_steps.sum() - undone
+    assert run.worker_steps.min() >= 27
+    again = simulate(times((2.0, 2.1, 2.2)), example_cluster(1, 3), AsynchronousServer(), until=Until(seconds=60.0),
+                     faults=[Crash(0, 0.5, 0.6)])  # fmt: skip
+    assert again.notes == ()  # nothing was applied
+    assert again.lost_updates == 1
