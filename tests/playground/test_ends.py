@@ -1,0 +1,56 @@
+"""What the loss of a worker or of a link means for an exchange that is under way, and why a run ends."""
+
+import pytest
+
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.playground import Job, Until, simulate
+from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _collectives
+from alpa_dejavu.playground.fault import Crash
+
+
+def hosts(count, devices=1):
+    return named_cluster("p3.16xlarge", count, devices)
+
+
+def seconds(compute_s, num_bytes=8.0):
+    return Job(None, compute_s, num_bytes=num_bytes)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """The worlds that were simulated, the last one last."""
+    made, begin = [], World.begin
+    monkeypatch.setattr(World, "begin", lambda self, exchange: (made.append(self), begin(self, exchange)))
+    return made
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
+@pytest.mark.parametrize("way", [AllReduce, lambda algorithm: LocalSteps(1, algorithm), lambda _: PipeDream(1)])
+def test_who_begins_after_a_loss_takes_nothing_of_the_lost_one(way, algorithm, world, monkeypatch):
+    counts, mean = [], _collectives.mean
+    monkeypatch.setattr(_collectives, "mean", lambda vectors: (counts.append(len(vectors)), mean(vectors))[1])
+    run = simulate(seconds([1.0, 2.0, 2.0]), hosts(3), way(algorithm), until=Until(steps=2), faults=[Crash(0, 1.5)])
+    assert (run.end, counts) == ("steps", [2, 2])
+    assert not world[-1].board
+
+
+def test_who_began_before_a_loss_stalls(world):
+    run = simulate(seconds([1.0, 1.0, 2.0]), hosts(3), "all-reduce", until=Until(steps=2), faults=[Crash(0, 1.5)])
+    assert run.end.startswith("stalled")
+    assert (run.worker_steps.tolist(), run.staleness.tolist()) == ([1, 1, 1], [])
+
+
+def test_an_average_of_a_partner_that_is_lost_is_not_taken_in_a_later_round(monkeypatch):
+    waited, used = [], Recorder.used
+
+    def watched(self, message, receiver):
+        waited.append(self.world.now_s - message.sent_s)
+        used(self, message, receiver)
+
+    monkeypatch.setattr(Recorder, "used", watched)
+    run = simulate(seconds(1.0), hosts(2), "ad-psgd", until=Until(steps=9), faults=[Crash(1, 2.5, 2.7)])
+    assert run.end == "steps"
+    assert len(waited) > 12
+    assert max(waited) < 1.0
