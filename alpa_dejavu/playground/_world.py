@@ -68,6 +68,9 @@ class World:
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
         self._begun = [0] * self.size
+        # Since when each program computes; infinity: it is held, as its worker has had its steps.
+        self._computing: dict[Process, float] = {}
+        self._main: dict[int, Process] = {}
 
     def _worker(self, number: int, seed: int) -> Worker:
         params = self.learner.start(number)
@@ -123,7 +126,7 @@ class World:
         """Ends a program of a worker, whatever it waits for."""
         assert process.worker is not None, "faults aren't cancelled"
         number = process.worker.number
-        if isinstance(process.waits, Computing):
+        if self._computing.pop(process, math.inf) < math.inf:
             self.recorder.lost += 1
             self.recorder.timeline.finish_all(number, COMPUTING, self.now_s)
         process.waits = None  # what is in the queue for it is for another object
@@ -139,7 +142,7 @@ class World:
 
         def every() -> None:
             for number in self.live:
-                self.spawn(self.workers[number], exchange.run(self.workers[number]))
+                self._main[number] = self.spawn(self.workers[number], exchange.run(self.workers[number]))
 
         self._queue.put(0.0, every)
 
@@ -162,7 +165,7 @@ class World:
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
         self._set_there(number, True)
-        self.spawn(worker, self._exchange.run(worker))
+        self._main[number] = self.spawn(worker, self._exchange.run(worker))
 
     def crash(self, number: int) -> bool:
         """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
@@ -201,7 +204,7 @@ class World:
         while True:
             self._network.settle(self.now_s)
             time_s = min(self._network.next_s(), self._queue.next_s())
-            if time_s < math.inf or not self._had_their_steps():
+            if time_s < math.inf or not self._had_their_steps() or self._network.flows():
                 time_s = min(time_s, self._faults.next_s())
             if time_s == math.inf or time_s > self._until.seconds:
                 break
@@ -222,13 +225,18 @@ class World:
             return "no worker is left"
         if self._had_their_steps():
             return "steps"
-        waits = {number: [*self._waiting[number]] for number in self.live if not self.finished(number)}
+        waits = {number: [*self._waiting[number]] for number in self.live if not self._is_done(number)}
         return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waits}"
 
     def _had_their_steps(self) -> bool:
         """Whether all workers have had their steps; one that came later may lack some that it can't take alone."""
-        had = [number for number in self.live if self.finished(number)]
+        had = [number for number in self.live if self._is_done(number)]
         return bool(had) and all(self.came_s[number] for number in self.live if number not in had)
+
+    def _is_done(self, number: int) -> bool:
+        """Whether a worker has had its steps, to the end of its program or until it would compute again."""
+        held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
+        return self.finished(number) and (held or self._main[number] not in self._processes[number])
 
     def _resume_at(self, time_s: float, process: Process, value: Any) -> None:
         queue = self._faults if process.worker is None else self._queue
@@ -254,8 +262,10 @@ class World:
 
     def _compute(self, process: Process, wanted: Computing) -> None:
         worker, number = wanted.worker, wanted.worker.number
+        self._computing[process] = math.inf
         if self.finished(number):
             return
+        self._computing[process] = self.now_s
         seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
         self._begun[number] += 1
@@ -263,6 +273,7 @@ class World:
 
         def computed() -> None:
             self.recorder.timeline.finish(computing, self.now_s)
+            del self._computing[process]
             self.recorder.computed(number, seconds)
             self._resume(process, gradient)
 

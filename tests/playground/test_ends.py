@@ -3,11 +3,11 @@
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.playground import Job, Until, simulate
+from alpa_dejavu.playground import EXCHANGES, Job, Until, simulate
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _collectives
-from alpa_dejavu.playground.fault import Crash
+from alpa_dejavu.playground.fault import Crash, LinkRate
 
 
 def hosts(count, devices=1):
@@ -54,3 +54,29 @@ def test_an_average_of_a_partner_that_is_lost_is_not_taken_in_a_later_round(monk
     assert run.end == "steps"
     assert len(waited) > 12
     assert max(waited) < 1.0
+
+
+@pytest.mark.parametrize("name", sorted(EXCHANGES))
+def test_a_link_that_is_cut_at_the_end_is_waited_for(name):
+    # Either nothing was to be sent over the link any more, or all of it arrives.
+    job, until = seconds(1.0, 1e8), Until(steps=2)
+    whole = simulate(job, hosts(2), name, until=until, looks=1)
+    for cut_s in (1.001, 2.001, 2.02):
+        run = simulate(job, hosts(2), name, until=until, looks=1, faults=[LinkRate((0, 1), 0.0, cut_s, 50.0)])
+        assert run.end == whole.end == "steps"
+        assert run.worker_steps.tolist() == [2, 2]
+        assert run.steps[-1] == whole.steps[-1] == 4
+        assert run.lost_updates == 0
+
+
+def test_the_seconds_of_a_last_exchange_over_a_cut_link_are_those_by_hand():
+    # Half of the bytes take half a second, twice, besides the latency; from 1.25 to 3.25 nothing passes.
+    run = simulate(seconds(1.0, 3.125e9), hosts(2), "all-reduce", until=Until(steps=1),
+                   faults=[LinkRate((0, 1), 0.0, 1.25, 3.25)])  # fmt: skip
+    assert (run.end, run.end_s) == ("steps", pytest.approx(4.00006, abs=1e-6))
+
+
+def test_a_loss_in_the_last_exchange_stalls_the_rest_and_is_said():
+    run = simulate(seconds(1.0, 3.125e9), hosts(2, 2), "all-reduce", until=Until(steps=1), faults=[Crash(3, 1.1)])
+    assert run.end.startswith("stalled")
+    assert run.steps[-1] == 0
