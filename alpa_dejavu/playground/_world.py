@@ -217,10 +217,12 @@ class World:
             while self._queue.next_s() <= time_s:
                 self._queue.pop()()
             told()
+        under_way = min(self._network.next_s(), self._queue.next_s()) < math.inf or self._network.flows()
         if time_s != math.inf:
             self.recorder.passing(self._until.seconds)
             self.now_s = self._until.seconds
-            return "time"
+            if under_way:
+                return "time"
         if not self.live:
             return "no worker is left"
         if self._had_their_steps():

@@ -7,7 +7,7 @@ from alpa_dejavu.playground import EXCHANGES, Job, Until, simulate
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _collectives
-from alpa_dejavu.playground.fault import Crash, LinkRate
+from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 
 
 def hosts(count, devices=1):
@@ -80,3 +80,23 @@ def test_a_loss_in_the_last_exchange_stalls_the_rest_and_is_said():
     run = simulate(seconds(1.0, 3.125e9), hosts(2, 2), "all-reduce", until=Until(steps=1), faults=[Crash(3, 1.1)])
     assert run.end.startswith("stalled")
     assert run.steps[-1] == 0
+
+
+@pytest.mark.parametrize("faults", [[], [SlowDown(2, 2.0, 0.0, 100.0)], [SlowDown(2, 2.0, 0.0, 20.0)]])
+def test_a_stall_is_said_whatever_other_faults_are_to_come(faults):
+    run = simulate(seconds(1.0, 1e9), hosts(1, 4), "all-reduce", until=Until(seconds=50.0),
+                   faults=[Crash(1, 1.01), *faults])  # fmt: skip
+    assert run.end.startswith("stalled")
+    assert run.steps[-1] == 0
+
+
+def test_the_loss_of_all_workers_is_said_whatever_other_faults_are_to_come():
+    run = simulate(seconds(1.0), hosts(1, 1), "local-sgd", until=Until(seconds=50.0),
+                   faults=[Crash(0, 2.5), SlowDown(0, 2.0, 0.0, 100.0)])  # fmt: skip
+    assert run.end == "no worker is left"
+
+
+def test_what_waits_for_a_link_that_is_mended_after_the_end_has_not_stalled():
+    run = simulate(seconds(1.0, 1e9), hosts(2), "all-reduce", until=Until(seconds=50.0),
+                   faults=[LinkRate((0, 1), 0.0, 1.01, 100.0)])  # fmt: skip
+    assert (run.end, run.end_s) == ("time", 50.0)
