@@ -100,3 +100,11 @@ def test_what_waits_for_a_link_that_is_mended_after_the_end_has_not_stalled():
     run = simulate(seconds(1.0, 1e9), hosts(2), "all-reduce", until=Until(seconds=50.0),
                    faults=[LinkRate((0, 1), 0.0, 1.01, 100.0)])  # fmt: skip
     assert (run.end, run.end_s) == ("time", 50.0)
+
+
+@pytest.mark.parametrize("compute_s", [0.0, [0.0]])
+def test_gradients_without_seconds_need_a_number_of_steps(compute_s):
+    with pytest.raises(ValueError, match=r"compute_s is \[?0\.0\]?, but must be above 0 where until.steps is None"):
+        simulate(seconds(compute_s), hosts(1), "local-sgd", until=Until(seconds=3.0))
+    run = simulate(seconds(compute_s), hosts(1), "local-sgd", until=Until(seconds=3.0, steps=4))
+    assert (run.end, run.steps[-1], run.end_s) == ("steps", 4, 0.0)
