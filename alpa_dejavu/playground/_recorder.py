@@ -27,7 +27,7 @@ class Recorder:
 
     Args:
         job: the job, for the samples of a gradient.
-        until: the end: looks are spread evenly over its steps or, without any, its seconds.
+        until: the end: looks are spread evenly over its steps and its seconds, each at whichever comes first.
         looks: at how many moments the model is looked at, besides the first and the last.
         workers: the number of workers.
         intervals: how many intervals of workers' time are kept.
@@ -35,7 +35,7 @@ class Recorder:
 
     def __init__(self, job: Job, until: Until, looks: int, workers: int, intervals: int = 0) -> None:
         self._batch, self._rows = job.batch, list[tuple[float, ...]]()
-        self._every_s = math.inf if until.steps is not None else until.seconds / max(looks, 1)
+        self._every_s = until.seconds / max(looks, 1)
         self._every = math.inf if until.steps is None else max(workers * until.steps / max(looks, 1), 1.0)
         self._looks, self._computed, self.steps, self.lost = 0, 0, 0, 0
         self.busy_s, self.worker_steps = [0.0] * workers, [0] * workers
@@ -90,7 +90,7 @@ class Recorder:
         """Looks at the model at the moments before a time that is next."""
         for observer in self.observers:
             observer.passing(time_s)
-        while self._looks * self._every_s < time_s and self._every_s < math.inf:
+        while self._every_s < math.inf and self._looks * self._every_s < time_s:
             self._look(self._looks * self._every_s)
             self._looks += 1
 

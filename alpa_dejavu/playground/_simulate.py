@@ -67,8 +67,8 @@ def simulate(
     way = resolved(exchange)
     hosts = job.worker_hosts(cluster)
     if until.steps is None and not np.all(job.compute_s):
-        raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give until.steps, as "
-                         "time needn't go on")  # fmt: skip
+        raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give "
+                         "until.steps, as time needn't go on")  # fmt: skip
     plain = job.problem is None and not faults and not conditions and until.seconds == math.inf and not intervals
     if plain and isinstance(way, RoundExchange):
         return round_times(job, cluster, way, until, seed, looks)

@@ -1,5 +1,6 @@
 """What the loss of a worker or of a link means for an exchange that is under way, and why a run ends."""
 
+import numpy as np
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
@@ -108,3 +109,16 @@ def test_gradients_without_seconds_need_a_number_of_steps(compute_s):
         simulate(seconds(compute_s), hosts(1), "local-sgd", until=Until(seconds=3.0))
     run = simulate(seconds(compute_s), hosts(1), "local-sgd", until=Until(seconds=3.0, steps=4))
     assert (run.end, run.steps[-1], run.end_s) == ("steps", 4, 0.0)
+
+
+def test_looks_are_at_seconds_or_steps_whichever_come_first():
+    def times(**until):
+        return simulate(seconds(0.01), hosts(2), "async-server", until=Until(**until), looks=10).time_s.tolist()
+
+    assert times(seconds=3.0, steps=100_000) == times(seconds=3.0) == pytest.approx([0.3 * n for n in range(11)])
+    assert times(seconds=1e6, steps=100) == times(steps=100)
+    # Half of the steps come within the first 0.5 of 10 seconds, the others take 0.2 seconds each.
+    slow = [SlowDown(n, 20.0, 0.5) for n in range(2)]
+    run = simulate(seconds(0.01), hosts(2), "local-sgd", until=Until(seconds=10.0, steps=100), looks=10, faults=slow)
+    assert run.end == "time"
+    assert np.diff(np.maximum(run.steps / 200, run.time_s / 10)).max() < 0.1 + 1e-9
