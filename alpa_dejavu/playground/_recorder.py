@@ -105,14 +105,14 @@ class Recorder:
         assert self.world is not None, "it was begun"
         end_s = self.world.now_s
         self._rows = [row for row in self._rows if row[0] < end_s or end_s == 0]
-        params = self._look(end_s)
+        params, busy_s = self._look(end_s), np.add(self.busy_s, self.world.computing_s())
         columns = (np.array(each) for each in zip(*self._rows, strict=True))
         time_s, loss, accuracy, consensus, steps, samples, sent_bytes = columns
         links = sorted(self._bytes)
         return History(
             time_s, loss, accuracy, consensus, steps.astype(np.int64), samples.astype(np.int64),
             np.array([self._staleness[k] for k in range(max(self._staleness, default=-1) + 1)], np.int64),
-            np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
+            busy_s, end_s - busy_s, np.array(self.worker_steps, np.int64), self.lost,
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
             np.array([self._messages[link] for link in links], np.int64), params, end,
             sent_bytes=sent_bytes, timeline=self.timeline.intervals(end_s), notes=tuple(self.notes),

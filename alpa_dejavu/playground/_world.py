@@ -87,8 +87,15 @@ class World:
         message = Message(source, payload, num_bytes, self.now_s)
         if not (self.there[source] and self.there[target]):
             return
+        came_s = self.came_s[source], self.came_s[target]
+
+        def deliver() -> None:
+            if self.there[source] and self.there[target] and came_s == (self.came_s[source], self.came_s[target]):
+                self._mail[target][tag].append(message)
+                self._look_at(target, tag)
+
         if source == target:
-            self._queue.put(self.now_s, lambda: self._deliver(target, tag, message))
+            self._queue.put(self.now_s, deliver)
             return
         latency_s, most, over = self._paths.path(source, target)
         self.recorder.sent(self.hosts[source], self.hosts[target], num_bytes)
@@ -96,7 +103,7 @@ class World:
 
         def arrive() -> None:
             self.recorder.timeline.finish(sending, self.now_s + latency_s)
-            self._queue.put(self.now_s + latency_s, lambda: self._deliver(target, tag, message))
+            self._queue.put(self.now_s + latency_s, deliver)
 
         if num_bytes > 0 or self._paths.cut(source, target):
             self._network.start(Flow(over, most, num_bytes, (source, target, arrive)), self.now_s)
@@ -126,8 +133,10 @@ class World:
         """Ends a program of a worker, whatever it waits for."""
         assert process.worker is not None, "faults aren't cancelled"
         number = process.worker.number
-        if self._computing.pop(process, math.inf) < math.inf:
+        since_s = self._computing.pop(process, math.inf)
+        if since_s < math.inf:
             self.recorder.lost += 1
+            self.recorder.busy_s[number] += self.now_s - since_s
             self.recorder.timeline.finish_all(number, COMPUTING, self.now_s)
         process.waits = None  # what is in the queue for it is for another object
         process.program.close()
@@ -145,6 +154,14 @@ class World:
                 self._main[number] = self.spawn(self.workers[number], exchange.run(self.workers[number]))
 
         self._queue.put(0.0, every)
+
+    def computing_s(self) -> list[float]:
+        """Returns for how many seconds each worker has computed gradients that aren't there yet."""
+        seconds = [0.0] * self.size
+        for process, since_s in self._computing.items():
+            assert process.worker is not None, "faults don't compute"
+            seconds[process.worker.number] += max(self.now_s - since_s, 0.0)
+        return seconds
 
     # What faults use.
 
@@ -252,7 +269,7 @@ class World:
             if process.worker is not None and process in self._processes[process.worker.number]:
                 self._processes[process.worker.number].remove(process)
             return
-        process.waits = effect
+        process.waits = object()  # another one each time, as a program may yield the same effect again
         if isinstance(effect, Receiving):
             self._receive(process, effect)
         elif isinstance(effect, Computing):
@@ -304,12 +321,6 @@ class World:
         for message in found[:count]:
             self.recorder.used(message, wanted.worker.number)
         return sorted(found[:count], key=lambda message: message.sender)
-
-    def _deliver(self, target: int, tag: Hashable, message: Message) -> None:
-        if not self.there[target]:
-            return
-        self._mail[target][tag].append(message)
-        self._look_at(target, tag)
 
     def _look_at(self, number: int, tag: Hashable) -> None:
         """Goes on with a program if it has all the messages that it waits for."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.playground import EXCHANGES, Job, Until, simulate
+from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, simulate
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _collectives
@@ -122,3 +122,58 @@ def test_looks_are_at_seconds_or_steps_whichever_come_first():
     run = simulate(seconds(0.01), hosts(2), "local-sgd", until=Until(seconds=10.0, steps=100), looks=10, faults=slow)
     assert run.end == "time"
     assert np.diff(np.maximum(run.steps / 200, run.time_s / 10)).max() < 0.1 + 1e-9
+
+
+def test_a_worker_that_had_its_steps_loses_no_gradient():
+    run = simulate(seconds([1.0, 3.0]), hosts(2), "local-sgd", until=Until(steps=2), faults=[Crash(0, 4.0)])
+    assert (run.worker_steps.tolist(), run.lost_updates) == ([2, 2], 0)
+
+
+@pytest.mark.parametrize("back_s", [None, 1.00004])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_message_in_its_latency_is_lost_with_its_sender_and_its_receiver(lost, back_s):
+    # Sent at 1, without bytes, it would arrive 6e-5 seconds later or so.
+    arrived = []
+
+    class Single(Exchange):
+        def run(self, worker):
+            if worker.world.now_s:
+                return
+            if worker.number == 0:
+                yield worker.sleep(1.0)
+                worker.send(1, "x")
+            else:
+                yield worker.receive("x")
+                arrived.append(worker.world.now_s)
+
+    def simulated(*faults):
+        simulate(seconds(1.0), hosts(2), Single(), until=Until(seconds=3.0), faults=faults)
+        return arrived
+
+    assert simulated(Crash(lost, 1.00001, back_s)) == []
+    assert simulated() == [pytest.approx(1.0, abs=1e-3)]
+
+
+def test_seconds_of_gradients_that_come_too_late_or_never_are_busy_ones():
+    run = simulate(seconds([1.0, 2.0]), hosts(2), "async-server", until=Until(seconds=7.5), faults=[Crash(1, 4.5)])
+    assert run.worker_steps.tolist() == [7, 2]
+    assert run.busy_s == pytest.approx([7.5, 4.5], abs=1e-2)
+    assert run.idle_s == pytest.approx([0.0, 3.0], abs=1e-2)
+
+
+def test_a_wait_that_is_yielded_again_has_its_own_timeout():
+    ended = []
+
+    class Twice(Exchange):
+        def run(self, worker):
+            if worker.number:
+                yield worker.sleep(2.0)
+                worker.send(0, "x")
+                return
+            wait = worker.receive("x", timeout_s=5.0)
+            for _ in range(2):
+                found = yield wait
+                ended.append((round(worker.world.now_s, 2), len(found)))
+
+    simulate(seconds(1.0), hosts(2), Twice(), until=Until(seconds=30.0))
+    assert ended == [(2.0, 1), (7.0, 0)]
