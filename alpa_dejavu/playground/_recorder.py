@@ -27,7 +27,7 @@ class Recorder:
 
     Args:
         job: the job, for the samples of a gradient.
-        until: the end: looks are spread evenly over its steps or, without any, its seconds.
+        until: the end: looks are spread evenly over its steps and its seconds, each at whichever comes first.
         looks: at how many moments the model is looked at, besides the first and the last.
         workers: the number of workers.
         intervals: how many intervals of workers' time are kept.
@@ -35,7 +35,7 @@ class Recorder:
 
     def __init__(self, job: Job, until: Until, looks: int, workers: int, intervals: int = 0) -> None:
         self._batch, self._rows = job.batch, list[tuple[float, ...]]()
-        self._every_s = math.inf if until.steps is not None else until.seconds / max(looks, 1)
+        self._every_s = until.seconds / max(looks, 1)
         self._every = math.inf if until.steps is None else max(workers * until.steps / max(looks, 1), 1.0)
         self._looks, self._computed, self.steps, self.lost = 0, 0, 0, 0
         self.busy_s, self.worker_steps = [0.0] * workers, [0] * workers
@@ -90,7 +90,7 @@ class Recorder:
         """Looks at the model at the moments before a time that is next."""
         for observer in self.observers:
             observer.passing(time_s)
-        while self._looks * self._every_s < time_s and self._every_s < math.inf:
+        while self._every_s < math.inf and self._looks * self._every_s < time_s:
             self._look(self._looks * self._every_s)
             self._looks += 1
 
@@ -105,14 +105,14 @@ class Recorder:
         assert self.world is not None, "it was begun"
         end_s = self.world.now_s
         self._rows = [row for row in self._rows if row[0] < end_s or end_s == 0]
-        params = self._look(end_s)
+        params, busy_s = self._look(end_s), np.add(self.busy_s, self.world.computing_s())
         columns = (np.array(each) for each in zip(*self._rows, strict=True))
         time_s, loss, accuracy, consensus, steps, samples, sent_bytes = columns
         links = sorted(self._bytes)
         return History(
             time_s, loss, accuracy, consensus, steps.astype(np.int64), samples.astype(np.int64),
             np.array([self._staleness[k] for k in range(max(self._staleness, default=-1) + 1)], np.int64),
-            np.array(self.busy_s), end_s - np.array(self.busy_s), np.array(self.worker_steps, np.int64), self.lost,
+            busy_s, end_s - busy_s, np.array(self.worker_steps, np.int64), self.lost,
             np.array(links, np.int64).reshape(-1, 2), np.array([self._bytes[link] for link in links]),
             np.array([self._messages[link] for link in links], np.int64), params, end,
             sent_bytes=sent_bytes, timeline=self.timeline.intervals(end_s), notes=tuple(self.notes),

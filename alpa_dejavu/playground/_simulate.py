@@ -8,6 +8,8 @@ import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
@@ -59,11 +61,14 @@ def simulate(
         intervals: how many intervals of workers' time `History.timeline` has at most.
 
     Raises:
-        ValueError: the job doesn't fit to the cluster, the exchange can't do with so many workers, or the folder holds
-            another run.
+        ValueError: the job doesn't fit to the cluster, the exchange can't do with so many workers, the folder holds
+            another run, or gradients take no seconds where only seconds end the run.
     """
     way = resolved(exchange)
     hosts = job.worker_hosts(cluster)
+    if until.steps is None and not np.all(job.compute_s):
+        raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give "
+                         "until.steps, as time needn't go on")  # fmt: skip
     plain = job.problem is None and not faults and not conditions and until.seconds == math.inf and not intervals
     if plain and isinstance(way, RoundExchange):
         return round_times(job, cluster, way, until, seed, looks)

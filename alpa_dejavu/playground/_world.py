@@ -68,6 +68,9 @@ class World:
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
         self._begun = [0] * self.size
+        # Since when each program computes; infinity: it is held, as its worker has had its steps.
+        self._computing: dict[Process, float] = {}
+        self._main: dict[int, Process] = {}
 
     def _worker(self, number: int, seed: int) -> Worker:
         params = self.learner.start(number)
@@ -84,8 +87,15 @@ class World:
         message = Message(source, payload, num_bytes, self.now_s)
         if not (self.there[source] and self.there[target]):
             return
+        came_s = self.came_s[source], self.came_s[target]
+
+        def deliver() -> None:
+            if self.there[source] and self.there[target] and came_s == (self.came_s[source], self.came_s[target]):
+                self._mail[target][tag].append(message)
+                self._look_at(target, tag)
+
         if source == target:
-            self._queue.put(self.now_s, lambda: self._deliver(target, tag, message))
+            self._queue.put(self.now_s, deliver)
             return
         latency_s, most, over = self._paths.path(source, target)
         self.recorder.sent(self.hosts[source], self.hosts[target], num_bytes)
@@ -93,7 +103,7 @@ class World:
 
         def arrive() -> None:
             self.recorder.timeline.finish(sending, self.now_s + latency_s)
-            self._queue.put(self.now_s + latency_s, lambda: self._deliver(target, tag, message))
+            self._queue.put(self.now_s + latency_s, deliver)
 
         if num_bytes > 0 or self._paths.cut(source, target):
             self._network.start(Flow(over, most, num_bytes, (source, target, arrive)), self.now_s)
@@ -123,8 +133,10 @@ class World:
         """Ends a program of a worker, whatever it waits for."""
         assert process.worker is not None, "faults aren't cancelled"
         number = process.worker.number
-        if isinstance(process.waits, Computing):
+        since_s = self._computing.pop(process, math.inf)
+        if since_s < math.inf:
             self.recorder.lost += 1
+            self.recorder.busy_s[number] += self.now_s - since_s
             self.recorder.timeline.finish_all(number, COMPUTING, self.now_s)
         process.waits = None  # what is in the queue for it is for another object
         process.program.close()
@@ -139,9 +151,17 @@ class World:
 
         def every() -> None:
             for number in self.live:
-                self.spawn(self.workers[number], exchange.run(self.workers[number]))
+                self._main[number] = self.spawn(self.workers[number], exchange.run(self.workers[number]))
 
         self._queue.put(0.0, every)
+
+    def computing_s(self) -> list[float]:
+        """Returns for how many seconds each worker has computed gradients that aren't there yet."""
+        seconds = [0.0] * self.size
+        for process, since_s in self._computing.items():
+            assert process.worker is not None, "faults don't compute"
+            seconds[process.worker.number] += max(self.now_s - since_s, 0.0)
+        return seconds
 
     # What faults use.
 
@@ -162,7 +182,7 @@ class World:
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
         self._set_there(number, True)
-        self.spawn(worker, self._exchange.run(worker))
+        self._main[number] = self.spawn(worker, self._exchange.run(worker))
 
     def crash(self, number: int) -> bool:
         """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
@@ -201,7 +221,7 @@ class World:
         while True:
             self._network.settle(self.now_s)
             time_s = min(self._network.next_s(), self._queue.next_s())
-            if time_s < math.inf or not self._had_their_steps():
+            if time_s < math.inf or not self._had_their_steps() or self._network.flows():
                 time_s = min(time_s, self._faults.next_s())
             if time_s == math.inf or time_s > self._until.seconds:
                 break
@@ -214,21 +234,28 @@ class World:
             while self._queue.next_s() <= time_s:
                 self._queue.pop()()
             told()
+        under_way = min(self._network.next_s(), self._queue.next_s()) < math.inf or self._network.flows()
         if time_s != math.inf:
             self.recorder.passing(self._until.seconds)
             self.now_s = self._until.seconds
-            return "time"
+            if under_way:
+                return "time"
         if not self.live:
             return "no worker is left"
         if self._had_their_steps():
             return "steps"
-        waits = {number: [*self._waiting[number]] for number in self.live if not self.finished(number)}
+        waits = {number: [*self._waiting[number]] for number in self.live if not self._is_done(number)}
         return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waits}"
 
     def _had_their_steps(self) -> bool:
         """Whether all workers have had their steps; one that came later may lack some that it can't take alone."""
-        had = [number for number in self.live if self.finished(number)]
+        had = [number for number in self.live if self._is_done(number)]
         return bool(had) and all(self.came_s[number] for number in self.live if number not in had)
+
+    def _is_done(self, number: int) -> bool:
+        """Whether a worker has had its steps, to the end of its program or until it would compute again."""
+        held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
+        return self.finished(number) and (held or self._main[number] not in self._processes[number])
 
     def _resume_at(self, time_s: float, process: Process, value: Any) -> None:
         queue = self._faults if process.worker is None else self._queue
@@ -242,7 +269,7 @@ class World:
             if process.worker is not None and process in self._processes[process.worker.number]:
                 self._processes[process.worker.number].remove(process)
             return
-        process.waits = effect
+        process.waits = object()  # another one each time, as a program may yield the same effect again
         if isinstance(effect, Receiving):
             self._receive(process, effect)
         elif isinstance(effect, Computing):
@@ -254,8 +281,10 @@ class World:
 
     def _compute(self, process: Process, wanted: Computing) -> None:
         worker, number = wanted.worker, wanted.worker.number
+        self._computing[process] = math.inf
         if self.finished(number):
             return
+        self._computing[process] = self.now_s
         seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
         self._begun[number] += 1
@@ -263,6 +292,7 @@ class World:
 
         def computed() -> None:
             self.recorder.timeline.finish(computing, self.now_s)
+            del self._computing[process]
             self.recorder.computed(number, seconds)
             self._resume(process, gradient)
 
@@ -291,12 +321,6 @@ class World:
         for message in found[:count]:
             self.recorder.used(message, wanted.worker.number)
         return sorted(found[:count], key=lambda message: message.sender)
-
-    def _deliver(self, target: int, tag: Hashable, message: Message) -> None:
-        if not self.there[target]:
-            return
-        self._mail[target][tag].append(message)
-        self._look_at(target, tag)
 
     def _look_at(self, number: int, tag: Hashable) -> None:
         """Goes on with a program if it has all the messages that it waits for."""

@@ -37,7 +37,8 @@ def mean(vectors: Sequence[Vector]) -> Vector:
 def all_reduce(
     worker: Worker, tag: Hashable, vector: Vector, algorithm: str, among: Sequence[int] | None = None
 ) -> Generator[Effect, Any, Vector]:
-    """Sends and receives what an all-reduce takes (`yield from`); returns the mean.
+    """Sends and receives what an all-reduce takes (`yield from`); returns the mean. Where one is lost meanwhile, those
+    that have begun and wait for it do so for ever.
 
     Args:
         worker: the worker that takes part.
@@ -47,20 +48,26 @@ def all_reduce(
         among: the workers that take part; None: all that are there.
     """
     world = worker.world
+    if among is None:  # who begins after a loss neither adds to those parts that were laid before nor takes messages
+        tag = tag, tuple(number for number in range(world.size) if not world.there[number])
     parts, left = world.board.setdefault((tag, "parts"), ({}, []))
     parts[worker.number] = vector
     members = world.live if among is None else among
-    if algorithm == "ring":
-        yield from _around(worker, tag, members, world.num_bytes / len(members), 2)
-    elif algorithm == "tree":
-        yield from _tree(worker, tag, members)
-    else:
-        yield from _two_levels(worker, tag, members)
+    try:
+        if algorithm == "ring":
+            yield from _around(worker, tag, members, world.num_bytes / len(members), 2)
+        elif algorithm == "tree":
+            yield from _tree(worker, tag, members)
+        else:
+            yield from _two_levels(worker, tag, members)
+    except GeneratorExit:  # the worker is lost, or its program cancelled
+        world.board.pop((tag, "parts"), None)
+        raise
     if not left:
         left.append(mean([parts[number] for number in sorted(parts)]))
     left.append(None)
     if len(left) > len(parts):
-        del world.board[tag, "parts"]
+        world.board.pop((tag, "parts"), None)
     total: Vector = left[0]
     return total
 

@@ -62,7 +62,7 @@ class Cyclades(Exchange):
 
     def _apply(self, worker: Worker) -> Program:
         world = worker.world
-        while True:
+        while not worker.finished:
             (message,) = yield worker.receive("samples")
             rows, answer = message.payload
             if answer[0] == "gradients":

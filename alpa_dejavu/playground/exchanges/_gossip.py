@@ -128,29 +128,32 @@ class AsynchronousGossip(Exchange):
         return self._go(worker)
 
     def _go(self, worker: Worker) -> Program:
-        while not worker.finished:
-            odd = [number for number in worker.world.live if number % 2]
+        for number in itertools.count():
+            if worker.finished:
+                return
+            odd = [other for other in worker.world.live if other % 2]
             asks = worker.number % 2 == 0 and bool(odd)
             target, came_s = -1, 0.0
             if asks:
                 sent = _mixed_state(worker)
                 target = odd[int(worker.generator.integers(len(odd)))]
                 came_s = worker.world.came_s[target]
-                worker.send(target, "average", sent, worker.world.num_bytes * len(sent))
+                worker.send(target, "average", (number, sent), worker.world.num_bytes * len(sent))
             gradient = yield worker.compute()
             if asks:
                 still = functools.partial(_same, worker.world, target, came_s)
-                for message in (yield worker.receive("averaged", still)):
+                for message in (yield worker.receive(("averaged", number), still)):
                     _take(worker, message.payload)
             worker.update(gradient.values, gradient)
 
     def _answer(self, worker: Worker) -> Program:
         while True:
             (message,) = yield worker.receive("average")
-            both = _weighted([(0.5, _mixed_state(worker)), (0.5, message.payload)])
+            number, theirs = message.payload
+            both = _weighted([(0.5, _mixed_state(worker)), (0.5, theirs)])
             _take(worker, both)
             worker.version += 1
-            worker.send(message.sender, "averaged", both, worker.world.num_bytes * len(both))
+            worker.send(message.sender, ("averaged", number), both, worker.world.num_bytes * len(both))
 
 
 def _same(world: World, number: int, came_s: float) -> int:
