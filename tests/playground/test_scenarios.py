@@ -14,8 +14,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 from scipy import stats
 
-from alpa_dejavu.playground import Until, simulate
-from alpa_dejavu.playground.exchanges import Gossip, StaleSynchronousServer
+from alpa_dejavu.playground import Job, Until, simulate
+from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps, StaleSynchronousServer
 from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 from alpa_dejavu.playground.scenarios import (
     Target,
@@ -31,6 +31,7 @@ from alpa_dejavu.playground.scenarios import (
     write_runs,
 )
 from alpa_dejavu.playground.topology import Graph, RandomPeers, Ring
+from alpa_dejavu.testing import example_cluster
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "playground").glob("*.yaml"))
@@ -143,6 +144,7 @@ def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
         ("factor: 2", "factor: -2", "factor is -2.0, but must be a finite number above 0"),
         (", factor: 2", "", "'slow-down' lacks the setting 'factor'"),
         ("slow-down: {worker: 7, factor: 2}", "link-rate: {hosts: [0, 2], factor: 1}", "hosts is (0, 2), but must"),
+        ("slow-down: {worker: 7, factor: 2}", "drawn-crashes: {per_s: 1}", "until_s is inf, but must be finite where"),
         ("until: {steps: 3}", "until: {steps: 0}", "until.steps is 0, but must be a whole number of at least 1"),
         ("until: {steps: 3}", "until: {}", "until: seconds is inf and steps is None, but must end the simulation"),
         ("until: {steps: 3}", "until: {steps: 3}\nseeds: [1, 1]", "the seed 1 is there twice"),
@@ -171,6 +173,28 @@ def test_a_target_that_a_problem_has_not_and_momentum_of_adam_are_refused(tmp_pa
         read(tmp_path, text + "optimizer: {name: adam, rate: 0.1, momentum: 0.5}\n")
     with pytest.raises(ValueError, match=r"line 12: optimizer\.rate is -0\.1, but must be a number above 0"):
         read(tmp_path, text + "optimizer: {name: adam, rate: -0.1}\n")
+
+
+def test_what_an_exchange_cannot_do_is_refused_before_anything_runs(tmp_path):
+    text = ALONE.replace("num_bytes: 1e6", "problem: sparse-least-squares").replace("topology: one-peer", "{}")
+    text = text.replace("gossip:\n      {}", "cyclades")
+    read(tmp_path, text)
+    for optimizer in ("{name: adam, rate: 0.1}", "{name: sgd, rate: 0.1, momentum: 0.5}"):
+        with pytest.raises(ValueError, match="line 7: cyclades: the job's optimizer keeps moments"):
+            read(tmp_path, text + f"optimizer: {optimizer}\n")
+    for name in ("all-reduce", "local-sgd"):
+        two_levels = ALONE.replace("  - all-reduce", f"  - {name}: {{algorithm: hierarchical}}")
+        assert {run.history.end for run in run_scenario(read(tmp_path, two_levels)).runs} == {"steps"}
+        for fault in ("crash: {worker: 7, at_s: 1}", "join: {worker: 7, at_s: 1}", "drawn-crashes: {per_s: 0}"):
+            with pytest.raises(ValueError, match="line 6: algorithm is hierarchical, but must be ring or tree where f"):
+                read(tmp_path, two_levels.replace("slow-down: {worker: 7, factor: 2}", fault))
+
+
+def test_unequal_hosts_are_found_at_second_0():
+    job = Job(None, 0.1, num_bytes=1, hosts=(0, 0, 0, 1))
+    for exchange in (AllReduce("hierarchical"), LocalSteps(algorithm="hierarchical")):
+        with pytest.raises(ValueError, match=r"hosts have \[1, 3\] workers, but a hierarchical one"):
+            simulate(job, example_cluster(2, 4), exchange, until=Until(seconds=1e-300))
 
 
 def test_a_graph_of_ones_own_mixes_as_a_known_one():
