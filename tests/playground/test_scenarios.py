@@ -128,8 +128,8 @@ def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
         ("  - all-reduce", "  - {server: {backups: 8}}", "backups is 8, but must be below the 8 workers"),
         ("  - all-reduce", "  - {server: {backup: 1}}", "'backup' is no setting of 'server'; did you mean 'backups'?"),
         ("  - all-reduce", "  - {ad-psgd: {peers: 1}}", "'peers' is no setting of 'ad-psgd' (it has none)"),
-        ("  - all-reduce", "  - {stale-server: {bound: x}}", 'bound is "x", but must be a valid integer'),
-        ("  - all-reduce", "  - {stale-server: {bound: 1.5}}", "bound is 1.5, but must be a valid integer"),
+        ("  - all-reduce", "  - {stale-server: {bound: x}}", 'bound is "x", but must be a whole number;'),
+        ("  - all-reduce", "  - {stale-server: {bound: 1.5}}", "bound is 1.5, but must be a whole number;"),
         ("  - all-reduce", "  - {server: {}, gossip: {}}", "exchanges[0] is"),
         ("  - all-reduce", "  - gossip: {topology: one-peer}", "'gossip (topology one-peer)' is there twice"),
         ("topology: one-peer", "topology: rink", "there is no topology 'rink'; did you mean 'ring'"),
@@ -138,13 +138,16 @@ def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
         ("topology: one-peer", "topology: graph", "'graph' lacks the setting 'pairs'"),
         ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 8]]}}}", "pairs has worker 8, but must"),
         ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 1], [2, 3]]}}}", "pairs is not connected, but"),
-        ("topology: one-peer", "topology: {graph: {pairs: [[0, 1, 2]]}}", "pairs is [[0, 1, 2]], but"),
+        ("topology: one-peer", "topology: {graph: {pairs: [[0, 1, 2]]}}", "must be a list of lists of 2 whole numbers"),
         ("  - all-reduce", "  - push-sum: {topology: {graph: {pairs: []}}}", "none lead from worker 0 to 1"),
         ("worker: 7", "worker: 8", "worker is 8, but must be one of 0..7"),
         ("factor: 2", "factor: -2", "factor is -2.0, but must be a finite number above 0"),
         (", factor: 2", "", "'slow-down' lacks the setting 'factor'"),
         ("slow-down: {worker: 7, factor: 2}", "link-rate: {hosts: [0, 2], factor: 1}", "hosts is (0, 2), but must"),
         ("slow-down: {worker: 7, factor: 2}", "drawn-crashes: {per_s: 1}", "until_s is inf, but must be finite where"),
+        ("slow-down: {worker: 7, factor: 2}", "link-rate: {hosts: [0, 1, 0], factor: 1}", "must be a list of 2 w"),
+        ("worker: 7, factor: 2", "worker: 7, factor: fast", 'factor is "fast", but must be a number;'),
+        ("topology: one-peer", "topology: 3", "topology is 3, but must be text, or"),
         ("until: {steps: 3}", "until: {steps: 0}", "until.steps is 0, but must be a whole number of at least 1"),
         ("until: {steps: 3}", "until: {}", "until: seconds is inf and steps is None, but must end the simulation"),
         ("until: {steps: 3}", "until: {steps: 3}\nseeds: [1, 1]", "the seed 1 is there twice"),
@@ -283,6 +286,19 @@ def test_who_waits_for_what_is_said_of_runs_that_stall(runs):
     assert line.startswith("all-reduce, seed 1: stalled: 3 waits!!!")
     assert len(line) < 410
     assert details(compared([dataclasses.replace(runs, runs=tuple(others[:1]))])) == []
+
+
+def test_notes_are_written_read_and_shown_once_for_all_seeds(runs, tmp_path):
+    def noted(run):
+        notes = ("one component", f"seed {run.seed}") if run.exchange == "all-reduce" else ()
+        return dataclasses.replace(run, history=dataclasses.replace(run.history, notes=notes))
+
+    write_runs(dataclasses.replace(runs, runs=tuple(map(noted, runs.runs))), tmp_path / "runs.json")
+    again = read_runs(tmp_path / "runs.json")
+    assert [run.history.notes for run in again.runs[2:4]] == [("one component", "seed 2"), ()]
+    lines = [f"all-reduce: {note}" for note in ("one component", "seed 0", "seed 1", "seed 2")]
+    assert details(compared([again]))[-4:] == lines
+    assert all(line in runs_page(again) for line in lines)
 
 
 def test_what_is_written_is_read_again(runs, tmp_path):
