@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.measure import Measurement
 
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.playground.scenarios import Runs
 
 _NAME_WIDTH = 22
+_END_WIDTH, _MOST_WIDTH = 12, 1000
 _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _html_option = click.option(
     "--html",
@@ -119,6 +121,10 @@ def _print_table(every: Sequence[Runs], to: Console) -> None:
         table = new_table(heads[:1], heads[1:-1], heads[-1:])
         for row in rows:
             table.add_row(*row)
+        table.columns[-1].min_width = _END_WIDTH
+        if not to.is_terminal:
+            # Cells hold intervals: what a file or a pipe takes is as wide as they are, and nothing is cut.
+            to.width = max(to.width, Measurement.get(to, to.options.update(width=_MOST_WIDTH), table).maximum)
         to.print()
         to.print(table)
     to.print()

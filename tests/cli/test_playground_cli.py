@@ -76,6 +76,20 @@ def test_compare_takes_runs_and_scenarios(folder, ran, tmp_path):
     assert "alone: all-reduce" in (tmp_path / "both.html").read_text()
 
 
+def test_off_a_terminal_a_wide_table_is_neither_cut_nor_folded(folder, ran, tmp_path):
+    data = json.loads((folder / "run.json").read_text())
+    name = "gossip of a topology that has " + "a long name " * 12
+    for run in data["runs"]:
+        run["exchange"] = f"{name}{run['exchange']}"
+    for n in (1, 2):
+        (tmp_path / f"{n}.json").write_text(json.dumps({**data, "scenario": f"number {n}"}))
+    result = command("compare", tmp_path / "1.json", tmp_path / "2.json")
+    rows = [line for line in result.stdout.splitlines() if line.startswith("number 1: gossip")]
+    assert len(rows) == 4
+    assert all(f"{name}a" in row for row in rows)
+    assert all(row.rstrip().endswith(" steps") for row in rows[2:])
+
+
 def test_json_may_go_to_standard_output(folder):
     result = command("run", folder / "alone.yaml", "--json", "-")
     assert len(json.loads(result.stdout)["runs"]) == 4
