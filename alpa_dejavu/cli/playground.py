@@ -65,7 +65,7 @@ def list_names() -> None:
 def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None) -> None:
     """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
     check_outputs(html_path, json_path)
-    runs = _run(path)
+    runs = _run(path, json_path)
     _show([runs], html_path, json_path)
 
 
@@ -85,12 +85,24 @@ def _read_or_run(path: pathlib.Path) -> Runs:
     return read_runs(path) if isinstance(data, dict) and "runs" in data else _run(path)
 
 
-def _run(path: pathlib.Path) -> Runs:
+def _run(path: pathlib.Path, json_path: pathlib.Path | None = None) -> Runs:
+    """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
     with progress().status(f"reading {path}"):
-        from alpa_dejavu.playground.scenarios import read_scenario, run_scenario
+        from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
 
         scenario = read_scenario(path)
-    return run_scenario(scenario, progress=progress().is_terminal)
+    runs: Runs | None = None
+    try:
+        for finished in growing_runs(scenario, progress=progress().is_terminal):
+            runs = finished
+    except BaseException:
+        if runs is not None and json_path is not None:
+            write_output(json_path, runs_text(runs))
+            count = f"{len(runs.runs)} of {len(scenario.exchanges) * len(scenario.seeds)} runs were finished"
+            progress().print(f"{count}, and are in {json_path}", soft_wrap=True)
+        raise
+    assert runs is not None, "a scenario has an exchange and a seed"
+    return runs
 
 
 def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: pathlib.Path | None = None) -> None:
