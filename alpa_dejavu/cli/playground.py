@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.measure import Measurement
 
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.playground.scenarios import Runs
 
 _NAME_WIDTH = 22
+_END_WIDTH, _MOST_WIDTH = 12, 1000
 _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _html_option = click.option(
     "--html",
@@ -63,7 +65,7 @@ def list_names() -> None:
 def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None) -> None:
     """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
     check_outputs(html_path, json_path)
-    runs = _run(path)
+    runs = _run(path, json_path)
     _show([runs], html_path, json_path)
 
 
@@ -83,12 +85,24 @@ def _read_or_run(path: pathlib.Path) -> Runs:
     return read_runs(path) if isinstance(data, dict) and "runs" in data else _run(path)
 
 
-def _run(path: pathlib.Path) -> Runs:
+def _run(path: pathlib.Path, json_path: pathlib.Path | None = None) -> Runs:
+    """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
     with progress().status(f"reading {path}"):
-        from alpa_dejavu.playground.scenarios import read_scenario, run_scenario
+        from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
 
         scenario = read_scenario(path)
-    return run_scenario(scenario, progress=progress().is_terminal)
+    runs: Runs | None = None
+    try:
+        for finished in growing_runs(scenario, progress=progress().is_terminal):
+            runs = finished
+    except BaseException:
+        if runs is not None and json_path is not None:
+            write_output(json_path, runs_text(runs))
+            count = f"{len(runs.runs)} of {len(scenario.exchanges) * len(scenario.seeds)} runs were finished"
+            progress().print(f"{count}, and are in {json_path}", soft_wrap=True)
+        raise
+    assert runs is not None, "a scenario has an exchange and a seed"
+    return runs
 
 
 def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: pathlib.Path | None = None) -> None:
@@ -119,6 +133,10 @@ def _print_table(every: Sequence[Runs], to: Console) -> None:
         table = new_table(heads[:1], heads[1:-1], heads[-1:])
         for row in rows:
             table.add_row(*row)
+        table.columns[-1].min_width = _END_WIDTH
+        if not to.is_terminal:
+            # Cells hold intervals: what a file or a pipe takes is as wide as they are, and nothing is cut.
+            to.width = max(to.width, Measurement.get(to, to.options.update(width=_MOST_WIDTH), table).maximum)
         to.print()
         to.print(table)
     to.print()

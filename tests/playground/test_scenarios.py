@@ -14,8 +14,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 from scipy import stats
 
-from alpa_dejavu.playground import Until, simulate
-from alpa_dejavu.playground.exchanges import Gossip, StaleSynchronousServer
+from alpa_dejavu.playground import Job, Until, simulate
+from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps, StaleSynchronousServer
 from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 from alpa_dejavu.playground.scenarios import (
     Target,
@@ -31,6 +31,7 @@ from alpa_dejavu.playground.scenarios import (
     write_runs,
 )
 from alpa_dejavu.playground.topology import Graph, RandomPeers, Ring
+from alpa_dejavu.testing import example_cluster
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "playground").glob("*.yaml"))
@@ -127,8 +128,8 @@ def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
         ("  - all-reduce", "  - {server: {backups: 8}}", "backups is 8, but must be below the 8 workers"),
         ("  - all-reduce", "  - {server: {backup: 1}}", "'backup' is no setting of 'server'; did you mean 'backups'?"),
         ("  - all-reduce", "  - {ad-psgd: {peers: 1}}", "'peers' is no setting of 'ad-psgd' (it has none)"),
-        ("  - all-reduce", "  - {stale-server: {bound: x}}", 'bound is "x", but must be a valid integer'),
-        ("  - all-reduce", "  - {stale-server: {bound: 1.5}}", "bound is 1.5, but must be a valid integer"),
+        ("  - all-reduce", "  - {stale-server: {bound: x}}", 'bound is "x", but must be a whole number;'),
+        ("  - all-reduce", "  - {stale-server: {bound: 1.5}}", "bound is 1.5, but must be a whole number;"),
         ("  - all-reduce", "  - {server: {}, gossip: {}}", "exchanges[0] is"),
         ("  - all-reduce", "  - gossip: {topology: one-peer}", "'gossip (topology one-peer)' is there twice"),
         ("topology: one-peer", "topology: rink", "there is no topology 'rink'; did you mean 'ring'"),
@@ -137,12 +138,16 @@ def test_compute_seconds_are_predicted_and_a_machine_may_lie_beside(tmp_path):
         ("topology: one-peer", "topology: graph", "'graph' lacks the setting 'pairs'"),
         ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 8]]}}}", "pairs has worker 8, but must"),
         ("  - all-reduce", "  - gossip: {topology: {graph: {pairs: [[0, 1], [2, 3]]}}}", "pairs is not connected, but"),
-        ("topology: one-peer", "topology: {graph: {pairs: [[0, 1, 2]]}}", "pairs is [[0, 1, 2]], but"),
+        ("topology: one-peer", "topology: {graph: {pairs: [[0, 1, 2]]}}", "must be a list of lists of 2 whole numbers"),
         ("  - all-reduce", "  - push-sum: {topology: {graph: {pairs: []}}}", "none lead from worker 0 to 1"),
         ("worker: 7", "worker: 8", "worker is 8, but must be one of 0..7"),
         ("factor: 2", "factor: -2", "factor is -2.0, but must be a finite number above 0"),
         (", factor: 2", "", "'slow-down' lacks the setting 'factor'"),
         ("slow-down: {worker: 7, factor: 2}", "link-rate: {hosts: [0, 2], factor: 1}", "hosts is (0, 2), but must"),
+        ("slow-down: {worker: 7, factor: 2}", "drawn-crashes: {per_s: 1}", "until_s is inf, but must be finite where"),
+        ("slow-down: {worker: 7, factor: 2}", "link-rate: {hosts: [0, 1, 0], factor: 1}", "must be a list of 2 w"),
+        ("worker: 7, factor: 2", "worker: 7, factor: fast", 'factor is "fast", but must be a number;'),
+        ("topology: one-peer", "topology: 3", "topology is 3, but must be text, or"),
         ("until: {steps: 3}", "until: {steps: 0}", "until.steps is 0, but must be a whole number of at least 1"),
         ("until: {steps: 3}", "until: {}", "until: seconds is inf and steps is None, but must end the simulation"),
         ("until: {steps: 3}", "until: {steps: 3}\nseeds: [1, 1]", "the seed 1 is there twice"),
@@ -171,6 +176,28 @@ def test_a_target_that_a_problem_has_not_and_momentum_of_adam_are_refused(tmp_pa
         read(tmp_path, text + "optimizer: {name: adam, rate: 0.1, momentum: 0.5}\n")
     with pytest.raises(ValueError, match=r"line 12: optimizer\.rate is -0\.1, but must be a number above 0"):
         read(tmp_path, text + "optimizer: {name: adam, rate: -0.1}\n")
+
+
+def test_what_an_exchange_cannot_do_is_refused_before_anything_runs(tmp_path):
+    text = ALONE.replace("num_bytes: 1e6", "problem: sparse-least-squares").replace("topology: one-peer", "{}")
+    text = text.replace("gossip:\n      {}", "cyclades")
+    read(tmp_path, text)
+    for optimizer in ("{name: adam, rate: 0.1}", "{name: sgd, rate: 0.1, momentum: 0.5}"):
+        with pytest.raises(ValueError, match="line 7: cyclades: the job's optimizer keeps moments"):
+            read(tmp_path, text + f"optimizer: {optimizer}\n")
+    for name in ("all-reduce", "local-sgd"):
+        two_levels = ALONE.replace("  - all-reduce", f"  - {name}: {{algorithm: hierarchical}}")
+        assert {run.history.end for run in run_scenario(read(tmp_path, two_levels)).runs} == {"steps"}
+        for fault in ("crash: {worker: 7, at_s: 1}", "join: {worker: 7, at_s: 1}", "drawn-crashes: {per_s: 0}"):
+            with pytest.raises(ValueError, match="line 6: algorithm is hierarchical, but must be ring or tree where f"):
+                read(tmp_path, two_levels.replace("slow-down: {worker: 7, factor: 2}", fault))
+
+
+def test_unequal_hosts_are_found_at_second_0():
+    job = Job(None, 0.1, num_bytes=1, hosts=(0, 0, 0, 1))
+    for exchange in (AllReduce("hierarchical"), LocalSteps(algorithm="hierarchical")):
+        with pytest.raises(ValueError, match=r"hosts have \[1, 3\] workers, but a hierarchical one"):
+            simulate(job, example_cluster(2, 4), exchange, until=Until(seconds=1e-300))
 
 
 def test_a_graph_of_ones_own_mixes_as_a_known_one():
@@ -259,6 +286,19 @@ def test_who_waits_for_what_is_said_of_runs_that_stall(runs):
     assert line.startswith("all-reduce, seed 1: stalled: 3 waits!!!")
     assert len(line) < 410
     assert details(compared([dataclasses.replace(runs, runs=tuple(others[:1]))])) == []
+
+
+def test_notes_are_written_read_and_shown_once_for_all_seeds(runs, tmp_path):
+    def noted(run):
+        notes = ("one component", f"seed {run.seed}") if run.exchange == "all-reduce" else ()
+        return dataclasses.replace(run, history=dataclasses.replace(run.history, notes=notes))
+
+    write_runs(dataclasses.replace(runs, runs=tuple(map(noted, runs.runs))), tmp_path / "runs.json")
+    again = read_runs(tmp_path / "runs.json")
+    assert [run.history.notes for run in again.runs[2:4]] == [("one component", "seed 2"), ()]
+    lines = [f"all-reduce: {note}" for note in ("one component", "seed 0", "seed 1", "seed 2")]
+    assert details(compared([again]))[-4:] == lines
+    assert all(line in runs_page(again) for line in lines)
 
 
 def test_what_is_written_is_read_again(runs, tmp_path):

@@ -54,8 +54,17 @@ class Cyclades(Exchange):
         checks.one_of("cyclades", "groups", self.groups, ("random", *_GROUPS))
 
     def run(self, worker: Worker) -> Program:
-        """Applies the samples that the server names; on the server's worker it starts the server."""
+        """Applies the samples that the server names; on the server's worker it starts the server.
+
+        Raises:
+            ValueError: there is no such server, or the optimizer keeps something between updates.
+        """
+        import jax
+
         check_server(worker, self.server)
+        if jax.tree.leaves(worker.state):
+            raise ValueError("cyclades: the job's optimizer keeps moments or counts steps, but must not where samples "
+                             "are applied one by one; choose plain gradient descent")  # fmt: skip
         if worker.number == self.server:
             worker.spawn(self._serve(worker))
         return self._apply(worker)

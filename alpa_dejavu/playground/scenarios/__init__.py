@@ -11,7 +11,7 @@ from alpa_dejavu.playground.scenarios._named import TOPOLOGY_WORDS
 from alpa_dejavu.playground.scenarios._page import runs_page
 from alpa_dejavu.playground.scenarios._read import read_scenario
 from alpa_dejavu.playground.scenarios._runs_file import read_runs, runs_text, write_runs
-from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Scenario, Target, run_scenario
+from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Scenario, Target, growing_runs, run_scenario
 from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Target",
     "compared",
     "details",
+    "growing_runs",
     "interval",
     "read_runs",
     "read_scenario",

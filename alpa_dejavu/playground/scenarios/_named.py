@@ -18,6 +18,11 @@ from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 __all__ = ["TOPOLOGY_WORDS", "made", "name_and_settings"]
 
 T = TypeVar("T")
+_WORDS: Mapping[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"), float: ("a number", "numbers"), str: ("text", "texts"),
+    bool: ("true or false", "true or false"), type(None): ("null", "null"),
+}  # fmt: skip
+"""What one value of a type is, and several."""
 TOPOLOGY_WORDS: Mapping[str, type[Topology]] = {**TOPOLOGIES, "graph": Graph}
 """For each word of a scenario the topology; `topology` has those alone that need no settings."""
 _REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGY_WORDS}
@@ -79,6 +84,21 @@ def _value(value: Any, hint: Any, where: Path) -> Any:
     try:
         adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
         return adapter.validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        said = error.errors(include_url=False)[0]["msg"].replace("Input should", "must")
-        raise WrongDataError(where, f"{where[-1]} is {json.dumps(value)}, but {said}") from None
+    except ValidationError:
+        raise WrongDataError(where, f"{where[-1]} is {json.dumps(value)}, but must be {_words(hint)}") from None
+
+
+def _words(hint: Any, many: bool = False) -> str:
+    """Returns in words what a value of a type is, or what several are.
+
+    >>> _words(tuple[int, int]), _words(float | None)
+    ('a list of 2 whole numbers', 'a number, or null')
+    """
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        count = "" if Ellipsis in parts else f"{len(parts)} "
+        return f"{'lists' if many else 'a list'} of {count}{_words(parts[0], many=True)}"
+    if parts:
+        return ", or ".join(_words(part, many) for part in parts)
+    one, several = _WORDS.get(hint, (f"a {hint.__name__.lower()}", f"{hint.__name__.lower()}s"))
+    return several if many else one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from alpa_dejavu._util.format_check import WrongDataError
@@ -16,9 +16,9 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground.exchanges import EXCHANGES
+from alpa_dejavu.playground.exchanges import EXCHANGES, AllReduce, LocalSteps
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
-from alpa_dejavu.playground.fault import FAULTS, Fault
+from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Join
 from alpa_dejavu.playground.job import Job, Problem, Until, draws
 from alpa_dejavu.playground.problems import problem
 from alpa_dejavu.playground.scenarios._named import made, name_and_settings
@@ -68,9 +68,10 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
             raise WrongDataError(("exchanges", n), f"the exchange {name!r} is there twice; it must be there once")
         exchanges[f"{name} {n}" if name in exchanges else name] = exchange
     for n, fault in enumerate(faults):
-        _try(job, cluster, _Idle(), [fault], ("faults", n))
+        _try(job, cluster, _Idle(), [fault], until, ("faults", n))
     for n, exchange in enumerate(exchanges.values()):
-        _try(job, cluster, exchange, [], ("exchanges", n))
+        _check_survives(exchange, faults, ("exchanges", n))
+        _try(job, cluster, exchange, [], _BEGINNING, ("exchanges", n))
     seeds = tuple(data.get("seeds", [0]))
     for n, seed in enumerate(seeds):
         if seed in seeds[:n]:
@@ -147,19 +148,32 @@ def _shown(entry: Any) -> str:
     return f"{name} ({', '.join(texts)})" if texts else name
 
 
+def _check_survives(exchange: Exchange, faults: Sequence[Fault], where: Path) -> None:
+    """Raises WrongDataError where faults take workers away that an exchange can't do without."""
+    fewer = any(isinstance(fault, (Crash, DrawnCrashes, Join)) for fault in faults)
+    if fewer and isinstance(exchange, (AllReduce, LocalSteps)) and exchange.algorithm == "hierarchical":
+        raise WrongDataError(where, "algorithm is hierarchical, but must be ring or tree where faults take workers "
+                             "away: it needs as many on each host; choose one, or leave those faults out")  # fmt: skip
+
+
+class _BegunError(Exception):
+    """A run has begun, and need not go on."""
+
+
 class _Idle(Exchange):
-    """Workers that do nothing."""
+    """Workers that end a run as soon as it has begun."""
 
     def run(self, worker: Worker) -> Program:
-        yield from ()
+        raise _BegunError
 
 
-def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], where: Path) -> None:
+def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], until: Until, where: Path) -> None:
     """Begins a run, and ends it before its first gradient: by then all that can't be has been said."""
     try:
         if isinstance(exchange, RoundExchange):
             topology(exchange.topology).mixing(0, len(job.worker_hosts(cluster)), draws(0))
-        simulate(job, cluster, exchange, faults=faults, until=_BEGINNING, looks=0)
+        with contextlib.suppress(_BegunError):
+            simulate(job, cluster, exchange, faults=faults, until=until, looks=0)
     except ValueError as error:
         raise WrongDataError(where, str(error)) from None
 

@@ -69,6 +69,8 @@ def _run_data(run: Run) -> dict[str, Any]:
     for name in ("time_s", *_LOOKS, "staleness", *_WORKERS, "links", *_LINKS):
         found[name] = _plain(getattr(history, name))
     found["lost_updates"] = history.lost_updates
+    if history.notes:
+        found["notes"] = list(history.notes)
     if len(history.timeline):
         found["timeline"] = {str(name): history.timeline[name].tolist() for name in TIMELINE.names or ()}
     return found
@@ -102,5 +104,6 @@ def _run(file: CheckedFile[RunsData], n: int) -> Run:
     return Run(data["exchange"], data["seed"], History(
         time_s=np.array(data["time_s"]), staleness=np.array(data["staleness"], np.int64),
         lost_updates=data["lost_updates"], links=np.array(data["links"], np.int64).reshape(-1, 2),
-        params=np.zeros(0, np.float32), end=data["end"], timeline=timeline, **arrays,
+        params=np.zeros(0, np.float32), end=data["end"], timeline=timeline,
+        notes=tuple(data.get("notes", ())), **arrays,
     ))  # fmt: skip

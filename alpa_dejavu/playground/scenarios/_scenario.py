@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import final
 
 from alpa_dejavu.playground._exchange import Exchange
@@ -13,7 +13,7 @@ from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["INTERVALS", "Run", "Runs", "Scenario", "Target", "run_scenario"]
+__all__ = ["INTERVALS", "Run", "Runs", "Scenario", "Target", "growing_runs", "run_scenario"]
 
 INTERVALS = 10_000
 """So many intervals of workers' time has the timeline of a run at most."""
@@ -103,14 +103,23 @@ def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
         scenario: the scenario.
         progress: whether bars are shown for what takes more than two seconds.
     """
-    runs = tuple(
-        Run(name, seed, simulate(
-            scenario.job, scenario.cluster, exchange, faults=scenario.faults, until=scenario.until, seed=seed,
-            looks=scenario.looks, progress=progress, intervals=INTERVALS if n == 0 else 0,
-        ))
-        for name, exchange in scenario.exchanges.items()
-        for n, seed in enumerate(scenario.seeds)
-    )  # fmt: skip
+    *_, whole = growing_runs(scenario, progress)
+    return whole
+
+
+def growing_runs(scenario: Scenario, progress: bool = False) -> Iterator[Runs]:
+    """Yields the runs of a scenario that are finished, each time that one more is; the last are all (`run_scenario`).
+
+    Where a run fails or is interrupted, the caller still has those before it.
+    """
     problem, hosts = scenario.job.problem, scenario.cluster.hosts
     names = tuple(hosts[n].name for n in scenario.job.worker_hosts(scenario.cluster))
-    return Runs(scenario.name, None if problem is None else problem.name, names, scenario.target, runs)
+    runs = Runs(scenario.name, None if problem is None else problem.name, names, scenario.target, ())
+    for name, exchange in scenario.exchanges.items():
+        for n, seed in enumerate(scenario.seeds):
+            history = simulate(
+                scenario.job, scenario.cluster, exchange, faults=scenario.faults, until=scenario.until, seed=seed,
+                looks=scenario.looks, progress=progress, intervals=INTERVALS if n == 0 else 0,
+            )  # fmt: skip
+            runs = dataclasses.replace(runs, runs=(*runs.runs, Run(name, seed, history)))
+            yield runs

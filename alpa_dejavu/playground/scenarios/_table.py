@@ -34,11 +34,17 @@ def tables(every: Sequence[Compared]) -> list[tuple[Sequence[str], list[list[str
 
 
 def details(every: Sequence[Compared]) -> list[str]:
-    """Returns a line for each exchange of which a run stalled: who waits for what in the first one that did."""
+    """Returns a line for each exchange of which a run stalled: who waits for what in the first one that did; and one
+    for each note of an exchange, once for all its seeds.
+    """
     stalled = [next((run for run in one.runs if ":" in run.history.end), None) for one in every]
     texts = [
         f"{one.name}, seed {run.seed}: {run.history.end}"
         for one, run in zip(every, stalled, strict=True) if run is not None
+    ]  # fmt: skip
+    texts += [
+        f"{one.name}: {note}"
+        for one in every for note in dict.fromkeys(note for run in one.runs for note in run.history.notes)
     ]  # fmt: skip
     return [text if len(text) <= _MOST_DETAILS else f"{text[:_MOST_DETAILS]} ..." for text in texts]
 

@@ -59,6 +59,7 @@ class RunData(TypedDict):
     ]
     link_bytes: _BytesList
     link_messages: _Counts
+    notes: NotRequired[Annotated[list[Text], listed("a list of texts")]]
     timeline: NotRequired[Annotated[TimelineData, said("an object with lists of the intervals of workers' time")]]
 
 
