@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.playground._exchange import Exchange
     from alpa_dejavu.playground._simulate import simulate
     from alpa_dejavu.playground._worker import Worker
-    from alpa_dejavu.playground.condition import Condition
     from alpa_dejavu.playground.exchanges import EXCHANGES, exchange
     from alpa_dejavu.playground.fault import Fault
     from alpa_dejavu.playground.history import History
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXCHANGES",
-    "Condition",
     "Exchange",
     "Fault",
     "History",
@@ -41,7 +39,6 @@ __all__ = [
 ]
 
 _HOME = {
-    "Condition": "condition",
     "Exchange": "_exchange",
     **dict.fromkeys(("EXCHANGES", "exchange"), "exchanges"),
     "Fault": "fault",

@@ -40,7 +40,7 @@ def best_checkpoint_interval_s(write_s: float, between_s: float) -> float:
 
 @dataclasses.dataclass
 class _Job:
-    """What all workers know: the checkpoint, and who trains from it since the last restart (a term)."""
+    """The state that all workers know: the checkpoint, and who trains from it since the last restart (a term)."""
 
     members: tuple[int, ...]
     kept: tuple[Vector, Any, int, int]

@@ -19,7 +19,7 @@ __all__ = ["RollingServer"]
 
 @dataclasses.dataclass
 class _Role:
-    """What all workers know of the role.
+    """The state of the role, which all workers know.
 
     Attributes:
         holder: the worker that has it, or that it is on the way to.
