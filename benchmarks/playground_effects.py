@@ -3,8 +3,8 @@
     python benchmarks/playground_effects.py [--seeds N] [--json FILE]
 
 A network of 64-32-10 is trained on digits by eight workers, each on a host of its own, to a held-out loss of 0.3. Each
-effect sets two exchanges beside each other with the same seeds: with a seed decide initial parameters, batches and the
-spread of compute seconds. Learning rates are chosen for both sides alike, of the same four, by the virtual seconds to
+effect sets two exchanges beside each other with the same seeds. A seed decides initial parameters, batches and how
+compute seconds vary. Learning rates are chosen for both sides alike, of the same four, by the virtual seconds to
 that loss with a seed that isn't judged. The ratio is of the seconds of the second one over those of the first, its mean
 a geometric one, with the 90 % interval by Student's t over seeds. Exit status 1 if an effect doesn't come out.
 

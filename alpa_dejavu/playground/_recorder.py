@@ -64,9 +64,9 @@ class Recorder:
         """Keeps what an exchange has to say, once."""
         self.notes[said] = None
 
-    def undone(self, gradients: int) -> None:
-        """Counts gradients as lost that were applied, without staleness, to parameters that are lost."""
-        self._staleness[0] -= gradients
+    def undone(self, gradients: int, staleness: int = 0) -> None:
+        """Counts gradients as lost that were applied, so stale, to parameters that are lost."""
+        self._staleness[staleness] -= gradients
         self.lost += gradients
 
     def dropped(self, gradient: Gradient) -> None:

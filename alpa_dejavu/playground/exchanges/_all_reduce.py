@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from typing import final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground.exchanges._collectives import all_reduce, check_algorithm
+from alpa_dejavu.playground.exchanges._collectives import all_reduce, check_algorithm, check_hosts
 from alpa_dejavu.problem import checks
 
 __all__ = ["AllReduce", "LocalSteps"]
@@ -31,7 +30,7 @@ class AllReduce(Exchange):
 
     def run(self, worker: Worker) -> Program:
         """Computes a gradient, adds it up with the others', updates."""
-        _check_hosts(worker, self.algorithm)
+        check_hosts(worker.world, self.algorithm)
         for step in itertools.count():
             gradient = yield worker.compute()
             total = yield from all_reduce(worker, ("gradients", step), gradient.values, self.algorithm)
@@ -60,18 +59,10 @@ class LocalSteps(Exchange):
 
     def run(self, worker: Worker) -> Program:
         """Takes local steps, and then the mean of all parameters."""
-        _check_hosts(worker, self.algorithm)
+        check_hosts(worker.world, self.algorithm)
         for number in itertools.count():
             for _ in range(self.steps):
                 gradient = yield worker.compute()
                 worker.update(gradient.values, gradient)
             total = yield from all_reduce(worker, ("parameters", number), worker.params, self.algorithm)
             worker.adopt(total, worker.version)
-
-
-def _check_hosts(worker: Worker, algorithm: str) -> None:
-    """Raises ValueError unless hosts have as many workers each, where the algorithm needs that."""
-    counts = {*Counter(worker.world.hosts).values()}
-    if algorithm == "hierarchical" and len(counts) > 1:
-        raise ValueError(f"all-reduce: hosts have {sorted(counts)} workers, but a hierarchical one needs as many on "
-                         "each; choose algorithm='ring'")  # fmt: skip

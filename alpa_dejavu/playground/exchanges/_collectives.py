@@ -21,7 +21,7 @@ from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.problem import checks
 
-__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "mean"]
+__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "check_hosts", "mean"]
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
@@ -75,6 +75,12 @@ def all_reduce(
 def check_algorithm(owner: str, algorithm: str) -> None:
     """Raises ValueError unless an algorithm has that name."""
     checks.one_of(owner, "algorithm", algorithm, ALGORITHMS)
+
+
+def check_hosts(world: World, algorithm: str) -> None:
+    """Raises ValueError unless hosts have as many workers each, where the algorithm needs that."""
+    if algorithm == "hierarchical":
+        _by_host(world, range(world.size))
 
 
 def _around(worker: Worker, tag: Hashable, ring: Sequence[int], num_bytes: float, passes: int) -> Program:

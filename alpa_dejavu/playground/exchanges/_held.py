@@ -45,9 +45,7 @@ class Held:
     def _undo(self) -> None:
         recorder = self._worker.world.recorder
         for staleness, gradients in self._applied.items():
-            recorder.undone(gradients)  # it takes them from those without staleness
-            recorder._staleness[0] += gradients
-            recorder._staleness[staleness] -= gradients
+            recorder.undone(gradients, staleness)
         recorder.note(f"the server on worker {self._worker.number} was lost with its parameters, and began again with "
                       "those of the beginning; what it had applied is among the lost updates")  # fmt: skip
 
