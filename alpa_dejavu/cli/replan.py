@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=PLAN_FILE, metavar="PLAN.json")
-@click.option("--without", multiple=True, metavar="HOST", help="A host that is lost; may be given again.")
+@click.option("--without", multiple=True, metavar="HOST", help="A host that is lost, or one of its devices (host-1/3); may be given again.")
 @click.option("--cluster", metavar="NAME|FILE", help="The new cluster: a known machine, or a JSON file.")
 @click.option("--hosts", type=click.IntRange(min=1), help="How many machines of it; by default as many as before.")
 @click.option("--slow", multiple=True, metavar="HOST=FACTOR", help="A host that takes so many times as long.")

@@ -78,6 +78,16 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
     assert changed == any("micro-batches instead of 32" in note for note in made.plan.notes)
 
 
+def test_a_lost_device_leaves_its_host_the_others(planned, plan_path, kept, untraced):
+    made = replan(planned.plan, kept, without=["p3.16xlarge-1/3"])
+    whole = replan(planned.plan, kept, without=["p3.16xlarge-1"])
+    assert made.plan.devices_of_hosts.get("p3.16xlarge-1", 0) <= 7
+    assert planned.plan.step_s <= made.plan.step_s <= whole.plan.step_s * (1 + 1e-9)
+    assert made.kept is not None and [host.num_devices for host in made.kept.cluster.hosts] == [8, 7, 8, 8]
+    done = CliRunner().invoke(main, ["replan", str(plan_path), "--without", "p3.16xlarge-1/9"])
+    assert done.exit_code == 1 and "has no device '9', but devices 0..7" in " ".join(done.output.split())
+
+
 def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_path, kept, tmp_path):
     free = dataclasses.replace(planned, table=dataclasses.replace(planned.table, margin=MemoryMargin(free_share=0.02)))
     path = tmp_path / "plan.json"
