@@ -116,8 +116,8 @@ def replan(
         NoPlanError: nothing fits.
     """
     started = time.perf_counter()
-    if not without and cluster is None and not slow:
-        raise ValueError("nothing has changed: name hosts that are lost or slow, or the new cluster")
+    if not without and cluster is None and not slow and memory_margin is None:
+        raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory_margin")
     given = kept_prices(plan, kept, cluster, latency, communication, calibration)
     changed = given.cluster
     _check_hosts(plan, [*without, *(slow or {})], [host.name for host in changed.hosts])
