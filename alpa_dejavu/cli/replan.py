@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=PLAN_FILE, metavar="PLAN.json")
-@click.option("--without", multiple=True, metavar="HOST", help="A host that is lost; may be given again.")
+@click.option("--without", multiple=True, metavar="HOST", help="A lost host, or a device (HOST/3); may be given again.")
 @click.option("--cluster", metavar="NAME|FILE", help="The new cluster: a known machine, or a JSON file.")
 @click.option("--hosts", type=click.IntRange(min=1), help="How many machines of it; by default as many as before.")
 @click.option("--slow", multiple=True, metavar="HOST=FACTOR", help="A host that takes so many times as long.")
@@ -54,8 +54,8 @@ def replan(
     from alpa_dejavu.planning.replanning import fallback
     from alpa_dejavu.planning.replanning import replan as plan_again
 
-    if not (without or cluster or slow):
-        raise click.UsageError("nothing has changed: give --without, --cluster or --slow")
+    if not (without or cluster or slow or memory_margin is not None):
+        raise click.UsageError("nothing has changed: give --without, --cluster, --slow or --memory-margin")
     slower = dict(map(_factor, slow))
     check_outputs(json_path, python_path, *kept_beside(json_path))
     before = read_plan(path)

@@ -9,37 +9,74 @@ from collections.abc import Collection, Mapping
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import Cluster, Device, Link, counted_name
 
-__all__ = ["fair_ratio", "faster_devices", "faster_links", "slowed", "slower", "with_more_memory", "without"]
+__all__ = [
+    "fair_ratio",
+    "faster_devices",
+    "faster_links",
+    "lost_devices",
+    "slowed",
+    "slower",
+    "with_more_memory",
+    "without",
+]
 
 _FAIR = 1.5
 
 
-def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
-    """Returns the cluster without some of its hosts, which are given by their names.
+def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
+    """Returns the cluster without some of its hosts, given by name, and some devices of others, such as "host-1/3".
 
-    If all devices are parts of one CPU, those that are left share it among fewer, and so are faster.
+    A device is given by its host's name and its number there, from 0. A host whose devices are all lost is lost. If all
+    devices are parts of one CPU, those that are left share it among fewer, and so are faster.
 
     Raises:
-        ValueError: the cluster has no host of a name, or no host would be left.
+        ValueError: the cluster has no host of a name, a host has no device of a number, or no device would be left.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> without(named_cluster("p3.16xlarge", 4), ["p3.16xlarge-1"]).name
     '3 x p3.16xlarge'
+    >>> [host.num_devices for host in without(named_cluster("p3.16xlarge", 2), ["p3.16xlarge-1/3"]).hosts]
+    [8, 7]
     """
     names = [host.name for host in cluster.hosts]
-    for name in hosts:
-        if name not in names:
-            raise ValueError(f"cluster {cluster.name} has no host {name!r}{near(name, names)}; it has {_some(names)}")
-    left = [n for n, name in enumerate(names) if name not in hosts]
+    devices = lost_devices(cluster, lost)
+    left = [n for n, host in enumerate(cluster.hosts) if len(devices.get(host.name, ())) < host.num_devices]
     if not left:
         raise ValueError(f"cluster {cluster.name} has only {_some(names)}: nothing is left without them")
     part = cluster.part(left)
-    kept = part.hosts
+    kept = tuple(
+        dataclasses.replace(host, num_devices=host.num_devices - len(devices.get(host.name, ()))) for host in part.hosts
+    )
+    part = dataclasses.replace(part, hosts=kept)
     if cluster.shared:
         fewer = part.num_devices / cluster.num_devices
         kept = tuple(dataclasses.replace(host, device=slower(host.device, fewer)) for host in kept)
     name = counted_name(len(left), cluster.machine) if cluster.machine else cluster.name
+    fewer_devices = [f"{host.name}/{n}" for host in kept for n in sorted(devices.get(host.name, ()))]
+    if fewer_devices:
+        name += f" without {_some(fewer_devices, 'devices')}"
     return dataclasses.replace(part, name=name, hosts=kept)
+
+
+def lost_devices(cluster: Cluster, lost: Collection[str]) -> dict[str, set[int]]:
+    """Returns the numbers of the devices that are lost, by their host's name, for hosts and devices as `without` takes
+    them.
+
+    Raises:
+        ValueError: the cluster has no host of a name, or a host has no device of a number.
+    """
+    known = {host.name: host.num_devices for host in cluster.hosts}
+    found: dict[str, set[int]] = {}
+    for name in lost:
+        host, _, number = (name, "", "") if name in known else name.rpartition("/")
+        if host not in known:
+            raise ValueError(f"cluster {cluster.name} has no host {name!r}{near(name, known)}; it has "
+                             f"{_some(list(known))}")  # fmt: skip
+        if number and not (number.isdecimal() and int(number) < known[host]):
+            raise ValueError(f"host {host} has no device {number!r}, but devices 0..{known[host] - 1}; give one of "
+                             f"these, such as {host}/0")  # fmt: skip
+        found.setdefault(host, set()).update([int(number)] if number else range(known[host]))
+    return found
 
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
@@ -134,5 +171,5 @@ def slower(device: Device, factor: float) -> Device:
     )
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:3])} ... {names[-1]} ({len(names)} hosts)"
+def _some(names: list[str], kind: str = "hosts") -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:3])} ... {names[-1]} ({len(names)} {kind})"

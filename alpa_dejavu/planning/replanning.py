@@ -99,7 +99,7 @@ def replan(
     Args:
         plan: the plan that ran.
         kept: the record of what it was made from, as `alpa_dejavu.planning.kept.read_kept` reads it.
-        without: names of hosts that are lost.
+        without: names of hosts that are lost, and devices such as "host-1/3", by their number on their host.
         cluster: the new cluster, in which equal names mean the same hosts; None: the plan's.
         slow: by the names of slow hosts, how many times as long as predicted their devices take.
         slicing: a slicer or its name.
@@ -116,8 +116,8 @@ def replan(
         NoPlanError: nothing fits.
     """
     started = time.perf_counter()
-    if not without and cluster is None and not slow:
-        raise ValueError("nothing has changed: name hosts that are lost or slow, or the new cluster")
+    if not without and cluster is None and not slow and memory_margin is None:
+        raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory_margin")
     given = kept_prices(plan, kept, cluster, latency, communication, calibration)
     changed = given.cluster
     _check_hosts(plan, [*without, *(slow or {})], [host.name for host in changed.hosts])
@@ -152,6 +152,6 @@ def replan(
 def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> None:
     known = dict.fromkeys([*plan.contingencies, *(host for stage in plan.stages for host in stage.hosts), *more])
     for name in lost:
-        if name not in known:
+        if name not in known and name.rpartition("/")[0] not in known:
             names = ", ".join(known) if len(known) <= 8 else f"{', '.join(list(known)[:3])} ... ({len(known)} hosts)"
             raise ValueError(f"the plan on {plan.cluster} has no host {name!r}{near(name, known)}; it has {names}")

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from alpa_dejavu.alpa.resume import HostsLostError, Session, WallClock, train
+from alpa_dejavu.alpa.resume import HostsLostError, Session, WallClock, _train, train
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space
@@ -198,35 +198,63 @@ def test_a_second_loss_needs_what_was_kept():
         train(Fake(events), PLAN, 4)
 
 
-def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
-    from alpa_dejavu.alpa.resume import _train
+def replans(asked):
+    """A stand-in for planning again, which notes the lost hosts and the cluster that it is asked for."""
 
-    asked = []
-
-    def replan(plan, kept, without):
-        asked.append((plan, kept, list(without)))
+    def replan(plan, kept, *, without, cluster):
+        asked.append((list(without), cluster))
         return dataclasses.make_dataclass("Made", ["plan"])(dataclasses.replace(PLAN, step_s=99.0))
 
-    monkeypatch.setattr(_train, "replan", replan)
+    return replan
+
+
+def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
+    asked = []
+    monkeypatch.setattr(_train, "replan", replans(asked))
     events = {(("step", 2), 1): ["host-1", FAULT], (("step", 6), 1): ["host-0", FAULT]}
     done = train(Fake(events), PLAN, 12, every=5, kept="kept")
-    assert asked == [(PLAN, "kept", ["host-1", "host-0"])]
+    assert asked == [(["host-1", "host-0"], None)]
     assert done.plan.step_s == 99.0
     assert done.losses == undisturbed()
     assert [recovery.hosts for recovery in done.recoveries] == [("host-1",), ("host-0",)]
 
 
 def test_a_loss_while_recovering_counts_from_the_first(monkeypatch):
-    from alpa_dejavu.alpa.resume import _train
-
-    monkeypatch.setattr(
-        _train, "replan", lambda plan, kept, without: dataclasses.make_dataclass("Made", ["plan"])(PLAN)
-    )
+    monkeypatch.setattr(_train, "replan", replans([]))
     events = {(("step", 7), 1): ["host-1", FAULT], (("start", 5), 1): ["host-0", FAULT]}
     done = train(Fake(events), PLAN, 12, every=5, kept="kept")
     assert [recovery.hosts for recovery in done.recoveries] == [("host-1", "host-0")]
     assert done.recoveries[0].steps_lost == 2
     assert done.losses == undisturbed()
+
+
+FULL = RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.")
+
+
+def test_where_memory_runs_out_it_goes_on_with_a_plan_for_less_of_it(monkeypatch):
+    asked, kept = [], types.SimpleNamespace(cluster=example_cluster(num_hosts=3))
+    monkeypatch.setattr(_train, "replan", replans(asked))
+    wrapped = RuntimeError("a task failed")
+    wrapped.__cause__ = FULL
+    events = {(("step", 7), 1): [FULL], (("step", 8), 1): [wrapped], (("step", 11), 1): ["host-1", FAULT]}
+    done = train(Fake(events), PLAN, 12, every=5, kept=kept)
+    assert done.losses == undisturbed()
+    assert [(each.hosts, each.failed_step, each.resumed_step) for each in done.recoveries] == [
+        ((), 7, 5), ((), 8, 5), (("host-1",), 11, 10),
+    ]  # fmt: skip
+    whole = kept.cluster.hosts[0].device.memory_bytes
+    shares = [{round(host.device.memory_bytes / whole, 6) for host in cluster.hosts} for _, cluster in asked]
+    assert shares == [{0.9}, {0.8}, {0.8}]
+    assert [without for without, _ in asked] == [[], [], ["host-1"]]
+
+
+def test_memory_that_runs_out_for_good_is_said():
+    said = r"memory ran out, and a plan with more room is another one; give train\(kept="
+    with pytest.raises(MemoryError, match=said) as caught:
+        train(Fake({(("step", 2), 1): [FULL]}), PLAN, 4)
+    assert caught.value.__cause__ is not None
+    with pytest.raises(MemoryError, match="memory ran out, once more often than most_losses, which is 0"):
+        train(Fake({(("step", 2), 1): [FULL]}), PLAN, 4, most_losses=0)
 
 
 def test_it_does_not_go_on_for_ever():

@@ -77,6 +77,30 @@ def test_a_cluster_of_no_machine_keeps_its_name():
     assert without(cluster, ["host-1"]).name == "3 x example"
 
 
+def test_a_host_that_loses_devices_has_fewer_and_none_is_a_lost_host():
+    cluster = named_cluster("p3.16xlarge", 3)
+    names = [host.name for host in cluster.hosts]
+    left = without(cluster, [f"{names[1]}/3", f"{names[1]}/0", f"{names[1]}/3"])
+    assert [host.num_devices for host in left.hosts] == [8, 6, 8]
+    assert left.name == f"3 x p3.16xlarge without {names[1]}/0, {names[1]}/3"
+    assert left.links == cluster.links
+    every = [f"{names[1]}/{n}" for n in range(8)]
+    assert without(cluster, every) == without(cluster, [names[1]])
+    with pytest.raises(ValueError, match=f"host {names[1]} has no device '8', but devices 0\\.\\.7; give one of these"):
+        without(cluster, [f"{names[1]}/8"])
+    with pytest.raises(ValueError, match=r"has no host 'p3\.16xlarge-7/1'"):
+        without(cluster, ["p3.16xlarge-7/1"])
+
+
+def test_devices_of_one_cpu_that_are_left_share_it_among_fewer():
+    cluster = named_cluster("local-cpu", 2)
+    left = without(cluster, [f"{cluster.hosts[0].name}/0"])
+    ratio = cluster.num_devices / left.num_devices
+    assert left.num_devices == cluster.num_devices - 1
+    was, now = cluster.hosts[1].device, left.hosts[1].device
+    assert now.memory_bytes_per_s == pytest.approx(was.memory_bytes_per_s * ratio)
+
+
 def test_a_summary_says_which_hosts_may_change_places():
     assert summary_of(named_cluster("p3.16xlarge", 2)).alike
     assert not summary_of(islands()).alike

@@ -14,7 +14,7 @@ from alpa_dejavu import layers
 from alpa_dejavu.calibration.history import Origin, PastRun, Store
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
-from alpa_dejavu.clusters.changed_cluster import without
+from alpa_dejavu.clusters.changed_cluster import with_more_memory, without
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_with_kept
@@ -76,6 +76,25 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
     # The number of micro-batches may change, and the plan says so.
     changed = made.plan.num_micro_batches != 32
     assert changed == any("micro-batches instead of 32" in note for note in made.plan.notes)
+
+
+def test_a_lost_device_leaves_its_host_the_others(planned, plan_path, kept, untraced):
+    made = replan(planned.plan, kept, without=["p3.16xlarge-1/3"])
+    whole = replan(planned.plan, kept, without=["p3.16xlarge-1"])
+    assert made.plan.devices_of_hosts.get("p3.16xlarge-1", 0) <= 7
+    assert planned.plan.step_s <= made.plan.step_s <= whole.plan.step_s * (1 + 1e-9)
+    assert made.kept is not None
+    assert [host.num_devices for host in made.kept.cluster.hosts] == [8, 7, 8, 8]
+    done = CliRunner().invoke(main, ["replan", str(plan_path), "--without", "p3.16xlarge-1/9"])
+    assert done.exit_code == 1
+    assert "has no device '9', but devices 0..7" in " ".join(done.output.split())
+
+
+def test_a_cluster_with_less_memory_is_planned_for_with_the_margin_of_before(planned, kept, untraced):
+    made = replan(planned.plan, kept, cluster=with_more_memory(CLUSTER, 0.8)).plan
+    most = 0.8 * CLUSTER.hosts[0].device.memory_bytes
+    assert [host.memory_bytes for host in made.hardware.hosts] == pytest.approx([most] * 4)
+    assert all(stage.memory_bytes < most for stage in made.stages)
 
 
 def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_path, kept, tmp_path):

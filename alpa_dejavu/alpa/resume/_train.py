@@ -1,4 +1,4 @@
-"""The training loop: where hosts are lost, it goes on from the last checkpoint by the plan for those that are left."""
+"""The training loop: where hosts are lost, or memory runs out, it goes on from the last checkpoint by another plan."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.alpa.resume._session import HostsLostError, Recovery, Session, Trained
+from alpa_dejavu.clusters.changed_cluster import with_more_memory
 from alpa_dejavu.planning.replanning import fallback, replan
 from alpa_dejavu.problem import Plan
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("alpa_dejavu")
 _POLL_S = 0.2
+_LESS_MEMORY = 0.1
+"""The share of each device's memory that the next plan must do without where one ran out of it."""
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED", "out of memory"
+"""The status by which XLA says that an allocation failed, and the words of other allocators."""
 
 
 @final
@@ -51,16 +56,17 @@ def train(
     step_timeout_s: float | None = None,
     clock: WallClock | None = None,
 ) -> Trained:
-    """Trains by a plan and, where hosts are lost, goes on by itself from the last checkpoint with those that are left.
+    """Trains by a plan and goes on by itself from the last checkpoint where hosts are lost, with those that are left,
+    and where memory runs out, by a plan for devices with a tenth less of it.
 
     Args:
         session: the object that runs steps and writes checkpoints on the cluster.
         plan: the plan to train by; its contingencies are the plans for the loss of one host.
         steps: how many steps to train.
         every: a checkpoint is written each time that so many steps are done.
-        kept: the record of what the plan was made from, to plan again when several hosts are lost; None: only one host
-            may be lost.
-        most_losses: how many times hosts may be lost; the next time ends the training.
+        kept: the record of what the plan was made from, to plan again when several hosts or single devices are lost, or
+            memory runs out; None: only one host may be lost.
+        most_losses: how many times hosts may be lost or memory may run out; the next time ends the training.
         notice_s: how many seconds after an error to wait until a host is known as lost.
         step_timeout_s: the seconds after which a step or checkpoint that hangs is interrupted, as if it had failed;
             None: none is interrupted.
@@ -72,6 +78,7 @@ def train(
     Raises:
         ValueError: steps or every below 1, or most_losses below 0.
         HostsLostError: hosts are lost, and there is no plan without them, or it has happened too often.
+        MemoryError: memory ran out, and there is no plan with more room, or it has happened too often.
         TimeoutError: a step took too long, though no host is lost.
         Exception: any other error of the session is passed on.
     """
@@ -110,6 +117,7 @@ class _Loop:
         self._plan, self._checkpoint, self._done = plan, 0, 0
         self._losses: dict[int, float] = {}
         self._lost: list[str] = []
+        self._spared_share: float | None = None
         self._recoveries: list[Recovery] = []
         self._pending: Recovery | None = None
         self._began_s = self._failed_s = 0.0
@@ -141,15 +149,17 @@ class _Loop:
         return Trained(losses, self._plan, tuple(self._recoveries))
 
     def recover(self, error: Exception) -> None:
-        """Makes a plan for the hosts that are left after an error, so that training can run again; raises the error if
-        no host is lost.
+        """Makes a plan for the hosts that are left after an error, or one with more room if memory ran out, so that
+        training can run again; raises the error if neither was so.
 
         Raises:
             HostsLostError: there is no plan without the lost hosts, or hosts were lost too often.
+            MemoryError: there is no plan with more room, or memory ran out too often.
             TimeoutError: a step took too long, though no host is lost.
         """
-        gone = self._gone(error)
-        if not gone:
+        full = _is_out_of_memory(error)
+        gone = [] if full else self._gone(error)
+        if not gone and not full:
             if self._timed_out.is_set():
                 assert self._timeout_s is not None, "without one nothing times out"
                 raise TimeoutError(
@@ -159,18 +169,22 @@ class _Loop:
             raise error
         self._timed_out.clear()
         self._lost += gone
-        names = ", ".join(gone)
+        happened = "memory ran out" if full else f"{' and '.join(self._lost)} lost"
+        failure = MemoryError if full else HostsLostError
         if len(self._recoveries) + (self._pending is not None) >= self._most:
-            raise HostsLostError(f"{names} lost, once more often than most_losses, which is {self._most}") from error
+            raise failure(f"{happened}, once more often than most_losses, which is {self._most}") from error
         before = self._pending
         if before is None:
             self._failed_s = self._began_s
         noticed_s = self._clock.now_s() - self._failed_s
         self._session.stop()
-        self._plan = self._following(error)
+        try:
+            self._plan = self._roomier() if full else self._following()
+        except (ValueError, RuntimeError) as why:
+            raise failure(f"{happened}, and {why}") from error
         _log.warning(
-            "%s lost in step %d: training goes on from step %d with a plan of %s a step instead of %s",
-            names, self._done, self._checkpoint, units.seconds(self._plan.step_s), units.seconds(self._first.step_s),
+            "%s in step %d: training goes on from step %d with a plan of %s a step instead of %s",
+            happened, self._done, self._checkpoint, units.seconds(self._plan.step_s), units.seconds(self._first.step_s),
         )  # fmt: skip
         hosts, failed = ((), self._done) if before is None else (before.hosts, before.failed_step)
         self._pending = Recovery((*hosts, *gone), failed, self._checkpoint, 0.0, noticed_s, 0.0, self._plan.step_s)
@@ -184,20 +198,26 @@ class _Loop:
                 return gone
             self._clock.sleep(_POLL_S)
 
-    def _following(self, error: Exception) -> Plan:
+    def _following(self) -> Plan:
         """Returns the plan for the hosts that are left."""
-        names = " and ".join(self._lost)
+        if self._spared_share is None and len(self._lost) == 1 and self._lost[0] in self._first.contingencies:
+            return fallback(self._first, self._lost[0]).plan
+        return self._planned_again("the plan has no contingency for that")
+
+    def _roomier(self) -> Plan:
+        """Returns a plan that does with less of each device's memory than the one that ran out of it."""
+        self._spared_share = (self._spared_share or 0.0) + _LESS_MEMORY
+        return self._planned_again("a plan with more room is another one")
+
+    def _planned_again(self, why: str) -> Plan:
+        if self._kept is None:
+            raise ValueError(f"{why}; give train(kept=read_kept(...)) what the plan was made from, and it is planned "
+                             "for then")  # fmt: skip
+        less = None if self._spared_share is None else with_more_memory(self._kept.cluster, 1 - self._spared_share)
         try:
-            if len(self._lost) == 1 and self._lost[0] in self._first.contingencies:
-                return fallback(self._first, self._lost[0]).plan
-            if self._kept is not None:
-                return replan(self._first, self._kept, without=self._lost).plan
-        except (ValueError, RuntimeError) as why:
-            raise HostsLostError(f"{names} lost, and there is no plan without: {why}") from error
-        raise HostsLostError(
-            f"{names} lost, and the plan has no contingency for that; give train(kept=read_kept(...)) what the plan "
-            "was made from, and it is planned for then"
-        ) from error
+            return replan(self._first, self._kept, without=self._lost, cluster=less).plan
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"there is no plan for that: {error}") from error
 
     def _resumed(self) -> None:
         """Notes that a step was done: if it was the first after a loss, the recovery is over."""
@@ -223,3 +243,15 @@ class _Loop:
     def _interrupt(self) -> None:
         self._timed_out.set()
         self._session.interrupt()
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error, or one that it comes from, says that a device's memory ran out."""
+    seen: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in seen:
+        if any(said.lower() in str(at).lower() for said in _OUT_OF_MEMORY):
+            return True
+        seen.append(at)
+        at = at.__cause__ or at.__context__
+    return False
