@@ -53,6 +53,11 @@ class Recorder:
         self.worker_steps[worker] += 1
         self._computed += 1
 
+    def cancelled(self, worker: int, seconds: float) -> None:
+        """Counts a gradient that a worker won't compute to its end, and the seconds that it has."""
+        self.lost += 1
+        self.busy_s[worker] += seconds
+
     def applied(self, gradient: Gradient, staleness: int) -> None:
         """Counts a gradient that was applied, and how stale it was."""
         for observer in self.observers:
