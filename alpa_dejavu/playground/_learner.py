@@ -38,6 +38,9 @@ class Gradient:
         self.worker, self.step, self.version = worker, step, version
         self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self.worker, self.step, self.version, self.rows, self.values)
+
     @property
     def values(self) -> Vector:
         """Returns the gradient as a vector of shape (P,), which must not be changed."""
@@ -45,6 +48,13 @@ class Gradient:
             self._learner.compute(self)
         assert self.found is not None, "it was computed"
         return self.found
+
+
+def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> Gradient:
+    """Returns a gradient that came from another process."""
+    made = Gradient(Learner(len(rows)), worker, step, version, values, rows)
+    made.found = values
+    return made
 
 
 class Learner:

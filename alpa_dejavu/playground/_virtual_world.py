@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._fault import change
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
@@ -135,12 +136,12 @@ class VirtualWorld(World):
         """Has a worker take `factor` times as long for gradients that it begins from now on, beside other slow-downs;
         or ends such a slow-down.
         """
-        _change(self._slower[number], factor, ends)
+        change(self._slower[number], factor, ends)
 
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
         factors = self._shares[frozenset((a, b))]
-        _change(factors, factor, ends)
+        change(factors, factor, ends)
         self._paths.scale(a, b, math.prod(factors))
 
     # The engine.
@@ -206,10 +207,3 @@ class VirtualWorld(World):
             self._resume(process, gradient)
 
         self._queue.put(self.now_s + seconds, computed, process)
-
-
-def _change(factors: list[float], factor: float, ends: bool) -> None:
-    if ends:
-        factors.remove(factor)
-    else:
-        factors.append(factor)

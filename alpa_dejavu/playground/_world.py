@@ -13,9 +13,9 @@ from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mail import Mail
 from alpa_dejavu.playground._queue import Process, Queue
-from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground._recorder import Recording
 from alpa_dejavu.playground._timeline import COMPUTING
-from alpa_dejavu.playground._worker import Computing, Message, Program, Receiving, Sleeping, Worker
+from alpa_dejavu.playground._worker import Computing, Program, Receiving, Sleeping, Worker
 from alpa_dejavu.playground.job import Until, draws
 
 __all__ = ["World", "stalled"]
@@ -44,7 +44,7 @@ class World(abc.ABC):
     workers: Mapping[int, Worker]
     board_is_shared = True
 
-    def __init__(self, hosts: Sequence[int], num_bytes: float, learner: Learner, recorder: Recorder, until: Until,
+    def __init__(self, hosts: Sequence[int], num_bytes: float, learner: Learner, recorder: Recording, until: Until,
                  seed: int) -> None:  # fmt: skip
         self.hosts, self.size = tuple(hosts), len(hosts)
         self.num_bytes, self.learner, self.recorder = num_bytes, learner, recorder
