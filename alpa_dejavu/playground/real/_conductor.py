@@ -83,7 +83,6 @@ def _connect(setting: Setting) -> None:
         own = setting.shaped.net.address(setting.shaped.net.driver)
         ray.init(address=setting.ray_address, _node_ip_address=own, **quiet)
     else:
-        # Ray itself counts the workers; the ports are the loopback's alone (`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER`).
         ray.init(address="local", num_cpus=len(setting.hosts), include_dashboard=False, _node_ip_address=_LOOPBACK,
                  object_store_memory=256 * 1024**2, _system_config={"prestart_worker_first_driver": False},
                  **quiet)  # fmt: skip

@@ -39,10 +39,12 @@ _ENVIRONMENT = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    # Ray then uses the loopback alone where it starts a cluster by itself, as it does on Windows.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_enable_metrics_collection": "0",
 }
+
+
+_LOOPBACK_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Has Ray open its ports on the loopback alone, as it does on Windows, where there is one node."""
 
 
 @final
@@ -166,7 +168,7 @@ def _own_directory() -> Iterator[dict[str, str]]:
     directory = tempfile.mkdtemp(prefix="alpadj-", dir="/tmp" if os.path.isdir("/tmp") else None)
     try:
         os.mkdir(os.path.join(directory, "ray"))
-        yield {"RAY_TMPDIR": directory}
+        yield {"RAY_TMPDIR": directory, **_LOOPBACK_ALONE}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
