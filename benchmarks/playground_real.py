@@ -8,13 +8,13 @@ quota of a cgroup. That needs root and Linux; without, it says so, and nothing c
 so often that it takes the seconds that it should, and messages are padded to the size of a larger model.
 
 The simulation is told the seconds of a gradient of each worker, and latency and rate of one transfer between each two
-hosts, measured before anything else is run, on equal workers with equal links. Then, under each condition, nothing: a
-worker's quota is halved, a link gets a tenth of its rate, a worker is killed (SIGKILL) while others train. Where an
+hosts, measured before anything else is run, on equal workers with equal links. It isn't told how any run went. Then a
+worker's quota is halved, a link gets a tenth of its rate, or a worker is killed (SIGKILL) while others train. Where an
 exchange stalls without a worker that is lost, that is what is predicted, and measured.
 
-A seed decides initial parameters and batches; learning rate, steps and the loss to reach were chosen by simulations with
-another one. Runs that a file has are not run again: the command goes on where it was ended. Exit status 1 if a figure
-is missed, 2 if nothing could be shown.
+A seed decides initial parameters and batches; learning rate, steps and the loss to reach were chosen by simulations
+with another one. Runs that a file has are not run again: the command goes on where it was ended. Exit status 1 if a
+figure is missed, 2 if nothing could be shown.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ import math
 import os
 import signal
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
 os.environ |= {"JAX_PLATFORMS": "cpu"}
 
-import numpy as np
 import optax
 from scipy.stats import spearmanr
 from tqdm import tqdm
@@ -97,8 +96,10 @@ def _measure(missing: Sequence[tuple[str, str]], results: Results) -> None:
     with real_workers(job, _cluster(), shaped=True) as workers:
         measured_job, cluster = workers.measured()
         assert isinstance(measured_job.compute_s, tuple)
-        told = {"compute_s": measured_job.compute_s, "bytes_per_s": [[link.bytes_per_s for link in row]
-                for row in cluster.links], "latency_s": [[link.latency_s for link in row] for row in cluster.links]}  # fmt: skip
+        rates, latencies = (
+            [[getattr(link, name) for link in row] for row in cluster.links] for name in ("bytes_per_s", "latency_s")
+        )
+        told = {"compute_s": measured_job.compute_s, "bytes_per_s": rates, "latency_s": latencies}
         for condition, policy in tqdm(missing, "runs"):
             run = {"faults": CONDITIONS[condition], "until": Until(steps=STEPS), "looks": LOOKS, "seed": SEED}
 
@@ -111,7 +112,8 @@ def _measure(missing: Sequence[tuple[str, str]], results: Results) -> None:
 
 
 def _row(predicted: History, measured: History) -> Row:
-    row: Row = {"off": predicted.end_s / measured.end_s - 1, "apart": abs(float(predicted.loss[-1] - measured.loss[-1]))}
+    apart = abs(float(predicted.loss[-1] - measured.loss[-1]))
+    row: Row = {"off": predicted.end_s / measured.end_s - 1, "apart": apart}
     for which, run in (("predicted", predicted), ("measured", measured)):
         row |= {
             f"{which}_s": run.end_s, f"{which}_loss_s": _or_none(run.seconds_to(LOSS)),
@@ -121,7 +123,7 @@ def _row(predicted: History, measured: History) -> Row:
     return row
 
 
-def _figures(rows: Sequence[Row]) -> Iterator[Figure] | list[Figure]:
+def _figures(rows: Sequence[Row]) -> list[Figure]:
     off = statistics.median(abs(row["off"]) for row in rows)
     to_loss = [[row[f"{which}_loss_s"] or math.inf for row in rows] for which in ("predicted", "measured")]
     ranks = float(spearmanr(*to_loss).statistic)
@@ -130,8 +132,10 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure] | list[Figure]:
     ends = sum(row["predicted_end"] == row["measured_end"] for row in rows)
     pairs = f"{len(rows)} pairs of exchange and condition"
     return [
-        Figure("virtual seconds", f"off the measured ones, median of {pairs}", f"at most {OFF:.0%}", f"{off:.1%}", off <= OFF),
-        Figure("time to the loss", f"Spearman's rank correlation, {pairs}", f"at least {RANKS}", f"{ranks:.3f}", ranks >= RANKS),
+        Figure("virtual seconds", f"off the measured ones, median of {pairs}", f"at most {OFF:.0%}", f"{off:.1%}",
+               off <= OFF),
+        Figure("time to the loss", f"Spearman's rank correlation, {pairs}", f"at least {RANKS}", f"{ranks:.3f}",
+               ranks >= RANKS),
         Figure("losses", f"of {len(alike)} synchronous runs, predicted from measured", f"at most {SAME_LOSS:g} apart",
                f"{apart:.1g}", apart <= SAME_LOSS),
         Figure("ends", f"as predicted, of {pairs}", "all", f"{ends}", ends == len(rows)),

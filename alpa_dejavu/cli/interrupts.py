@@ -6,11 +6,13 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from typing import NoReturn
 
 from alpa_dejavu._util.unfinished import remove_unfinished
 
 _SHOW_CURSOR = b"\x1b[?25h"
 """Progress that is shown has hidden it."""
+_ASKING = signal.SIGTERM, signal.SIGHUP
 
 
 def end_at_once(*_: object) -> None:
@@ -27,18 +29,26 @@ def end_at_once(*_: object) -> None:
 
 @contextlib.contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Has an interrupt (Ctrl-C) raise KeyboardInterrupt while a `with` block runs, in place of ending the process at
-    once, so that the block can end the other processes that it has started.
+    """Has an interrupt (Ctrl-C) raise KeyboardInterrupt, and the signals that ask a process to end raise SystemExit,
+    while a `with` block runs, in place of ending the process at once, so that the block can end the other processes
+    that it has started.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not end_at_once:
         yield
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    asked = {number: signal.signal(number, _raise) for number in _ASKING}
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        for number, handler in asked.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _line() -> bytes:

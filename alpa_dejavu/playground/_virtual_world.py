@@ -35,6 +35,8 @@ __all__ = ["VirtualWorld"]
 class VirtualWorld(World):
     """All workers, with messages and gradients that take virtual seconds."""
 
+    recorder: Recorder
+
     def __init__(self, job: Job, cluster: Cluster, learner: Learner, until: Until, seed: int, recorder: Recorder,
                  num_bytes: float) -> None:  # fmt: skip
         super().__init__(job.worker_hosts(cluster), num_bytes, learner, recorder, until, seed)

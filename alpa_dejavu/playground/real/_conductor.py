@@ -60,13 +60,20 @@ def serve(connection: Connection, setting: Setting) -> None:
     signal.signal(signal.SIGTERM, _stop)
     with contextlib.suppress(OSError):
         adopt_orphans()
-    try:
+    # Ray says on standard output, at length, that a worker was killed.
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), _ended():
         os.environ.update(setting.environment)
         os.environ.pop("RAY_ADDRESS", None)
         if setting.shaped is not None:
             enter(setting.shaped.net.namespace(setting.shaped.net.driver))
         _connect(setting)
         answer_all(connection, _Conductor(setting))
+
+
+@contextlib.contextmanager
+def _ended() -> Iterator[None]:
+    try:
+        yield
     finally:
         end_children()
 

@@ -17,7 +17,9 @@ from alpa_dejavu.playground._worker import Program, Sleeping, Worker
 from alpa_dejavu.playground.hosts import Network, Quotas, shape
 from alpa_dejavu.playground.job import draws
 
-__all__ = ["RealFaults", "Shaped"]
+__all__ = ["RealFaults", "Shaped", "check_faults"]
+
+_MOST_TRIED = 1000
 
 
 @final
@@ -52,19 +54,19 @@ class RealFaults:
 
     Args:
         hosts: for each worker the index of its host.
-        pids: for each worker its process.
-        shaped: links and shares; None: they can't be changed.
+        pids: for each worker its process; None: faults are tried, and nothing is changed.
+        shaped: links and shares; None: they can't be changed, or nothing is.
         seed: the run's seed.
         ends_s: when the run ends at the latest.
         lost: is told of a worker that was killed, and when.
     """
 
-    def __init__(self, hosts: Sequence[int], pids: Sequence[int], shaped: Shaped | None, seed: int, ends_s: float,
-                 lost: Callable[[int, float], None]) -> None:  # fmt: skip
+    def __init__(self, hosts: Sequence[int], pids: Sequence[int] | None, shaped: Shaped | None, seed: int,
+                 ends_s: float, lost: Callable[[int, float], None]) -> None:  # fmt: skip
         self.hosts, self.size, self.ends_s, self.now_s = tuple(hosts), len(hosts), ends_s, 0.0
-        self.there = [True] * self.size
+        self.there, self.changes = [True] * self.size, False
         self._pids, self._shaped, self._seed, self._lost, self._drawn = pids, shaped, seed, lost, 0
-        self._slower: list[list[float]] = [[] for _ in pids]
+        self._slower: list[list[float]] = [[] for _ in hosts]
         self._rates: dict[frozenset[int], list[float]] = collections.defaultdict(list)
         self._queue = Queue()
 
@@ -101,7 +103,8 @@ class RealFaults:
         """Kills a worker's process; returns whether it was there."""
         if not self.there[number]:
             return False
-        os.kill(self._pids[number], signal.SIGKILL)
+        if self._pids is not None:
+            os.kill(self._pids[number], signal.SIGKILL)
         self.there[number] = False
         self._lost(number, self.now_s)
         return True
@@ -125,9 +128,9 @@ class RealFaults:
         self._set()
 
     def _set(self) -> None:
+        self.changes = True
         if self._shaped is None:
-            raise ValueError("a fault changes a worker's speed or a link, but there are neither quotas nor links of "
-                             "one's own here; run this as root on Linux, or leave it out")  # fmt: skip
+            return
         slower = [math.prod(factors) for factors in self._slower]
         self._shaped.set(slower, lambda a, b: math.prod(self._rates[frozenset((a, b))]))
 
@@ -140,3 +143,23 @@ class RealFaults:
         assert isinstance(effect, Sleeping), "faults sleep"
         process.waits = object()
         self._queue.put(self.now_s + effect.seconds, lambda: self._resume(process), process)
+
+
+def check_faults(faults: Sequence[Fault], hosts: Sequence[int], shaped: bool, ends_s: float) -> None:
+    """Raises ValueError where faults can't be for real, after trying the first of what they do.
+
+    Args:
+        faults: the faults.
+        hosts: for each worker the index of its host.
+        shaped: whether workers' shares and links' rates can be changed.
+        ends_s: when the run ends at the latest.
+    """
+    tried = RealFaults(hosts, None, None, 0, ends_s, lambda number, now_s: None)
+    tried.begin(faults)
+    for _ in range(_MOST_TRIED):
+        if not tried.next_s() < ends_s:
+            break
+        tried.go_on(tried.next_s())
+    if tried.changes and not shaped:
+        raise ValueError("faults change a worker's speed or a link, but there are no quotas and shaped links here; "
+                         "run this as root on Linux, or leave them out")  # fmt: skip

@@ -23,7 +23,7 @@ from alpa_dejavu.playground.hosts import NotShownError, network, nodes, quotas
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.playground.real._actor import Orders
 from alpa_dejavu.playground.real._conductor import Setting, serve
-from alpa_dejavu.playground.real._real_faults import Shaped
+from alpa_dejavu.playground.real._real_faults import Shaped, check_faults
 from alpa_dejavu.playground.real._replay import replayed
 from alpa_dejavu.problem import Cluster, Link
 
@@ -78,6 +78,13 @@ class RealWorkers:
             dataclasses.replace(self._cluster, links=measured, media=media),
         )
 
+    def check(self, exchange: Exchange, faults: Sequence[Fault], until: Until) -> None:
+        """Raises ValueError where an exchange or a fault can't be for real."""
+        if not exchange.by_messages:
+            raise ValueError(f"exchange is {type(exchange).__name__}, but must be one whose workers know of each other "
+                             "by messages alone, where they are real; leave it out")  # fmt: skip
+        check_faults(faults, self._job.worker_hosts(self._cluster), not self.note, until.seconds)
+
     def run(self, exchange: str | Exchange, *, faults: Sequence[Fault] = (), until: Until, seed: int = 0,
             looks: int = 50, intervals: int = 0) -> History:  # fmt: skip
         """Trains for real, and returns the history, in seconds of the clock on the wall.
@@ -91,17 +98,14 @@ class RealWorkers:
             intervals: how many intervals of workers' time `History.timeline` has at most.
 
         Raises:
-            ValueError: the exchange shares more between workers than messages.
-            RuntimeError: a fault can't be for real, or a process failed.
+            ValueError: the exchange or a fault can't be for real.
+            RuntimeError: a process failed.
         """
         import ray.cloudpickle as pickle
 
-        way = resolved(exchange)
-        if not way.by_messages:
-            raise ValueError(f"exchange is {type(way).__name__}, but must be one whose workers know of each other by "
-                             "messages alone, where they are real; choose another one")  # fmt: skip
+        way, hosts = resolved(exchange), self._job.worker_hosts(self._cluster)
+        self.check(way, faults, until)
         assert self._job.problem is not None, "it was checked"
-        hosts = self._job.worker_hosts(self._cluster)
         orders = Orders(way, until, seed, hosts, _num_bytes(self._job))
         told, end = self._remote("run", pickle.dumps(orders), pickle.dumps(tuple(faults)))
         learner = JaxLearner(self._job, self._job.problem, seed, Journal(None, {}))
