@@ -57,7 +57,6 @@ class Setting(NamedTuple):
 def serve(connection: Connection, setting: Setting) -> None:
     """Answers the calls of methods of a `_Conductor`, until the other side closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other side ends this one
-    signal.signal(signal.SIGTERM, _stop)
     with contextlib.suppress(OSError):
         adopt_orphans()
     # Ray says on standard output, at length, that a worker was killed.
@@ -67,7 +66,8 @@ def serve(connection: Connection, setting: Setting) -> None:
         if setting.shaped is not None:
             enter(setting.shaped.net.namespace(setting.shaped.net.driver))
         _connect(setting)
-        answer_all(connection, _Conductor(setting))
+        signal.signal(signal.SIGTERM, _stop)  # in place of Ray's, which would leave its processes
+        answer_all(connection, _Conductor(setting, connection))
 
 
 @contextlib.contextmanager
@@ -75,7 +75,11 @@ def _ended() -> Iterator[None]:
     try:
         yield
     finally:
-        end_children()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            _disconnect()
+        finally:
+            end_children()
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
@@ -95,11 +99,18 @@ def _connect(setting: Setting) -> None:
                  **quiet)  # fmt: skip
 
 
+def _disconnect() -> None:
+    import ray
+
+    ray.shutdown()
+
+
 @final
 class _Conductor:
     """The methods that the other side calls."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, connection: Connection) -> None:
+        self._connection = connection
         self._setting, self._key = setting, secrets.token_bytes(_KEY_BYTES)
         self._actors: dict[int, Any] = {}
         self._repeats: dict[int, int] = {}
@@ -109,7 +120,7 @@ class _Conductor:
         """Returns the seconds of a gradient of each worker, all computing at once, and for each pair of hosts the
         latency and the bytes per second of one transfer.
         """
-        self._launch()
+        self.launch()
         self._base_speed()
         compute_s = self._all("measured_s")
         first = {host: number for number, host in reversed([*enumerate(self._setting.hosts)])}
@@ -131,7 +142,7 @@ class _Conductor:
         import ray.cloudpickle
 
         told, given = list[Told](), ray.cloudpickle.loads(orders)
-        self._launch()
+        self.launch()
         self._base_speed()
         changed = RealFaults(
             self._setting.hosts, self._pids, self._setting.shaped, given.seed, given.until.seconds,
@@ -147,7 +158,7 @@ class _Conductor:
             self._all("stop")
         return told, end
 
-    def _launch(self) -> None:
+    def launch(self) -> None:
         """Starts the workers that aren't there."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -211,6 +222,8 @@ class _Conductor:
                 return "no worker is left"
             if now_s >= orders.until.seconds:
                 return "time"
+            if self._connection.poll():  # nothing is asked for meanwhile: the other side has closed it
+                raise SystemExit
             if now_s >= look_s:
                 states = dict(zip(self._actors, self._all("status"), strict=True))
                 look_s = now_s + _LOOK_S

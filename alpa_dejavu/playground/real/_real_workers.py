@@ -31,7 +31,7 @@ __all__ = ["RealWorkers", "real_workers"]
 
 _MOST_SHARE, _MOST_OF_ALL = 0.35, 0.75
 """Of a core for a worker, and of all cores for all of them: Ray and the system have work, too."""
-_PATIENCE_S = 20.0
+_PATIENCE_S = 10.0
 _WITHIN = Link(1e-6, 1e10)
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -153,6 +153,7 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
         remote = stack.enter_context(
             Remote.started(serve, setting, name="the conductor of real workers", patience_s=_PATIENCE_S)
         )
+        remote("launch")
         yield RealWorkers(remote, job, cluster, note)
 
 
