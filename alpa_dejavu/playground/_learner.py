@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
@@ -133,6 +134,7 @@ class JaxLearner(Learner):
     """A source of gradients and updates by JAX and optax."""
 
     def __init__(self, job: Job, problem: Problem, seed: int, journal: Journal) -> None:
+        need("playground", "jax", "optax")
         import jax
 
         self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax

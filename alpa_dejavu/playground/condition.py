@@ -21,7 +21,7 @@ from alpa_dejavu.problem import checks
 if TYPE_CHECKING:
     from alpa_dejavu.playground._virtual_world import VirtualWorld
 
-__all__ = ["Condition", "Connected", "Observer", "SamplesSeen", "StalenessAtMost"]
+__all__ = ["CONDITIONS", "Condition", "Connected", "Observer", "SamplesSeen", "StalenessAtMost"]
 
 _SLACK = 1e-9
 """The share of a window by which it may be longer: sums of seconds are rounded."""
@@ -212,3 +212,11 @@ class _Staleness(Observer):
     def applied(self, gradient: Gradient, staleness: int) -> None:
         if staleness > self._versions and self.violated_s is None:
             self.violated_s = self._world.now_s
+
+
+CONDITIONS: dict[str, type[Condition]] = {
+    "connected": Connected,
+    "samples-seen": SamplesSeen,
+    "staleness-at-most": StalenessAtMost,
+}
+"""For each word of a scenario the condition, a frozen dataclass."""

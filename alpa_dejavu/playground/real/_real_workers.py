@@ -12,6 +12,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.remote import Remote
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import Fault
@@ -128,7 +129,9 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
     Raises:
         ValueError: the job has no problem.
         NotShownError: hosts are to be namespaces, but can't.
+        RuntimeError: Ray isn't installed, or a process didn't start.
     """
+    need("playground", "ray")
     import ray.cloudpickle as pickle
 
     if job.problem is None:
