@@ -48,6 +48,8 @@ def interrupts_raised() -> Iterator[None]:
 
 
 def _raise(number: int, _frame: object) -> NoReturn:
+    for other in _ASKING:  # once is enough: what is begun then is cleaned up
+        signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

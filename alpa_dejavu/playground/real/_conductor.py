@@ -1,34 +1,30 @@
-"""The process that starts all workers by Ray, has them run, and kills them; it is in the driver's namespace."""
+"""What starts all workers by Ray, has them run, and kills them."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
-import os
 import secrets
-import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, final
 
-from alpa_dejavu._util.orphans import adopt_orphans, end_children
-from alpa_dejavu._util.remote import answer_all
 from alpa_dejavu.playground._world import stalled
-from alpa_dejavu.playground.hosts import enter
 from alpa_dejavu.playground.real._actor import CONDUCTOR, Orders, RealWorker, Status
 from alpa_dejavu.playground.real._log import LOST, Told
 from alpa_dejavu.playground.real._real_faults import RealFaults, Shaped
 from alpa_dejavu.playground.real._wires import Address, Inbox
 
-__all__ = ["Setting", "serve"]
+__all__ = ["LOOPBACK", "Conductor", "Setting"]
 
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 _KEY_BYTES = 32
 _PATIENCE_S = 120.0
-_LEAD_S, _LOOK_S = 0.3, 0.1
-"""Workers begin so much later than they are told to, and are looked at so often."""
+_LEAD_S, _LOOK_S, _LOOK_SHARE = 0.3, 0.1, 0.05
+"""Workers begin so much later than they are told to, and are looked at so often, or each such share of the time that
+has passed: a look takes time of theirs.
+"""
 _ECHOES = 5
 
 
@@ -54,60 +50,14 @@ class Setting(NamedTuple):
     environment: Mapping[str, str]
 
 
-def serve(connection: Connection, setting: Setting) -> None:
-    """Answers the calls of methods of a `_Conductor`, until the other side closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other side ends this one
-    with contextlib.suppress(OSError):
-        adopt_orphans()
-    # Ray says on standard output, at length, that a worker was killed.
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), _ended():
-        os.environ.update(setting.environment)
-        os.environ.pop("RAY_ADDRESS", None)
-        if setting.shaped is not None:
-            enter(setting.shaped.net.namespace(setting.shaped.net.driver))
-        _connect(setting)
-        signal.signal(signal.SIGTERM, _stop)  # in place of Ray's, which would leave its processes
-        answer_all(connection, _Conductor(setting, connection))
-
-
-@contextlib.contextmanager
-def _ended() -> Iterator[None]:
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            _disconnect()
-        finally:
-            end_children()
-
-
-def _stop(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
-def _connect(setting: Setting) -> None:
-    import ray
-
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if setting.shaped is not None:
-        own = setting.shaped.net.address(setting.shaped.net.driver)
-        ray.init(address=setting.ray_address, _node_ip_address=own, **quiet)
-    else:
-        ray.init(address="local", num_cpus=len(setting.hosts), include_dashboard=False, _node_ip_address=_LOOPBACK,
-                 object_store_memory=256 * 1024**2, _system_config={"prestart_worker_first_driver": False},
-                 **quiet)  # fmt: skip
-
-
-def _disconnect() -> None:
-    import ray
-
-    ray.shutdown()
-
-
 @final
-class _Conductor:
-    """The methods that the other side calls."""
+class Conductor:
+    """The methods that a process answers, which starts workers by Ray and has them run.
+
+    Args:
+        setting: the hosts and the job.
+        connection: to the process that asks; where it is closed, a run ends.
+    """
 
     def __init__(self, setting: Setting, connection: Connection) -> None:
         self._connection = connection
@@ -190,7 +140,7 @@ class _Conductor:
     def _connected(self, told: list[Told]) -> Iterator[None]:
         """Connects all workers with each other and with this process, which they tell what happens."""
         shaped = self._setting.shaped
-        own = _LOOPBACK if shaped is None else shaped.net.address(shaped.net.driver)
+        own = LOOPBACK if shaped is None else shaped.net.address(shaped.net.driver)
         left = _Left(self._actors)
         inbox = Inbox(own, self._key, lambda number, sent: told.append((sent[0], number, sent[1])), left.gone)
         try:
@@ -226,7 +176,7 @@ class _Conductor:
                 raise SystemExit
             if now_s >= look_s:
                 states = dict(zip(self._actors, self._all("status"), strict=True))
-                look_s = now_s + _LOOK_S
+                look_s = now_s + max(_LOOK_S, _LOOK_SHARE * now_s)
                 if all(state.done for state in states.values()) or not changed.next_s() < orders.until.seconds:
                     if _quiet(states) and states == before:
                         return _end(states)
@@ -241,7 +191,7 @@ class _Conductor:
 
     def _address(self, number: int) -> str:
         shaped = self._setting.shaped
-        return _LOOPBACK if shaped is None else shaped.net.address(self._setting.hosts[number])
+        return LOOPBACK if shaped is None else shaped.net.address(self._setting.hosts[number])
 
     def _of(self, number: int, method: str, *arguments: Any) -> Any:
         import ray

@@ -14,6 +14,7 @@ import numpy as np
 
 from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.remote import Remote
+from alpa_dejavu._util.uninterrupted import uninterrupted
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import Fault
 from alpa_dejavu.playground._journal import Journal
@@ -23,7 +24,8 @@ from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.hosts import NotShownError, network, nodes, quotas
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.playground.real._actor import Orders
-from alpa_dejavu.playground.real._conductor import Setting, serve
+from alpa_dejavu.playground.real._conducting import serve
+from alpa_dejavu.playground.real._conductor import Setting
 from alpa_dejavu.playground.real._real_faults import Shaped, check_faults
 from alpa_dejavu.playground.real._replay import replayed
 from alpa_dejavu.problem import Cluster, Link
@@ -137,7 +139,8 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
     if job.problem is None:
         raise ValueError("job: problem is None, but must be one where workers are real; simulate time alone instead")
     hosts = job.worker_hosts(cluster)
-    with contextlib.ExitStack() as stack:
+    stack = contextlib.ExitStack()
+    try:
         environment, note, found, address = {**_ENVIRONMENT}, "", None, None
         if shaped is not False:
             try:
@@ -158,6 +161,9 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
         )
         remote("launch")
         yield RealWorkers(remote, job, cluster, note)
+    finally:
+        with uninterrupted():
+            stack.close()
 
 
 @contextlib.contextmanager

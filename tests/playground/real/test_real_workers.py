@@ -123,7 +123,7 @@ def test_time_ends_a_run(workers):
 
 def unstarted(job, note=""):
     """Workers that nothing was asked of yet."""
-    return RealWorkers(None, job, example_cluster(2, 1), note)
+    return RealWorkers(None, job, example_cluster(WORKERS, 1), note)
 
 
 @pytest.mark.parametrize("name", ["checkpointed", "sharded-server", "rolling-server", "cyclades"])
@@ -139,7 +139,7 @@ def test_exchanges_that_share_more_than_messages_are_refused(name, job):
         (Partition(((0,), (1,)), 1.0), "", "a factor of 0, but real links must carry something"),
         (SlowDown(0, 2.0, 1.0), "no root", "run this as root on Linux"),
         (LinkRate((0, 1), 0.5), "no root", "run this as root on Linux"),
-        (Crash(2, 1.0), "", r"worker is 2, but must be one of 0\.\.1"),
+        (Crash(3, 1.0), "", r"worker is 3, but must be one of 0\.\.2"),
     ],
 )
 def test_faults_that_cannot_be_for_real_are_refused_before_anything_runs(fault, note, said, job):
@@ -155,5 +155,5 @@ def test_time_alone_is_not_run_for_real():
 
 def test_without_root_hosts_are_no_namespaces(job, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NotShownError, match="need root"), real_workers(job, example_cluster(2, 1), shaped=True):
+    with pytest.raises(NotShownError, match="need root"), real_workers(job, example_cluster(WORKERS, 1), shaped=True):
         pytest.fail("the block must not run")
