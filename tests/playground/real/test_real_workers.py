@@ -98,6 +98,12 @@ def test_no_gradient_of_other_exchanges_is_counted_twice_or_forgotten(name, work
 
 
 @pytest.mark.ray
+def test_time_ends_a_run(workers):
+    real = workers.run("gossip", until=Until(seconds=0.3), looks=0)
+    assert real.end == "time"
+
+
+@pytest.mark.ray
 def test_a_worker_is_killed_and_the_others_go_on(workers):
     real = workers.run("async-server", until=STEPS, seed=3, faults=[Crash(2, 0.0)], looks=4, intervals=1000)
     assert real.end == "steps"
@@ -113,12 +119,6 @@ def test_a_worker_that_has_the_server_is_killed_and_the_others_stall(workers):
     real = workers.run("server", until=Until(steps=40), faults=[Crash(0, 0.1)], looks=0)
     assert real.end.startswith("stalled: nothing is under way any more")
     assert "{1: ['params'], 2: ['params']}" in real.end
-
-
-@pytest.mark.ray
-def test_time_ends_a_run(workers):
-    real = workers.run("gossip", until=Until(seconds=0.3), looks=0)
-    assert real.end == "time"
 
 
 def unstarted(job, note=""):
