@@ -1,5 +1,6 @@
 """Installs alpa_dejavu; Alpa on stock jax is a package of its own, in patches/."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -22,6 +23,10 @@ ALPA_NEEDS = [
     "setuptools<81",
     "alpa-stock-jax==0.1.0",
 ]
+
+# What trains in the playground; its time alone needs none of it.
+_OF_THE_PLAYGROUND = ("jax", "jaxlib", "optax", "ray", "scipy", "scikit-learn", "tqdm")
+PLAYGROUND_NEEDS = [need for need in ALPA_NEEDS if re.split("[=<>]", need)[0] in _OF_THE_PLAYGROUND]
 
 setup(
     name="alpa-dejavu",
@@ -62,6 +67,7 @@ setup(
         "alpa": ALPA_NEEDS,
         "cuda": [*ALPA_NEEDS, "jax[cuda12]==0.4.30"],
         "benchmarks": ["matplotlib>=3.9", "pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
+        "playground": PLAYGROUND_NEEDS,
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
         "dev": [

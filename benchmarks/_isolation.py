@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -14,35 +13,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+from alpa_dejavu._util.orphans import end_children
+
 _RAY_START_LIMIT_S = 120
-
-
-def adopt_orphans() -> None:
-    """From now on processes that lose their parent become this one's children, so that `sweep` finds them."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed: this needs Linux")
-
-
-def _children() -> list[int]:
-    found: list[int] = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = entry.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                found.append(int(entry.parent.name))
-    return found
-
-
-def sweep() -> None:
-    """Ends every process that this one started or adopted, and those that they leave behind."""
-    while children := _children():
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in children:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
 
 
 @contextlib.contextmanager
@@ -64,7 +37,7 @@ def ray_head(devices: int, environment: Mapping[str, str]) -> Iterator[dict[str,
             raise RuntimeError(f"Ray didn't start (exit status {code}): {said[-2000:]}")
         yield inside
     finally:
-        sweep()
+        end_children()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -82,7 +55,7 @@ def run_limited(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        # Polled, because waiting for it by its own means would miss a child that `sweep` has reaped.
+        # Polled, because waiting for it by its own means would miss a child that `end_children` has reaped.
         deadline = time.monotonic() + limit_s
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -26,12 +26,12 @@ from typing import Any, NoReturn
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 from _measured_runs import ENVIRONMENT
+from alpa_dejavu.playground.hosts import NotShownError
 from harness import Results, at_least, options
 from hetero._bench import bench
 from hetero._cases import CASES, NUM_HOSTS
 from hetero._killed import killed, killed_lines, killed_misses
 from hetero._report import cases_table, figures, misses, table
-from hetero._system import NotShownError
 from hetero._trial import Effort, trial
 
 KILLED = "killed host"

@@ -24,7 +24,8 @@ from types import FrameType
 from tqdm import tqdm
 
 from _conformance import FileResult, count, page, tables
-from _isolation import adopt_orphans, ray_head, run_limited, sweep
+from _isolation import ray_head, run_limited
+from alpa_dejavu._util.orphans import adopt_orphans, end_children
 from alpa_dejavu._util.units import seconds
 from harness import Results, at_least, options
 
@@ -53,7 +54,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 results.append(_run(tests, path, arguments, min(arguments.time_limit, left_s)))
                 tqdm.write(_line(results[-1]))
     finally:
-        sweep()
+        end_children()
     heading = _heading(time.monotonic() - started, arguments.devices)
     rows = [dataclasses.asdict(result) for result in results]
     folders, each = tables(results)

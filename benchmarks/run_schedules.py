@@ -24,13 +24,13 @@ import numpy as np
 import ray
 from tqdm import tqdm
 
+from alpa_dejavu.playground.hosts import quotas
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.schedules import Schedule, named_schedule
 from alpa_dejavu.simulation import StageTimes, simulate
 from executor._model import gradients_on_one_device, samples_of, weights_of
 from executor._worker import ENVIRONMENT, started
 from harness import Figure, Results, Table, at_least, options
-from hetero._quotas import quotas
 
 LAYERS, WIDTH, ROWS, SEED = 128, 256, 96, 0
 NAMES = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v")

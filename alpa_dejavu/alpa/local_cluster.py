@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.uninterrupted import uninterrupted
 
 __all__ = ["local_cluster", "lose_host"]
 
@@ -59,7 +60,7 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
             nodes = _start(ray, devices, hosts)
             yield
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 # Listed first: a worker whose Ray node is gone is nobody's descendant.
                 started = _processes_of_ray(directory)
                 _stop(ray, nodes)
@@ -162,20 +163,6 @@ def _stop(ray: Any, nodes: Any) -> None:
         ray.shutdown()
         if nodes is not None:
             nodes.shutdown()
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C doesn't stop the stopping."""
-    try:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread, which is where Ctrl-C arrives
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _processes_of_ray(directory: str) -> list[tuple[int, str]]:

@@ -27,18 +27,20 @@ def end_at_once(*_: object) -> None:
 
 @contextlib.contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Has an interrupt (Ctrl-C) raise KeyboardInterrupt while a `with` block runs, in place of ending the process at
-    once, so that the block can end the other processes that it has started.
+    """Has an interrupt (Ctrl-C), and other signals that ask a process to end, raise KeyboardInterrupt while a `with`
+    block runs, in place of ending the process at once, so that the block can end the other processes that it has
+    started.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is not end_at_once:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What the caller handles by itself, or ignores as `nohup` does, stays as it is.
+    usual = {signal.SIGINT: end_at_once, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: handler for number, handler in usual.items() if signal.getsignal(number) is handler}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _line() -> bytes:

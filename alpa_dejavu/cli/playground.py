@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,11 +16,12 @@ from rich.measure import Measurement
 
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.tables import new_table
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground.scenarios import Runs
+    from alpa_dejavu.playground.scenarios import Runs, Scenario
 
 _NAME_WIDTH = 22
 _END_WIDTH, _MOST_WIDTH = 12, 1000
@@ -40,6 +43,7 @@ def playground() -> None:
 @playground.command("list")
 def list_names() -> None:
     """Prints all names that a scenario may have, with a line and the settings of each."""
+    from alpa_dejavu.playground.condition import CONDITIONS
     from alpa_dejavu.playground.exchanges import EXCHANGES
     from alpa_dejavu.playground.fault import FAULTS
     from alpa_dejavu.playground.problems import PROBLEMS, problem_summary
@@ -48,6 +52,7 @@ def list_names() -> None:
     to = console()
     kinds: Sequence[tuple[str, Mapping[str, type]]] = (
         ("exchanges", EXCHANGES), ("topologies of gossip", TOPOLOGY_WORDS), ("faults", FAULTS),
+        ("conditions", CONDITIONS),
     )  # fmt: skip
     for title, known in kinds:
         to.print(f"{title}:")
@@ -62,10 +67,16 @@ def list_names() -> None:
 @click.argument("path", type=_FILE, metavar="SCENARIO")
 @_html_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
-def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None) -> None:
+@click.option(
+    "--real",
+    is_flag=True,
+    help="Run it by worker processes on this machine, too, which Ray starts; as root on Linux with links and speeds of "
+    "their own. A simulation that is told what was measured before predicts each run.",
+)
+def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, real: bool) -> None:
     """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
     check_outputs(html_path, json_path)
-    runs = _run(path, json_path)
+    runs = _run(path, json_path, real)
     _show([runs], html_path, json_path)
 
 
@@ -85,7 +96,7 @@ def _read_or_run(path: pathlib.Path) -> Runs:
     return read_runs(path) if isinstance(data, dict) and "runs" in data else _run(path)
 
 
-def _run(path: pathlib.Path, json_path: pathlib.Path | None = None) -> Runs:
+def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False) -> Runs:
     """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
     with progress().status(f"reading {path}"):
         from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
@@ -93,16 +104,33 @@ def _run(path: pathlib.Path, json_path: pathlib.Path | None = None) -> Runs:
         scenario = read_scenario(path)
     runs: Runs | None = None
     try:
-        for finished in growing_runs(scenario, progress=progress().is_terminal):
+        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=progress().is_terminal)
+        for finished in growing:
             runs = finished
     except BaseException:
         if runs is not None and json_path is not None:
             write_output(json_path, runs_text(runs))
-            count = f"{len(runs.runs)} of {len(scenario.exchanges) * len(scenario.seeds)} runs were finished"
-            progress().print(f"{count}, and are in {json_path}", soft_wrap=True)
+            count = (1 + real) * len(scenario.exchanges) * len(scenario.seeds)
+            said = f"{len(runs.runs)} of {count} runs were finished"
+            progress().print(f"{said}, and are in {json_path}", soft_wrap=True)
         raise
     assert runs is not None, "a scenario has an exchange and a seed"
     return runs
+
+
+def _real_runs(scenario: Scenario) -> Iterator[Runs]:
+    """Yields the runs of a scenario that are finished, each predicted and measured."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from alpa_dejavu.playground.real import real_workers
+    from alpa_dejavu.playground.scenarios import growing_real_runs
+
+    with interrupts_raised(), contextlib.ExitStack() as stack:
+        with progress().status("starting workers"):
+            workers = stack.enter_context(real_workers(scenario.job, scenario.cluster))
+        if workers.note:
+            progress().print(f"links aren't shaped, and workers share the cores as they come: {workers.note}",
+                             soft_wrap=True)  # fmt: skip
+        yield from growing_real_runs(scenario, workers, progress().is_terminal)
 
 
 def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: pathlib.Path | None = None) -> None:
@@ -125,11 +153,12 @@ def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: path
 
 
 def _print_table(every: Sequence[Runs], to: Console) -> None:
-    from alpa_dejavu.playground.scenarios import NOTE, compared, details, tables, target_text
+    from alpa_dejavu.playground.scenarios import NOTE, compared, details, side_by_side, tables, target_text
 
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}", soft_wrap=True)
     found = compared(every)
-    for heads, rows in tables(found):
+    both = side_by_side(found)
+    for heads, rows in [*([both] if both[1] else []), *tables(found)]:
         table = new_table(heads[:1], heads[1:-1], heads[-1:])
         for row in rows:
             table.add_row(*row)

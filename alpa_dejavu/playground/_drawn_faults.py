@@ -6,14 +6,11 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TypeVar, final
 
-from alpa_dejavu.playground._fault import Fault
+from alpa_dejavu.playground._fault import Changed, Fault
 from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.problem import checks
-
-if TYPE_CHECKING:
-    from alpa_dejavu.playground._world import World
 
 __all__ = ["DrawnCongestion", "DrawnCrashes", "DrawnSlowDowns"]
 
@@ -39,7 +36,7 @@ class DrawnCrashes(Fault):
         checks.not_negative("drawn crashes", "per_s", self.per_s)
         checks.positive("drawn crashes", "back_after_s", 1.0 if self.back_after_s is None else self.back_after_s)
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Draws for each worker."""
         def lost(worker: int, share: float) -> Program:
             if world.crash(worker):
@@ -71,7 +68,7 @@ class DrawnSlowDowns(Fault):
         checks.positive("drawn slow-downs", "factor", self.factor)
         checks.positive("drawn slow-downs", "for_s", self.for_s)
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Draws for each worker."""
         def slowed(worker: int, share: float) -> Program:
             world.slow(worker, self.factor)
@@ -103,7 +100,7 @@ class DrawnCongestion(Fault):
         checks.not_negative("drawn congestion", "factor", self.factor)
         checks.positive("drawn congestion", "for_s", self.for_s)
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Draws for each pair of hosts that have workers."""
         def congested(link: tuple[int, int], share: float) -> Program:
             world.scale_link(*link, self.factor)
@@ -114,7 +111,7 @@ class DrawnCongestion(Fault):
         return _drawn(world, "drawn congestion", self.per_s, self.until_s, links, congested)
 
 
-def _drawn(world: World, owner: str, per_s: float, until_s: float, things: Iterable[T],
+def _drawn(world: Changed, owner: str, per_s: float, until_s: float, things: Iterable[T],
            happens: Callable[[T, float], Program]) -> Program:  # fmt: skip
     """Returns the program of a fault that draws for each of some things; it happens with an exponential number of mean
     1 by which the seconds that it lasts are multiplied.

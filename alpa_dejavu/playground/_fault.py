@@ -5,15 +5,44 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground._world import World
+    from alpa_dejavu.playground._worker import Worker
 
-__all__ = ["Fault", "check_hosts", "check_times", "check_worker", "scaled"]
+__all__ = ["Changed", "Fault", "change", "check_hosts", "check_times", "check_worker", "scaled"]
+
+
+class Changed(Protocol):
+    """The workers and links that faults change: simulated ones, or real ones."""
+
+    size: int
+    hosts: tuple[int, ...]
+    now_s: float
+    ends_s: float
+
+    def fault_generator(self) -> np.random.Generator:
+        """Returns random numbers that nobody else has, for a fault."""
+
+    def spawn(self, worker: Worker | None, program: Program) -> object:
+        """Starts another program of a fault, with None for the worker."""
+
+    def crash(self, number: int) -> bool:
+        """Takes a worker away; returns whether it was there."""
+
+    def start(self, number: int) -> None:
+        """Brings a worker back that was lost, or a new one, with the parameters of the beginning."""
+
+    def slow(self, number: int, factor: float, ends: bool = False) -> None:
+        """Has a worker take `factor` times as long, beside other slow-downs; or ends such a slow-down."""
+
+    def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
+        """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
 
 
 class Fault(abc.ABC):
@@ -23,7 +52,7 @@ class Fault(abc.ABC):
     """
 
     @abc.abstractmethod
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Returns a program that changes the world (`crash`, `start`, `slow`, `scale_link`), and yields `Sleeping`
         between; what it does at second 0 happens before all workers begin.
 
@@ -32,7 +61,7 @@ class Fault(abc.ABC):
         """
 
 
-def scaled(world: World, links: Iterable[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
+def scaled(world: Changed, links: Iterable[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
     """Gives links between two hosts each a factor of their rates for a while."""
     if at_s:
         yield Sleeping(at_s)
@@ -51,14 +80,22 @@ def check_times(owner: str, at_s: float, end_s: float | None, field: str = "unti
         raise ValueError(f"{owner}: {field} is {end_s}, but must be after at_s, {at_s}; give a later time")
 
 
-def check_worker(world: World, worker: int) -> None:
+def check_worker(world: Changed, worker: int) -> None:
     """Raises ValueError unless there is a worker of a number."""
     if worker not in range(world.size):
         raise ValueError(f"fault: worker is {worker}, but must be one of 0..{world.size - 1}; name a worker of the job")
 
 
-def check_hosts(world: World, hosts: tuple[int, ...]) -> None:
+def check_hosts(world: Changed, hosts: tuple[int, ...]) -> None:
     """Raises ValueError unless there may be workers on hosts."""
     known = max(world.hosts) + 1
     if not all(host in range(known) for host in hosts):
         raise ValueError(f"fault: hosts is {hosts}, but must be of 0..{known - 1}; name hosts with workers")
+
+
+def change(factors: list[float], factor: float, ends: bool) -> None:
+    """Adds a factor to those that hold now, or takes it away."""
+    if ends:
+        factors.remove(factor)
+    else:
+        factors.append(factor)

@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
@@ -38,6 +39,9 @@ class Gradient:
         self.worker, self.step, self.version = worker, step, version
         self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self.worker, self.step, self.version, self.rows, self.values)
+
     @property
     def values(self) -> Vector:
         """Returns the gradient as a vector of shape (P,), which must not be changed."""
@@ -45,6 +49,13 @@ class Gradient:
             self._learner.compute(self)
         assert self.found is not None, "it was computed"
         return self.found
+
+
+def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> Gradient:
+    """Returns a gradient that came from another process."""
+    made = Gradient(Learner(len(rows)), worker, step, version, values, rows)
+    made.found = values
+    return made
 
 
 class Learner:
@@ -123,6 +134,7 @@ class JaxLearner(Learner):
     """A source of gradients and updates by JAX and optax."""
 
     def __init__(self, job: Job, problem: Problem, seed: int, journal: Journal) -> None:
+        need("playground", "jax", "optax")
         import jax
 
         self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax

@@ -4,21 +4,69 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
 from alpa_dejavu.playground._learner import Gradient, Vector
-from alpa_dejavu.playground._timeline import Timeline
+from alpa_dejavu.playground._timeline import Intervals, Timeline
 from alpa_dejavu.playground._worker import Message
 from alpa_dejavu.playground.condition import Observer
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground._world import World
+    from alpa_dejavu.playground._learner import Learner
+    from alpa_dejavu.playground._worker import Worker
 
-__all__ = ["Recorder"]
+__all__ = ["LookedAt", "Recorder", "Recording"]
+
+
+class LookedAt(Protocol):
+    """The state of all workers that a recorder looks at: a part of what `World` has."""
+
+    size: int
+    live: tuple[int, ...]
+    now_s: float
+    shown: Any
+    learner: Learner
+    workers: Mapping[int, Worker]
+
+    def computing_s(self) -> Sequence[float]:
+        """Returns for how many seconds each worker has computed gradients that aren't there yet."""
+
+
+class Recording(Protocol):
+    """The events of workers that are counted: by a `Recorder` at once, or told to one later."""
+
+    @property
+    def timeline(self) -> Intervals:
+        """Returns the intervals of workers' time."""
+
+    def computed(self, worker: int, seconds: float) -> None:
+        """Counts a gradient that a worker has computed."""
+
+    def cancelled(self, worker: int, seconds: float) -> None:
+        """Counts a gradient that a worker won't compute to its end, and the seconds that it has."""
+
+    def applied(self, gradient: Gradient, staleness: int) -> None:
+        """Counts a gradient that was applied, and how stale it was."""
+
+    def dropped(self, gradient: Gradient) -> None:
+        """Counts a gradient that won't be applied."""
+
+    def undone(self, gradients: int, staleness: int = 0) -> None:
+        """Counts gradients as lost that were applied, so stale, to parameters that are lost."""
+
+    def note(self, said: str) -> None:
+        """Keeps what an exchange has to say, once."""
+
+    def used(self, message: Message, receiver: int) -> None:
+        """Counts a message that a worker's program took."""
+
+    def sent(self, a: int, b: int, num_bytes: float) -> None:
+        """Counts a message from a host to another, or within one."""
 
 
 @final
@@ -44,7 +92,7 @@ class Recorder:
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.notes: dict[str, None] = {}
         self._sent_bytes, self.timeline = 0.0, Timeline(intervals)
-        self.world: World | None = None
+        self.world: LookedAt | None = None
         self.observers: list[Observer] = []
 
     def computed(self, worker: int, seconds: float) -> None:
@@ -52,6 +100,11 @@ class Recorder:
         self.busy_s[worker] += seconds
         self.worker_steps[worker] += 1
         self._computed += 1
+
+    def cancelled(self, worker: int, seconds: float) -> None:
+        """Counts a gradient that a worker won't compute to its end, and the seconds that it has."""
+        self.lost += 1
+        self.busy_s[worker] += seconds
 
     def applied(self, gradient: Gradient, staleness: int) -> None:
         """Counts a gradient that was applied, and how stale it was."""

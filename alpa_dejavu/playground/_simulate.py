@@ -15,7 +15,7 @@ from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._round_times import round_times
-from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
@@ -77,7 +77,7 @@ def simulate(
     learner = Learner(job.batch) if job.problem is None else JaxLearner(job, job.problem, seed, journal)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts), intervals)
-    world = World(job, cluster, learner, until, seed, recorder, num_bytes)
+    world = VirtualWorld(job, cluster, learner, until, seed, recorder, num_bytes)
     recorder.world = world
     recorder.observers = [condition.observer(job, world) for condition in conditions]
     for fault in faults:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COMPUTING", "FAILED", "SENDING", "TIMELINE", "Timeline"]
+__all__ = ["COMPUTING", "FAILED", "SENDING", "TIMELINE", "Intervals", "Timeline"]
 
 COMPUTING, SENDING, FAILED = range(3)
 TIMELINE = np.dtype([("worker", np.int32), ("kind", np.int32), ("other", np.int32), ("start_s", np.float64),
                      ("end_s", np.float64)])  # fmt: skip
+
+
+class Intervals(Protocol):
+    """The intervals of workers' time as they begin and end."""
+
+    def begin(self, worker: int, kind: int, now_s: float, other: int = -1) -> Any:
+        """Returns a new interval, for `finish`."""
+
+    def finish(self, interval: Any, now_s: float) -> None:
+        """Ends an interval, if it hasn't ended yet."""
+
+    def finish_all(self, worker: int, kind: int, now_s: float) -> None:
+        """Ends all intervals of a kind that a worker has."""
 
 
 @final

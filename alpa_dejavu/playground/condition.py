@@ -19,9 +19,9 @@ from alpa_dejavu.playground.job import Job
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground._world import World
+    from alpa_dejavu.playground._virtual_world import VirtualWorld
 
-__all__ = ["Condition", "Connected", "Observer", "SamplesSeen", "StalenessAtMost"]
+__all__ = ["CONDITIONS", "Condition", "Connected", "Observer", "SamplesSeen", "StalenessAtMost"]
 
 _SLACK = 1e-9
 """The share of a window by which it may be longer: sums of seconds are rounded."""
@@ -50,7 +50,7 @@ class Condition(abc.ABC):
     """A condition that a run is checked against."""
 
     @abc.abstractmethod
-    def observer(self, job: Job, world: World) -> Observer:
+    def observer(self, job: Job, world: VirtualWorld) -> Observer:
         """Returns what observes a run of a job.
 
         Raises:
@@ -81,7 +81,7 @@ class Connected(Condition):
     def __post_init__(self) -> None:
         checks.positive("connected", "window_s", self.window_s)
 
-    def observer(self, job: Job, world: World) -> Observer:
+    def observer(self, job: Job, world: VirtualWorld) -> Observer:
         """Returns what observes messages."""
         return _Connection(self.window_s, world)
 
@@ -108,7 +108,7 @@ class SamplesSeen(Condition):
             raise ValueError("samples seen: window_s is inf and window_steps is None, but there must be a window; give "
                              "one of them")  # fmt: skip
 
-    def observer(self, job: Job, world: World) -> Observer:
+    def observer(self, job: Job, world: VirtualWorld) -> Observer:
         """Returns what observes the samples of gradients."""
         if job.problem is None:
             raise ValueError("samples seen: the job's problem is None, but there must be samples; give it a problem")
@@ -129,14 +129,14 @@ class StalenessAtMost(Condition):
     def __post_init__(self) -> None:
         checks.not_negative("staleness at most", "versions", self.versions)
 
-    def observer(self, job: Job, world: World) -> Observer:
+    def observer(self, job: Job, world: VirtualWorld) -> Observer:
         """Returns what observes gradients."""
         return _Staleness(self.versions, world)
 
 
 @final
 class _Connection(Observer):
-    def __init__(self, window_s: float, world: World) -> None:
+    def __init__(self, window_s: float, world: VirtualWorld) -> None:
         self._window_s, self._world, self._until_s = window_s, world, window_s
         self._used_s: dict[tuple[int, int], float] = {}
 
@@ -182,7 +182,7 @@ def _connects(pairs: NDArray[np.int64], required: NDArray[np.int64], size: int) 
 
 @final
 class _Samples(Observer):
-    def __init__(self, condition: SamplesSeen, samples: int, world: World) -> None:
+    def __init__(self, condition: SamplesSeen, samples: int, world: VirtualWorld) -> None:
         self._window_s, self._world, self._until_s = condition.window_s, world, condition.window_s
         self._window = math.inf if condition.window_steps is None else condition.window_steps
         self._until = self._window
@@ -206,9 +206,17 @@ class _Samples(Observer):
 
 @final
 class _Staleness(Observer):
-    def __init__(self, versions: int, world: World) -> None:
+    def __init__(self, versions: int, world: VirtualWorld) -> None:
         self._versions, self._world = versions, world
 
     def applied(self, gradient: Gradient, staleness: int) -> None:
         if staleness > self._versions and self.violated_s is None:
             self.violated_s = self._world.now_s
+
+
+CONDITIONS: dict[str, type[Condition]] = {
+    "connected": Connected,
+    "samples-seen": SamplesSeen,
+    "staleness-at-most": StalenessAtMost,
+}
+"""For each word of a scenario the condition, a frozen dataclass."""

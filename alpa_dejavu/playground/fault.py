@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from alpa_dejavu.playground._drawn_faults import DrawnCongestion, DrawnCrashes, DrawnSlowDowns
-from alpa_dejavu.playground._fault import Fault, check_hosts, check_times, check_worker, scaled
+from alpa_dejavu.playground._fault import Changed, Fault, check_hosts, check_times, check_worker, scaled
 from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.problem import checks
-
-if TYPE_CHECKING:
-    from alpa_dejavu.playground._world import World
 
 __all__ = [
     "FAULTS",
@@ -47,12 +44,12 @@ class Crash(Fault):
     def __post_init__(self) -> None:
         check_times("crash", self.at_s, self.back_s, "back_s")
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Takes the worker away, and brings it back."""
         check_worker(world, self.worker)
         return self._go(world)
 
-    def _go(self, world: World) -> Program:
+    def _go(self, world: Changed) -> Program:
         if self.at_s:
             yield Sleeping(self.at_s)
         if world.crash(self.worker) and self.back_s is not None:
@@ -76,7 +73,7 @@ class Join(Fault):
     def __post_init__(self) -> None:
         checks.positive("join", "at_s", self.at_s)
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Keeps the worker away until its time."""
         return Crash(self.worker, 0.0, self.at_s).run(world)
 
@@ -101,12 +98,12 @@ class SlowDown(Fault):
         checks.positive("slow-down", "factor", self.factor)
         check_times("slow-down", self.at_s, self.until_s)
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Slows the worker down, and has it recover."""
         check_worker(world, self.worker)
         return self._go(world)
 
-    def _go(self, world: World) -> Program:
+    def _go(self, world: Changed) -> Program:
         if self.at_s:
             yield Sleeping(self.at_s)
         world.slow(self.worker, self.factor)
@@ -135,7 +132,7 @@ class LinkRate(Fault):
         checks.not_negative("link rate", "factor", self.factor)
         check_times("link rate", self.at_s, self.until_s)
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Changes the link's rate, and has it recover."""
         check_hosts(world, self.hosts)
         return scaled(world, (self.hosts,), self.factor, self.at_s, self.until_s)
@@ -165,7 +162,7 @@ class Partition(Fault):
             raise ValueError(f"partition: groups is {self.groups}, but must be two or more without a common host; name "
                              "each host once")  # fmt: skip
 
-    def run(self, world: World) -> Program:
+    def run(self, world: Changed) -> Program:
         """Cuts all links between the groups, and mends them."""
         check_hosts(world, tuple(host for group in self.groups for host in group))
         links = tuple((a, b) for one, other in itertools.combinations(self.groups, 2) for a in one for b in other)

@@ -138,7 +138,8 @@ class Job:
     @classmethod
     def predicted(cls, problem: Problem, cluster: Cluster, batch: int = 16, models: CostModels | None = None,
                   **more: Any) -> Job:  # fmt: skip
-        """Returns a job with a worker on each device, whose compute seconds the planner's cost models predict.
+        """Returns a job with a worker on each device, or on each of `hosts`, whose compute seconds the planner's cost
+        models predict.
 
         Args:
             problem: the model and its data.
@@ -151,7 +152,8 @@ class Job:
 
         known = {host.device: 0.0 for host in cluster.hosts}
         known = {device: compute_seconds(problem, batch, device, models) for device in known}
-        each = [known[host.device] for host in cluster.hosts for _ in range(host.num_devices)]
+        hosts = cls(problem, 0.0, hosts=more.get("hosts")).worker_hosts(cluster)
+        each = [known[cluster.hosts[n].device] for n in hosts]
         return cls(problem, each, batch, **more)
 
     @classmethod

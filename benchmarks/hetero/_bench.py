@@ -9,14 +9,12 @@ from typing import Any, final
 from _measured_jobs import Job
 from alpa_dejavu.alpa.resume import Trained
 from alpa_dejavu.calibration import HostLinks
+from alpa_dejavu.playground.hosts import Network, Quotas, network, nodes, quotas, shape
 from alpa_dejavu.problem import Plan
 from harness import Remote
 from hetero._cases import FAST, Case
 from hetero._layouts import label
 from hetero._meshes import Place, needed
-from hetero._namespaces import Network, network, shape
-from hetero._nodes import nodes
-from hetero._quotas import Quotas, quotas
 from hetero._runs import driver
 
 

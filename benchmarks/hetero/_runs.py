@@ -13,11 +13,10 @@ from typing import Any, final
 
 from _measured_jobs import Job
 from alpa_dejavu.alpa.resume import Trained
+from alpa_dejavu.playground.hosts import Network, Nodes, end_host, enter
 from alpa_dejavu.problem import Plan
 from harness import Remote, answer_all
 from hetero._meshes import Place
-from hetero._namespaces import Network, end_host, enter
-from hetero._nodes import Nodes
 
 _PATIENCE_S = 10.0
 

@@ -14,6 +14,7 @@ from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
 from alpa_dejavu.calibration import HostLinks
+from alpa_dejavu.playground.hosts import Network, NotShownError, Quotas, is_leftover, network, own_name, shape
 from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
 from hetero._bench import bench
@@ -21,10 +22,7 @@ from hetero._cases import CASES, Case
 from hetero._chosen import amps_plan, cluster_of
 from hetero._killed import killed_lines, killed_misses
 from hetero._layouts import Layout, enumeration, label
-from hetero._namespaces import Network, network, shape
-from hetero._quotas import Quotas
 from hetero._report import figures, finalists, misses, table
-from hetero._system import NotShownError, is_leftover, own_name
 
 NAMES = ["a", "b", "c", "d"]
 

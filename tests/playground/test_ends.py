@@ -6,7 +6,7 @@ import pytest
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, simulate
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _collectives
 from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 
@@ -22,8 +22,8 @@ def seconds(compute_s, num_bytes=8.0):
 @pytest.fixture
 def world(monkeypatch):
     """The worlds that were simulated, the last one last."""
-    made, begin = [], World.begin
-    monkeypatch.setattr(World, "begin", lambda self, exchange: (made.append(self), begin(self, exchange)))
+    made, begin = [], VirtualWorld.begin
+    monkeypatch.setattr(VirtualWorld, "begin", lambda self, exchange: (made.append(self), begin(self, exchange)))
     return made
 
 

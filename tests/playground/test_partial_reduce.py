@@ -72,7 +72,7 @@ def test_weights_are_those_of_how_far_each_is_behind():
         versions[group] = versions[group].max()
         behind |= set(late)
     assert behind > {0, 1}
-    np.testing.assert_allclose([worker.params for worker in seen.world.workers], params, atol=1e-5)
+    np.testing.assert_allclose([worker.params for worker in seen.world.workers.values()], params, atol=1e-5)
 
 
 def test_a_group_of_all_is_the_mean_of_all():

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Vector
@@ -66,6 +66,7 @@ class CheckpointedAllReduce(Exchange):
         algorithm: of the all-reduce.
     """
 
+    by_messages: ClassVar[bool] = False
     steps: int = 10
     write_s: float = 0.0
     restart_s: float = 0.0

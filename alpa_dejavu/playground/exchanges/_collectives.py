@@ -1,7 +1,8 @@
 """All-reduces as programs: which messages each worker sends and waits for.
 
-What is summed doesn't travel in the messages: each worker lays its part on the world's board before it sends, and all
-find the same sum there, added in the order of the workers' numbers, whatever the algorithm.
+In a simulation what is summed doesn't travel in the messages: each worker lays its part on the world's board before it
+sends, and all find the same sum there, added in the order of the workers' numbers, whatever the algorithm. Between real
+workers, which have no common board, it does travel, and is added in the order of the ring or the tree.
 
 References:
     Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, IJHPCA 19(1), 2005.
@@ -50,26 +51,43 @@ def all_reduce(
     world = worker.world
     if among is None:  # who begins after a loss neither adds to those parts that were laid before nor takes messages
         tag = tag, tuple(number for number in range(world.size) if not world.there[number])
-    parts, left = world.board.setdefault((tag, "parts"), ({}, []))
-    parts[worker.number] = vector
     members = world.live if among is None else among
+    if world.board_is_shared:
+        return (yield from _on_board(worker, tag, vector, algorithm, members))
+    carried = np.array_split(vector, len(members)) if algorithm == "ring" else [vector]
+    yield from _messages(worker, tag, algorithm, members, carried)
+    return np.concatenate(carried) / np.float32(len(members))
+
+
+def _on_board(worker: Worker, tag: Hashable, vector: Vector, algorithm: str, members: Sequence[int]
+              ) -> Generator[Effect, Any, Vector]:  # fmt: skip
+    """All-reduces by parts on the world's board."""
+    board = worker.world.board
+    parts, left = board.setdefault((tag, "parts"), ({}, []))
+    parts[worker.number] = vector
     try:
-        if algorithm == "ring":
-            yield from _around(worker, tag, members, world.num_bytes / len(members), 2)
-        elif algorithm == "tree":
-            yield from _tree(worker, tag, members)
-        else:
-            yield from _two_levels(worker, tag, members)
+        yield from _messages(worker, tag, algorithm, members, None)
     except GeneratorExit:  # the worker is lost, or its program cancelled
-        world.board.pop((tag, "parts"), None)
+        board.pop((tag, "parts"), None)
         raise
     if not left:
         left.append(mean([parts[number] for number in sorted(parts)]))
     left.append(None)
     if len(left) > len(parts):
-        world.board.pop((tag, "parts"), None)
+        board.pop((tag, "parts"), None)
     total: Vector = left[0]
     return total
+
+
+def _messages(worker: Worker, tag: Hashable, algorithm: str, members: Sequence[int], carried: list[Vector] | None
+              ) -> Program:  # fmt: skip
+    """Sends and receives; what is carried, parts of a vector, is summed up in place."""
+    if algorithm == "ring":
+        yield from _around(worker, tag, members, worker.world.num_bytes / len(members), 2, carried)
+    elif algorithm == "tree":
+        yield from _tree(worker, tag, members, carried)
+    else:
+        yield from _two_levels(worker, tag, members)
 
 
 def check_algorithm(owner: str, algorithm: str) -> None:
@@ -78,30 +96,42 @@ def check_algorithm(owner: str, algorithm: str) -> None:
 
 
 def check_hosts(world: World, algorithm: str) -> None:
-    """Raises ValueError unless hosts have as many workers each, where the algorithm needs that."""
+    """Raises ValueError unless hosts have as many workers each, where the algorithm needs that, and aren't real."""
     if algorithm == "hierarchical":
+        if not world.board_is_shared:
+            raise ValueError("algorithm is hierarchical, but must be ring or tree where workers are real; choose one")
         _by_host(world, range(world.size))
 
 
-def _around(worker: Worker, tag: Hashable, ring: Sequence[int], num_bytes: float, passes: int) -> Program:
-    """Rounds in which each sends to the next one, n - 1 for each pass."""
-    place = ring.index(worker.number)
-    for step in range(passes * (len(ring) - 1)):
-        worker.send(ring[(place + 1) % len(ring)], (tag, step), None, num_bytes)
-        yield worker.receive((tag, step))
+def _around(worker: Worker, tag: Hashable, ring: Sequence[int], num_bytes: float, passes: int,
+            carried: list[Vector] | None = None) -> Program:  # fmt: skip
+    """Rounds in which each sends to the next one, n - 1 for each pass: in the first one each part is added up on its
+    way, in the second one the sums go around.
+    """
+    place, count = ring.index(worker.number), len(ring)
+    for step in range(passes * (count - 1)):
+        out, into = (place - step) % count, (place - step - 1) % count
+        worker.send(ring[(place + 1) % count], (tag, step), None if carried is None else carried[out], num_bytes)
+        (message,) = yield worker.receive((tag, step))
+        if carried is not None:
+            carried[into] = carried[into] + message.payload if step < count - 1 else message.payload
 
 
-def _tree(worker: Worker, tag: Hashable, members: Sequence[int]) -> Program:
+def _tree(worker: Worker, tag: Hashable, members: Sequence[int], carried: list[Vector] | None = None) -> Program:
     """Up a binary tree to the first one, and down again."""
     place, num_bytes = members.index(worker.number), worker.world.num_bytes
     children = [members[n] for n in (2 * place + 1, 2 * place + 2) if n < len(members)]
     if children:
-        yield worker.receive((tag, "up"), len(children))
+        for message in (yield worker.receive((tag, "up"), len(children))):
+            if carried is not None:
+                carried[0] = carried[0] + message.payload
     if place:
-        worker.send(members[(place - 1) // 2], (tag, "up"), None, num_bytes)
-        yield worker.receive((tag, "down"))
+        worker.send(members[(place - 1) // 2], (tag, "up"), carried and carried[0], num_bytes)
+        (message,) = yield worker.receive((tag, "down"))
+        if carried is not None:
+            carried[0] = message.payload
     for child in children:
-        worker.send(child, (tag, "down"), None, num_bytes)
+        worker.send(child, (tag, "down"), carried and carried[0], num_bytes)
 
 
 def _two_levels(worker: Worker, tag: Hashable, members: Sequence[int]) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Generator, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class Cyclades(Exchange):
         Machine Learning, NIPS 2016.
     """
 
+    by_messages: ClassVar[bool] = False
     groups: str = "random"
     server: int = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Gradient
@@ -69,6 +69,7 @@ class RollingServer(Exchange):
         updates: how many updates a worker makes before it hands on the role.
     """
 
+    by_messages: ClassVar[bool] = False
     updates: int = 1
 
     def __post_init__(self) -> None:

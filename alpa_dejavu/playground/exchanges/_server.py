@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Generator
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Gradient
@@ -165,6 +165,7 @@ class ShardedServer(Exchange):
         Li and others, Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014.
     """
 
+    by_messages: ClassVar[bool] = False
     shards: int | None = None
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.job import Problem
 
@@ -28,11 +29,12 @@ def problem(name: str) -> Problem:
 
     Raises:
         ValueError: there is no problem of that name.
-        ImportError: it needs scikit-learn, which isn't installed.
+        RuntimeError: it needs a package that isn't installed; says how to install it.
     """
     if name not in PROBLEMS:
         known = ", ".join(map(repr, PROBLEMS))
         raise ValueError(f"there is no problem named {name!r}{near(name, PROBLEMS)}; choose one of {known}")
+    need("playground", "jax", "optax", "sklearn")
     return _maker(name)()
 
 

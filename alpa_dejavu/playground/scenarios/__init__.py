@@ -10,6 +10,7 @@ from alpa_dejavu.playground.scenarios._comparison import Compared, Curve, Interv
 from alpa_dejavu.playground.scenarios._named import TOPOLOGY_WORDS
 from alpa_dejavu.playground.scenarios._page import runs_page
 from alpa_dejavu.playground.scenarios._read import read_scenario
+from alpa_dejavu.playground.scenarios._real import growing_real_runs, side_by_side
 from alpa_dejavu.playground.scenarios._runs_file import read_runs, runs_text, write_runs
 from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Scenario, Target, growing_runs, run_scenario
 from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
@@ -26,6 +27,7 @@ __all__ = [
     "Target",
     "compared",
     "details",
+    "growing_real_runs",
     "growing_runs",
     "interval",
     "read_runs",
@@ -33,6 +35,7 @@ __all__ = [
     "run_scenario",
     "runs_page",
     "runs_text",
+    "side_by_side",
     "tables",
     "target_text",
     "write_runs",

@@ -65,6 +65,7 @@ class Compared:
         last: by measure, the interval at the end.
         end_s, sent_bytes: intervals of the virtual seconds and of the bytes of the whole run.
         idle: the interval of the share of time in which workers don't compute.
+        conditions: the names of what the runs were checked against; none where they weren't.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Compared:
     end_s: Interval
     sent_bytes: Interval
     idle: Interval
+    conditions: tuple[str, ...] = ()
 
     @property
     def ends(self) -> dict[str, int]:
@@ -102,12 +104,12 @@ def compared(every: Sequence[Runs]) -> list[Compared]:
         for run in runs.runs:
             by_name.setdefault(run.exchange, []).append(run)
         prefix = f"{runs.name}: " if len(every) > 1 else ""
-        found += [_compared(prefix + name, tuple(each), runs.target) for name, each in by_name.items()]
+        found += [_compared(prefix + name, tuple(each), runs) for name, each in by_name.items()]
     return found
 
 
-def _compared(name: str, runs: tuple[Run, ...], target: Target | None) -> Compared:
-    histories = [run.history for run in runs]
+def _compared(name: str, runs: tuple[Run, ...], whole: Runs) -> Compared:
+    histories, target = [run.history for run in runs], whole.target
     measures = [each for each in ("loss", "accuracy") if all(np.isfinite(getattr(h, each)).any() for h in histories)]
     looks = [(history, None if target is None else target.look(history)) for history in histories]
     reached = [(history, look) for history, look in looks if look is not None]
@@ -123,6 +125,7 @@ def _compared(name: str, runs: tuple[Run, ...], target: Target | None) -> Compar
         interval([history.end_s for history in histories]),
         interval([float(history.sent_bytes[-1]) for history in histories]),
         interval([_idle(history) for history in histories]),
+        whole.conditions if all(history.violated_s for history in histories) else (),
     )  # fmt: skip
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.format_check import WrongDataError
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.json_text import Path
@@ -16,6 +17,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground.condition import CONDITIONS, Condition
 from alpa_dejavu.playground.exchanges import EXCHANGES, AllReduce, LocalSteps
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Join
@@ -29,6 +31,7 @@ from alpa_dejavu.problem import Cluster
 
 __all__ = ["read_scenario"]
 
+T = TypeVar("T")
 _REMEDY = "docs/guides/playground-scenarios.md has every key, and `alpa-dejavu playground list` has all names"
 _BEGINNING = Until(seconds=1e-300)
 _LOOKS = 50
@@ -42,7 +45,9 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
     Raises:
         ValueError: there is no such file, or it is wrong: an unknown key, a rate below zero, a worker that there isn't;
             says what, in which line, and what would be right.
+        RuntimeError: it needs a package that isn't installed; says how to install it.
     """
+    need("playground", "scipy", "tqdm")
     file = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
     try:
         return _scenario(file)
@@ -61,14 +66,12 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
     faults = tuple(
         made("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(data.get("faults", []))
     )
-    exchanges: dict[str, Exchange] = {}
-    for n, entry in enumerate(data["exchanges"]):
-        exchange, name = made("exchange", entry, EXCHANGES, ("exchanges", n)), _shown(entry)
-        if exchange in exchanges.values():
-            raise WrongDataError(("exchanges", n), f"the exchange {name!r} is there twice; it must be there once")
-        exchanges[f"{name} {n}" if name in exchanges else name] = exchange
+    exchanges = _by_name("exchange", data["exchanges"], EXCHANGES)
+    conditions = _by_name("condition", data.get("conditions", []), CONDITIONS)
     for n, fault in enumerate(faults):
         _try(job, cluster, _Idle(), [fault], until, ("faults", n))
+    for n, condition in enumerate(conditions.values()):
+        _try(job, cluster, _Idle(), [], until, ("conditions", n), [condition])
     for n, exchange in enumerate(exchanges.values()):
         _check_survives(exchange, faults, ("exchanges", n))
         _try(job, cluster, exchange, [], _BEGINNING, ("exchanges", n))
@@ -76,7 +79,19 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
     for n, seed in enumerate(seeds):
         if seed in seeds[:n]:
             raise WrongDataError(("seeds", n), f"the seed {seed} is there twice; it must be there once")
-    return Scenario(file.path.stem, job, cluster, exchanges, faults, until, seeds, data.get("looks", _LOOKS), target)
+    looks = data.get("looks", _LOOKS)
+    return Scenario(file.path.stem, job, cluster, exchanges, faults, until, seeds, looks, target, conditions)
+
+
+def _by_name(what: str, entries: Sequence[Any], known: Mapping[str, type[T]]) -> dict[str, T]:
+    """Returns the objects of entries of a file by their names for people."""
+    found: dict[str, T] = {}
+    for n, entry in enumerate(entries):
+        one, name = made(what, entry, known, (f"{what}s", n)), _shown(entry)
+        if one in found.values():
+            raise WrongDataError((f"{what}s", n), f"the {what} {name!r} is there twice; it must be there once")
+        found[f"{name} {n}" if name in found else name] = one
+    return found
 
 
 def _problem(data: ScenarioData) -> Problem | None:
@@ -104,6 +119,10 @@ def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
     if trained is not None:
         more["optimizer"] = _optimizer(data)
     compute_s = data["compute_s"]
+    if "workers" in data:
+        more["hosts"] = tuple(data["workers"]["hosts"])
+        with _at("workers", "hosts"):
+            Job(trained, 0.0, **more).worker_hosts(cluster)
     with _at("compute_s"):
         if compute_s == "predicted":
             assert trained is not None, "it is checked"
@@ -167,13 +186,14 @@ class _Idle(Exchange):
         raise _BegunError
 
 
-def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], until: Until, where: Path) -> None:
+def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], until: Until, where: Path,
+         conditions: Sequence[Condition] = ()) -> None:  # fmt: skip
     """Begins a run, and ends it before its first gradient: by then all that can't be has been said."""
     try:
         if isinstance(exchange, RoundExchange):
             topology(exchange.topology).mixing(0, len(job.worker_hosts(cluster)), draws(0))
         with contextlib.suppress(_BegunError):
-            simulate(job, cluster, exchange, faults=faults, until=until, looks=0)
+            simulate(job, cluster, exchange, faults=faults, conditions=conditions, until=until, looks=0)
     except ValueError as error:
         raise WrongDataError(where, str(error)) from None
 

@@ -30,7 +30,9 @@ _LINKS = {"link_bytes": np.float64, "link_messages": np.int64}
 def runs_text(runs: Runs) -> str:
     """Returns the JSON text of a scenario's runs. The models' parameters aren't in it."""
     target = None if runs.target is None else {"measure": runs.target.measure, "value": runs.target.value}
-    data = {"version": 1, "scenario": runs.name, "problem": runs.problem, "hosts": list(runs.hosts), "target": target}
+    data: dict[str, Any] = {"version": 1, "scenario": runs.name, "problem": runs.problem, "hosts": list(runs.hosts)}
+    data |= {"conditions": list(runs.conditions)} if runs.conditions else {}
+    data["target"] = target
     # A line for each run and each of its keys: short enough to look at, and to compare.
     lines = ",\n".join(
         "{" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in _run_data(run).items()) + "}"
@@ -60,7 +62,8 @@ def read_runs(path: str | os.PathLike[str]) -> Runs:
     data = file.data
     target = None if data["target"] is None else Target(data["target"]["measure"], data["target"]["value"])
     runs = tuple(_run(file, n) for n in range(len(data["runs"])))
-    return Runs(data["scenario"], data["problem"], tuple(data["hosts"]), target, runs)
+    conditions = tuple(data.get("conditions", ()))
+    return Runs(data["scenario"], data["problem"], tuple(data["hosts"]), target, runs, conditions)
 
 
 def _run_data(run: Run) -> dict[str, Any]:
@@ -71,6 +74,8 @@ def _run_data(run: Run) -> dict[str, Any]:
     found["lost_updates"] = history.lost_updates
     if history.notes:
         found["notes"] = list(history.notes)
+    if history.violated_s:
+        found["violated_s"] = list(history.violated_s)
     if len(history.timeline):
         found["timeline"] = {str(name): history.timeline[name].tolist() for name in TIMELINE.names or ()}
     return found
@@ -92,6 +97,10 @@ def _run(file: CheckedFile[RunsData], n: int) -> Run:
                 said = f"{name} has {len(data[name])} elements, but must have {count}, as many as its neighbours"
                 raise file.problem((*where, name), said)
             arrays[name] = np.array(data[name], dtype)
+    conditions, violated_s = file.data.get("conditions", []), tuple(data.get("violated_s", ()))
+    if violated_s and len(violated_s) != len(conditions):
+        said = f"violated_s has {len(violated_s)} elements, but must have {len(conditions)}, one for each condition"
+        raise file.problem((*where, "violated_s"), said)
     timeline = np.zeros(len(data.get("timeline", {"worker": []})["worker"]), TIMELINE)
     for name, values in data.get("timeline", {}).items():
         if len(values) != len(timeline):
@@ -105,5 +114,5 @@ def _run(file: CheckedFile[RunsData], n: int) -> Run:
         time_s=np.array(data["time_s"]), staleness=np.array(data["staleness"], np.int64),
         lost_updates=data["lost_updates"], links=np.array(data["links"], np.int64).reshape(-1, 2),
         params=np.zeros(0, np.float32), end=data["end"], timeline=timeline,
-        notes=tuple(data.get("notes", ())), **arrays,
+        notes=tuple(data.get("notes", ())), violated_s=violated_s, **arrays,
     ))  # fmt: skip

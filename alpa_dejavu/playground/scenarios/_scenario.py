@@ -8,12 +8,13 @@ from typing import final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.fault import Fault
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["INTERVALS", "Run", "Runs", "Scenario", "Target", "growing_runs", "run_scenario"]
+__all__ = ["INTERVALS", "Run", "Runs", "Scenario", "Target", "growing_runs", "no_runs", "run_scenario"]
 
 INTERVALS = 10_000
 """So many intervals of workers' time has the timeline of a run at most."""
@@ -53,6 +54,7 @@ class Scenario:
         seeds: the seeds of the runs.
         looks: at how many moments the model is looked at, besides the first and the last.
         target: what runs are timed to; None: nothing.
+        conditions: what runs are checked against, by their names for people.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Scenario:
     seeds: tuple[int, ...]
     looks: int
     target: Target | None
+    conditions: Mapping[str, Condition] = dataclasses.field(default_factory=dict)
 
 
 @final
@@ -87,6 +90,7 @@ class Runs:
         hosts: for each worker the name of its host.
         target: what runs are timed to; None: nothing.
         runs: by exchange, and then by seed. The first seed of each exchange has a timeline.
+        conditions: the names of what runs were checked against, in the order of `History.violated_s`.
     """
 
     name: str
@@ -94,6 +98,15 @@ class Runs:
     hosts: tuple[str, ...]
     target: Target | None
     runs: tuple[Run, ...]
+    conditions: tuple[str, ...] = ()
+
+
+def no_runs(scenario: Scenario) -> Runs:
+    """Returns the runs of a scenario before the first one."""
+    problem, hosts = scenario.job.problem, scenario.cluster.hosts
+    names = tuple(hosts[n].name for n in scenario.job.worker_hosts(scenario.cluster))
+    conditions = tuple(scenario.conditions)
+    return Runs(scenario.name, None if problem is None else problem.name, names, scenario.target, (), conditions)
 
 
 def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
@@ -112,14 +125,13 @@ def growing_runs(scenario: Scenario, progress: bool = False) -> Iterator[Runs]:
 
     Where a run fails or is interrupted, the caller still has those before it.
     """
-    problem, hosts = scenario.job.problem, scenario.cluster.hosts
-    names = tuple(hosts[n].name for n in scenario.job.worker_hosts(scenario.cluster))
-    runs = Runs(scenario.name, None if problem is None else problem.name, names, scenario.target, ())
+    runs = no_runs(scenario)
     for name, exchange in scenario.exchanges.items():
         for n, seed in enumerate(scenario.seeds):
             history = simulate(
-                scenario.job, scenario.cluster, exchange, faults=scenario.faults, until=scenario.until, seed=seed,
-                looks=scenario.looks, progress=progress, intervals=INTERVALS if n == 0 else 0,
+                scenario.job, scenario.cluster, exchange, faults=scenario.faults,
+                conditions=tuple(scenario.conditions.values()), until=scenario.until, seed=seed, looks=scenario.looks,
+                progress=progress, intervals=INTERVALS if n == 0 else 0,
             )  # fmt: skip
             runs = dataclasses.replace(runs, runs=(*runs.runs, Run(name, seed, history)))
             yield runs

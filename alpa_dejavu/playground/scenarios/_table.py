@@ -20,17 +20,21 @@ NOTE = (
 )
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": units.seconds, "steps": "{:.0f}".format, "bytes": units.traffic}
 _TARGET = ("exchange", "reached", *(f"{axis} to the target" for axis in AXES))
+_CONDITIONS = ("exchange", "condition", "runs that violated it", "first violated at")
 _END = ("exchange", "loss at the end", "accuracy", "seconds", "bytes", "idle", "ended by")
 
 
 def tables(every: Sequence[Compared]) -> list[tuple[Sequence[str], list[list[str]]]]:
-    """Returns heads and rows, one for each exchange, of two tables: of the target, unless none has one, and of the
-    end.
+    """Returns heads and rows of up to three tables: with a row for each exchange, of the target, unless none has one,
+    and of the end; with one for each exchange and condition, unless there is none, of when they were violated.
     """
-    ends = _END, [_end_row(one) for one in every]
-    if not any(one.target for one in every):
-        return [ends]
-    return [(_TARGET, [_target_row(one) for one in every]), ends]
+    found: list[tuple[Sequence[str], list[list[str]]]] = []
+    if any(one.target for one in every):
+        found.append((_TARGET, [_target_row(one) for one in every]))
+    found.append((_END, [_end_row(one) for one in every]))
+    if any(one.conditions for one in every):
+        found.append((_CONDITIONS, [row for one in every for row in _condition_rows(one)]))
+    return found
 
 
 def details(every: Sequence[Compared]) -> list[str]:
@@ -80,6 +84,15 @@ def _end_row(one: Compared) -> list[str]:
         f"{one.idle.mean:.1%}",
         ", ".join(f"{end} ({count})" if len(one.ends) > 1 else end for end, count in one.ends.items()),
     ]
+
+
+def _condition_rows(one: Compared) -> list[list[str]]:
+    rows = []
+    for n, condition in enumerate(one.conditions):
+        moments = [at_s for at_s in (run.history.violated_s[n] for run in one.runs) if at_s is not None]
+        first = units.seconds(min(moments)) if moments else "held"
+        rows.append([one.name, condition, f"{len(moments)} of {len(one.runs)}", first])
+    return rows
 
 
 def _text(value: Interval, said: Callable[[float], str]) -> str:

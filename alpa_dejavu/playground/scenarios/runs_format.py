@@ -60,6 +60,9 @@ class RunData(TypedDict):
     link_bytes: _BytesList
     link_messages: _Counts
     notes: NotRequired[Annotated[list[Text], listed("a list of texts")]]
+    violated_s: NotRequired[
+        Annotated[list[Seconds | None], listed("a list of seconds or nulls, as many as there are conditions")]
+    ]
     timeline: NotRequired[Annotated[TimelineData, said("an object with lists of the intervals of workers' time")]]
 
 
@@ -78,5 +81,6 @@ class RunsData(TypedDict):
     scenario: Words
     problem: Annotated[Text | None, said("the name of a problem, or null")]
     hosts: Annotated[list[Text], listed("a list of the host of each worker", min_length=1)]
+    conditions: NotRequired[Annotated[list[Text], listed("a list of the names of conditions")]]
     target: Annotated[ReachedData | None, said('an object such as {"measure": "loss", "value": 0.5}, or null')]
     runs: Annotated[list[Annotated[RunData, said("a run")]], listed("a list of at least one run", min_length=1)]

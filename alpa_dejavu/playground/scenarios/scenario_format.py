@@ -41,6 +41,12 @@ class ClusterPartData(TypedDict):
     devices_per_host: NotRequired[Size]
 
 
+class WorkersData(TypedDict):
+    """The workers of a scenario, where they aren't the devices of all hosts."""
+
+    hosts: Annotated[list[Index], listed("a list of the index of each worker's host", min_length=1)]
+
+
 class OptimizerData(TypedDict):
     """The optimizer of a scenario, by name, with its rate."""
 
@@ -71,6 +77,7 @@ class ScenarioData(TypedDict):
     problem: NotRequired[Annotated[Text | None, said("the name of a problem, or null: time alone is simulated")]]
     num_bytes: NotRequired[Bytes]
     cluster: Annotated[ClusterPartData, said("an object such as {name: p3.16xlarge, hosts: 2}")]
+    workers: NotRequired[Annotated[WorkersData, said("an object such as {hosts: [0, 0, 1]}")]]
     compute_s: Annotated[
         Literal["predicted"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
         said('"predicted", or seconds of a gradient: of all workers, or a list with those of each'),
@@ -80,6 +87,7 @@ class ScenarioData(TypedDict):
     optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
     exchanges: Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
     faults: NotRequired[Annotated[list[Named], listed("a list of faults")]]
+    conditions: NotRequired[Annotated[list[Named], listed("a list of conditions")]]
     until: Annotated[UntilData, said("an object with seconds, or steps, or both")]
     seeds: NotRequired[
         Annotated[

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from hetero._system import NotShownError, is_leftover, own_name
+from alpa_dejavu.playground.hosts._system import NotShownError, is_leftover, own_name
+
+__all__ = ["Quotas", "quotas"]
 
 _PERIOD_US, _LEAST_US = 10000, 1000
 """Short, so that a computation is slowed down evenly, not run at full speed and then stopped; the least that Linux
@@ -26,12 +28,12 @@ class Quotas:
         self._groups = tuple(groups)
 
     def put(self, host: int, pids: Iterable[int]) -> None:
-        """Processes, with all their threads, go into a host's group."""
+        """Puts processes, with all their threads, into a host's group."""
         for pid in pids:
             (self._groups[host] / "cgroup.procs").write_text(str(pid))
 
     def limit(self, shares: Sequence[float] | None) -> None:
-        """Each host gets this share of a core from now on; None: as much as it can get.
+        """Gives each host a share of a core from now on; None: as much as it can get.
 
         Raises:
             ValueError: the shares add up to the machine's cores or more, so that hosts would slow each other down, or
@@ -53,7 +55,7 @@ class Quotas:
 
 @contextlib.contextmanager
 def quotas(num_hosts: int) -> Iterator[Quotas]:
-    """Groups for so many hosts, removed at the end.
+    """Makes groups for so many hosts, which are removed at the end.
 
     Raises:
         NotShownError: groups with CPU quotas can't be made here.
@@ -86,7 +88,7 @@ def _version(group: Path) -> int:
 
 
 def _remove(root: Path, leftovers: bool) -> None:
-    """Groups whose processes are gone; processes that are still there go back to where all others are."""
+    """Removes groups whose processes are gone; processes that are still there go back to where all others are."""
     mine = own_name("")
     for group in root.glob("alpadj-*"):
         if is_leftover(group.name) if leftovers else group.name.startswith(mine):

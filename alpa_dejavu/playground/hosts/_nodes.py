@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import final
 
-from hetero._namespaces import Network, end_processes, path
-from hetero._system import is_leftover, own_name
+from alpa_dejavu.playground.hosts._namespaces import Network, end_processes, path
+from alpa_dejavu.playground.hosts._system import is_leftover, own_name
+
+__all__ = ["Nodes", "nodes"]
 
 _PORT = 6379
 _START_S = 120.0
@@ -23,7 +25,7 @@ _STARTED = "Ray runtime started"
 
 @final
 class Nodes:
-    """The nodes of a network, by the numbers of its hosts."""
+    """Ray nodes of a network, by the numbers of its hosts."""
 
     def __init__(self, net: Network, directory: Path, environment: Mapping[str, str]) -> None:
         self._net, self._directory = net, directory
@@ -34,7 +36,7 @@ class Nodes:
 
     @property
     def address(self) -> str:
-        """Where a program in one of the namespaces connects to the cluster."""
+        """Returns where a program in one of the namespaces connects to the cluster."""
         return f"{self._net.address(self._net.driver)}:{_PORT}"
 
     def start(self, place: int) -> None:
@@ -82,7 +84,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def nodes(net: Network, environment: Mapping[str, str]) -> Iterator[Nodes]:
-    """All nodes of a network, started one after the other; all that runs in the namespaces ends with them."""
+    """Starts all nodes of a network, one after the other; all that runs in the namespaces ends with them."""
     # Short, because the paths of Unix sockets in it may have 107 characters at most.
     temporary = Path("/tmp")
     for left in filter(lambda path: is_leftover(path.name), temporary.glob("alpadj-*")):

@@ -18,7 +18,9 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.units import byte_rate
-from hetero._system import NotShownError, is_leftover, own_name, ran
+from alpa_dejavu.playground.hosts._system import NotShownError, is_leftover, own_name, ran
+
+__all__ = ["Network", "end_host", "end_processes", "enter", "network", "path", "shape"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,37 +32,38 @@ _END_S = 10.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Hosts, and the driver as one more; their namespaces' names begin with whose they are."""
+    """Hosts, and the driver as one more; names of their namespaces begin with `prefix`, which says whose they are."""
 
     num_hosts: int
     prefix: str = dataclasses.field(default_factory=lambda: own_name(""))
 
     @property
     def driver(self) -> int:
-        """The driver's number."""
+        """Returns the driver's number."""
         return self.num_hosts
 
     @property
     def places(self) -> range:
-        """The numbers of the hosts and of the driver."""
+        """Returns the numbers of the hosts and of the driver."""
         return range(self.num_hosts + 1)
 
     def namespace(self, place: int) -> str:
-        """The name of a host's namespace."""
+        """Returns the name of a host's namespace."""
         return f"{self.prefix}{place}"
 
     def address(self, place: int) -> str:
-        """A host's address in all namespaces."""
+        """Returns a host's address in all namespaces."""
         return f"10.77.0.{place + 1}"
 
     def device(self, other: int) -> str:
-        """What every host calls its link to another one."""
+        """Returns how every host calls its link to another one."""
         return f"to{other}"
 
 
 @contextlib.contextmanager
 def network(num_hosts: int) -> Iterator[Network]:
-    """Namespaces for so many hosts and a driver, each joined with each; they and all processes in them go at the end.
+    """Makes namespaces for so many hosts and a driver, each joined with each; they and all processes in them go at the
+    end.
 
     Raises:
         NotShownError: this isn't Linux with iproute2, or this process isn't root.
@@ -104,7 +107,7 @@ def _join(net: Network, a: int, b: int) -> None:
 
 
 def path(namespace: str) -> str:
-    """The file that stands for a namespace."""
+    """Returns the file that stands for a namespace."""
     return f"{_NAMED}/{namespace}"
 
 

@@ -10,22 +10,24 @@ import re
 import subprocess
 from pathlib import Path
 
+__all__ = ["NotShownError", "is_leftover", "own_name", "ran"]
+
 _NAME = re.compile(r"alpadj-(\d+)-(\d+)-.*")
 
 
 def own_name(what: str) -> str:
-    """The name for something of this process."""
+    """Returns the name for something of this process."""
     return f"alpadj-{os.getpid()}-{_started(os.getpid())}-{what}"
 
 
 def is_leftover(name: str) -> bool:
-    """Whether something of this name was made by a process that is gone."""
+    """Returns whether something of this name was made by a process that is gone."""
     match = _NAME.fullmatch(name)
     return match is not None and _started(int(match[1])) != match[2]
 
 
 def _started(pid: int) -> str:
-    """When a process has started, in ticks since the machine did; empty if there is no such process."""
+    """Returns when a process has started, in ticks since the machine did; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -33,11 +35,11 @@ def _started(pid: int) -> str:
 
 
 class NotShownError(RuntimeError):
-    """This machine can't hold such a cluster: the message says what is missing."""
+    """This machine can't hold such hosts; the message says why."""
 
 
 def ran(*command: str) -> str:
-    """What a command prints.
+    """Runs a command, and returns its output.
 
     Raises:
         NotShownError: it isn't there, or it failed; with what it said.

@@ -1,0 +1,180 @@
+"""A worker's process, as Ray starts it: an actor that gets ready, measures, and runs exchanges."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any, NamedTuple, final
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._journal import Journal
+from alpa_dejavu.playground._learner import JaxLearner
+from alpa_dejavu.playground.job import Job, Until
+from alpa_dejavu.playground.real._log import Entry, Log
+from alpa_dejavu.playground.real._real_world import RealWorld
+from alpa_dejavu.playground.real._wires import Address, Inbox, Outbox
+from alpa_dejavu.playground.real._work import Work
+
+__all__ = ["CONDUCTOR", "Orders", "RealWorker", "Status"]
+
+CONDUCTOR = -1
+"""The number of the process that starts all workers."""
+_PATIENCE_S = 60.0
+
+
+class Orders(NamedTuple):
+    """A run, as all workers are told of it."""
+
+    exchange: Exchange
+    until: Until
+    seed: int
+    hosts: tuple[int, ...]
+    num_bytes: float
+
+
+class Status(NamedTuple):
+    """The state of a worker in a run.
+
+    Attributes:
+        passive: whether nothing happens there until a message comes.
+        done: whether it has had its steps.
+        waits: tags of messages that programs wait for.
+        sent, came: for each other worker how many messages were sent to it, and came from it.
+        error: what went wrong; empty if nothing did.
+    """
+
+    passive: bool
+    done: bool
+    waits: list[Any]
+    sent: list[int]
+    came: list[int]
+    error: str
+
+
+@final
+class RealWorker:
+    """One worker. Calls take turns; a run is a thread beside them.
+
+    Args:
+        number: its number.
+        host: its own address.
+        key: the secret of all connections.
+        job: the job, as ray pickles it.
+    """
+
+    def __init__(self, number: int, host: str, key: bytes, job: bytes) -> None:
+        import ray.cloudpickle
+
+        self._number, self._host, self._key = number, host, key
+        self._job: Job = ray.cloudpickle.loads(job)
+        self._work = Work(self._job)
+        self._sending: dict[int, Outbox] = {}
+        self._world: RealWorld | None = None
+        self._thread: threading.Thread | None = None
+        self._echoes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._inbox: Inbox | None = None
+        self._error = ""
+
+    def pid(self) -> int:
+        """Returns the process's id."""
+        return os.getpid()
+
+    def calibrate(self, processor_s: float, repeats: int | None) -> int:
+        """Compiles what a run needs, and finds out how often a gradient has to be computed; returns it.
+
+        Args:
+            processor_s: seconds of a processor that it is to take.
+            repeats: how often it is computed, where that is known.
+        """
+        learner = self._learner(0)
+        params = learner.start(0)
+        learner.updated(params, learner.state(params), params)
+        self._work.calibrate(params, processor_s, repeats)
+        return self._work.repeats
+
+    def measured_s(self) -> float:
+        """Returns the seconds that a gradient takes now."""
+        return self._work.measured_s(self._learner(0).start(0))
+
+    def listen(self) -> Address:
+        """Opens a port for the other workers; returns where."""
+        self._world = None
+        self._inbox = Inbox(self._host, self._key, self._came, self._gone)
+        return self._inbox.address
+
+    def connect(self, addresses: Mapping[int, Address]) -> None:
+        """Connects to the ports of the others."""
+        self._sending = {number: Outbox(address, self._key, self._number)
+                         for number, address in addresses.items() if number != self._number}  # fmt: skip
+
+    def transferred_s(self, target: int, num_bytes: int) -> float:
+        """Returns the seconds until a message has come to another worker, and a short one back."""
+        start = time.monotonic()
+        self._sending[target].put("echo", num_bytes)
+        self._echoes.get(timeout=_PATIENCE_S)
+        return time.monotonic() - start
+
+    def prepare(self, orders: bytes) -> None:
+        """Gets ready for a run, given as ray pickles `Orders`."""
+        import ray.cloudpickle
+
+        told: Orders = ray.cloudpickle.loads(orders)
+
+        def tell(now_s: float, entries: list[Entry]) -> None:
+            self._sending[CONDUCTOR].put((now_s, entries))
+
+        others = {number: outbox for number, outbox in self._sending.items() if number != CONDUCTOR}
+        self._world = RealWorld(self._number, told.hosts, told.num_bytes, self._learner(told.seed), Log(tell),
+                                told.until, told.seed, self._work, others)  # fmt: skip
+        self._exchange, self._error = told.exchange, ""
+
+    def begin(self, start_s: float) -> None:
+        """Begins the run at a time of `time.monotonic`."""
+        self._thread = threading.Thread(target=self._run, args=(start_s,), daemon=True)
+        self._thread.start()
+
+    def status(self) -> Status:
+        """Returns how far the run is."""
+        world = self._world
+        assert world is not None, "it was prepared"
+        return Status(world.passive, world.done, world.waits, [*world.sent], [*world.came], self._error)
+
+    def stop(self) -> None:
+        """Ends the run."""
+        if self._world is not None and self._thread is not None:
+            self._world.stop()
+            self._thread.join(_PATIENCE_S)
+
+    def close(self) -> None:
+        """Closes all connections, once what was told has been sent."""
+        for outbox in self._sending.values():
+            outbox.close()
+        if self._inbox is not None:
+            self._inbox.close()
+
+    def _learner(self, seed: int) -> JaxLearner:
+        assert self._job.problem is not None, "it was checked"
+        return JaxLearner(self._job, self._job.problem, seed, Journal(None, {}))
+
+    def _run(self, start_s: float) -> None:
+        assert self._world is not None, "it was prepared"
+        try:
+            self._world.run(self._exchange, start_s)
+        except Exception:
+            self._error = traceback.format_exc()
+
+    def _came(self, sender: int, sent: Any) -> None:
+        if self._world is not None:
+            self._world.arrived(sender, sent)
+        elif sent == "echo":
+            self._sending[sender].put("echoed")
+        else:
+            self._echoes.put(None)
+
+    def _gone(self, sender: int) -> None:
+        if self._world is not None:
+            self._world.lose(sender)

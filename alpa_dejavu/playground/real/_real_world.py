@@ -1,0 +1,173 @@
+"""One real worker in this process, on the clock on the wall; the others are connections."""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, final
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._queue import Process
+from alpa_dejavu.playground._timeline import COMPUTING, SENDING
+from alpa_dejavu.playground._worker import Computing, Message
+from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground.job import Until
+from alpa_dejavu.playground.real._log import PARAMS, SHOWN, Log
+from alpa_dejavu.playground.real._wires import Outbox
+from alpa_dejavu.playground.real._work import Work
+
+__all__ = ["RealWorld"]
+
+
+@final
+class RealWorld(World):
+    """All workers as one of them sees them, whose programs run here.
+
+    Args:
+        number: the number of the worker.
+        hosts: for each worker the index of its host.
+        num_bytes: the bytes of the parameters, or of a gradient.
+        learner: gives batches and updates.
+        log: is told what happens.
+        until: when each worker has had its steps.
+        seed: the run's seed.
+        work: computes gradients.
+        outboxes: connections to the other workers.
+    """
+
+    board_is_shared = False
+
+    def __init__(self, number: int, hosts: Sequence[int], num_bytes: float, learner: Learner, log: Log, until: Until,
+                 seed: int, work: Work, outboxes: Mapping[int, Outbox]) -> None:  # fmt: skip
+        super().__init__(hosts, num_bytes, learner, log, until, seed)
+        self.number, self.workers = number, {number: self._worker(number)}
+        self._log, self._work, self._outboxes = log, work, outboxes
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._start_s, self._told = 0.0, (self.workers[number].params, None)  # type: float, tuple[Any, Any]
+        self.sent, self.came = [0] * self.size, [0] * self.size
+        self.error = ""
+
+    # Called by other threads.
+
+    def arrived(self, source: int, sent: Any) -> None:
+        """Takes a message of another worker."""
+        tag, payload, num_bytes, sent_s, begun = sent
+
+        def deliver() -> None:
+            self._begun[source] = max(self._begun[source], begun)
+            self.came[source] += 1
+            self._mail.put(self.number, tag, Message(source, payload, num_bytes, sent_s))
+
+        self._events.put(deliver)
+
+    def lose(self, number: int) -> None:
+        """Takes another worker away, whose connection has ended."""
+        self._events.put(lambda: self._set_there(number, False))
+
+    def stop(self) -> None:
+        """Has `run` return."""
+        self._events.put(None)
+
+    @property
+    def passive(self) -> bool:
+        """Returns whether nothing happens here until a message comes."""
+        computes = any(since_s < math.inf for since_s in list(self._computing.values()))
+        return self._events.empty() and self._queue.next_s() == math.inf and not computes and bool(self._main)
+
+    @property
+    def done(self) -> bool:
+        """Returns whether the worker has had its steps."""
+        return self._is_done(self.number)
+
+    @property
+    def waits(self) -> list[Hashable]:
+        """Returns the tags of messages that programs wait for."""
+        return self._mail.waited_for(self.number)
+
+    # What exchanges use.
+
+    def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float) -> None:
+        """Sends a message to another worker; it is lost where that isn't there."""
+        if source != self.number:
+            raise ValueError(f"source is {source}, but must be {self.number}; a real worker sends from itself alone")
+        if not self.there[target]:
+            return
+        if target == source:
+            message = Message(source, payload, num_bytes, self.now_s)
+            self._queue.put(self.now_s, lambda: self._mail.put(source, tag, message))
+            return
+        self._log.sent(self.hosts[source], self.hosts[target], num_bytes)
+        sending = self._log.timeline.begin(source, SENDING, self.now_s, target)
+        self.sent[target] += 1
+
+        def taken() -> None:
+            self._events.put(lambda: self._log.timeline.finish(sending, self.now_s))
+
+        sent = tag, payload, num_bytes, self.now_s, self._begun[source]
+        self._outboxes[target].put(sent, round(num_bytes), taken)
+
+    def compute_seconds(self, number: int, samples: int | None = None) -> float:
+        """Raises ValueError: real workers compute, and nobody knows for how long."""
+        raise ValueError("compute_seconds isn't known of real workers; compute a gradient instead")
+
+    # The engine.
+
+    def run(self, exchange: Exchange, start_s: float) -> None:
+        """Runs the worker's programs until `stop` is called.
+
+        Args:
+            exchange: how workers train together.
+            start_s: when all begin, by `time.monotonic`.
+        """
+        time.sleep(max(start_s - time.monotonic(), 0.0))
+        self._start_s = start_s
+        self._begin(exchange, [self.number])
+        while True:
+            self._tick()
+            while self._queue.next_s() <= self.now_s:
+                self._queue.pop()()
+                self._tick()
+            left_s = self._queue.next_s() - self.now_s
+            try:
+                event = self._events.get(timeout=None if left_s == math.inf else left_s)
+            except queue.Empty:
+                continue
+            if event is None:
+                return
+            self.now_s = time.monotonic() - self._start_s
+            event()
+
+    def _tick(self) -> None:
+        """Tells what has happened, and looks at the clock."""
+        params = self.workers[self.number].params
+        if params is not self._told[0]:
+            self._log.add(PARAMS, params)
+        if self.shown is not self._told[1]:
+            self._log.add(SHOWN, self.shown)
+        self._told = params, self.shown
+        self._log.tell(self.now_s)
+        self.now_s = time.monotonic() - self._start_s
+
+    def _compute(self, process: Process, wanted: Computing) -> None:
+        worker, number, since_s = wanted.worker, wanted.worker.number, self.now_s
+        self._computing[process] = math.inf
+        if self.finished(number):
+            return
+        self._computing[process] = since_s
+        rows = self.learner.batch(number) if wanted.rows is None else wanted.rows
+        gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, rows)
+        self._begun[number] += 1
+        computing, waits = self._log.timeline.begin(number, COMPUTING, since_s), process.waits
+
+        def computed() -> None:
+            if process.waits is not waits:  # it was cancelled
+                return
+            self._log.timeline.finish(computing, self.now_s)
+            del self._computing[process]
+            self._log.computed(number, self.now_s - since_s)
+            self._resume(process, gradient)
+
+        self._work.put(gradient, lambda: self._events.put(computed))
