@@ -17,6 +17,7 @@ import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._queue import Process, Queue
@@ -45,6 +46,7 @@ class World:
         ends_s: when it ends at the latest.
         shown: the parameters that the history is told of; None: the mean of the workers'.
         board: what exchanges share between workers without a message, such as a sum that all of them end up with.
+        mover: moves samples from worker to worker; None: they stay.
     """
 
     def __init__(self, job: Job, cluster: Cluster, learner: Learner, until: Until, seed: int, recorder: Recorder,
@@ -55,6 +57,7 @@ class World:
         self.there, self.came_s, self.first_step = [True] * self.size, [0.0] * self.size, [0] * self.size
         self.now_s, self.shown, self.board = 0.0, None, dict[Hashable, Any]()  # type: float, Any, Any
         self.workers = [self._worker(n, seed) for n in range(self.size)]
+        self.mover = None if job.moves is None else Mover(job, job.moves, seed, self)
         self._seed, self._until, self.ends_s = seed, until, until.seconds
         self._queue, self._faults, self._draws = Queue(), Queue(), itertools.count()
         self._network = Network()
@@ -151,7 +154,7 @@ class World:
 
         def every() -> None:
             for number in self.live:
-                self._main[number] = self.spawn(self.workers[number], exchange.run(self.workers[number]))
+                self._begin_on(number)
 
         self._queue.put(0.0, every)
 
@@ -182,7 +185,7 @@ class World:
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
         self._set_there(number, True)
-        self._main[number] = self.spawn(worker, self._exchange.run(worker))
+        self._begin_on(number)
 
     def crash(self, number: int) -> bool:
         """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
@@ -257,6 +260,12 @@ class World:
         held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
         return self.finished(number) and (held or self._main[number] not in self._processes[number])
 
+    def _begin_on(self, number: int) -> None:
+        worker = self.workers[number]
+        self._main[number] = self.spawn(worker, self._exchange.run(worker))
+        if self.mover is not None:
+            self.spawn(worker, self.mover.receive(worker))
+
     def _resume_at(self, time_s: float, process: Process, value: Any) -> None:
         queue = self._faults if process.worker is None else self._queue
         queue.put(time_s, lambda: self._resume(process, value), process)
@@ -286,6 +295,8 @@ class World:
             return
         self._computing[process] = self.now_s
         seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
+        if self.mover is not None:
+            seconds += self.mover.before(worker, self._begun[number])
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
         self._begun[number] += 1
         computing = self.recorder.timeline.begin(number, COMPUTING, self.now_s)
