@@ -98,8 +98,8 @@ def accuracy_of_labels(problem: Problem, params: NDArray[np.float32]) -> Floats:
 
 
 def long_tail(targets: NDArray[Any], ratio: float, seed: int = 0) -> Ints:
-    """Returns the indices of samples with unbalanced labels, in ascending order: label k of K keeps a share of
-    ratio^(-k / (K - 1)) of the rarest label's number, by chance.
+    """Returns the indices of samples with unbalanced labels, in ascending order: label k of K keeps ratio^(-k / (K - 1))
+    times as many samples as the rarest label had, by chance.
 
     Args:
         targets: whole numbers from 0, shape (N,).
@@ -107,7 +107,7 @@ def long_tail(targets: NDArray[Any], ratio: float, seed: int = 0) -> Ints:
         seed: of the draws.
     """
     if not ratio >= 1:
-        raise ValueError(f"long tail: ratio is {ratio!r}, but must be at least 1; 20 keeps a twentieth of the last label")
+        raise ValueError(f"long tail: ratio is {ratio!r}, but must be at least 1; 20 keeps a twentieth of the last one")
     counts, draw = np.bincount(targets), np.random.default_rng(seed)
     wanted = np.maximum(counts.min() * ratio ** -(np.arange(len(counts)) / (len(counts) - 1)), 1).round().astype(int)
     kept = [draw.permutation(np.flatnonzero(targets == label))[:count] for label, count in enumerate(wanted)]
@@ -149,5 +149,5 @@ def _unit(vectors: Any, axis: int) -> Any:
 
 def _check_counts(counts: Sequence[int]) -> None:
     if not len(counts) or min(counts) < 1:
-        raise ValueError(f"counts is {[*counts]}, but must be at least 1 sample of each label; leave rare labels out, or "
-                         "take more samples")  # fmt: skip
+        raise ValueError(f"counts is {[*counts]}, but must be at least 1 sample of each label; leave rare labels out, "
+                         "or take more samples")  # fmt: skip
