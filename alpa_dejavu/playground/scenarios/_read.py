@@ -120,8 +120,8 @@ def _data(data: ScenarioData, trained: Problem | None) -> dict[str, Any]:
     """The job's split and its policy of moving samples."""
     for key in ("data", "moves", "sample_bytes"):
         if key in data and trained is None:
-            raise WrongDataError((key,), f"{key} is there, but time alone is simulated: there are no samples, losses or "
-                                 "gradients; name a problem, or leave it out")  # fmt: skip
+            raise WrongDataError((key,), f"{key} is there, but time alone is simulated: there are no samples, losses "
+                                 "or gradients; name a problem, or leave it out")  # fmt: skip
     found: dict[str, Any] = {}
     if "data" in data:
         found["shards"] = made("split", data["data"], SPLITS, ("data",))
