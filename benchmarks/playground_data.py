@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -94,7 +95,9 @@ class Bench:
         def made() -> Row:
             job = Job(_problem("digits-mlp"), GRADIENT_S, BATCH, _sgd(rate), shards=cut, moves=MOVED[moved])
             history = simulate(job, example_cluster(WORKERS, 1), way, until=Until(steps=STEPS), seed=seed, looks=LOOKS)
-            return {"bytes": history.sent_bytes.tolist(), "accuracy": history.accuracy.tolist()}
+            different = re.search(r"(\d+) different ones", " ".join(history.notes))
+            return {"bytes": history.sent_bytes.tolist(), "accuracy": history.accuracy.tolist(),
+                    "different": int(different[1]) if different else 0}  # fmt: skip
 
         name = f"{exchange}, {spread}, {moved}, rate {rate:g}, seed {seed}"
         return self.results.known("runs", name, made)
@@ -128,7 +131,7 @@ class Bench:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs all; exit status 1 if a small share isn't near to full shuffling."""
     parser = options(__doc__)
-    parser.add_argument("--seeds", type=at_least(2), default=6, help="judged of each (default: %(default)s)")
+    parser.add_argument("--seeds", type=at_least(2), default=5, help="judged of each (default: %(default)s)")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"seeds": given.seeds})
     bench = Bench(results, given.seeds)
@@ -139,11 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows += [_row(exchange, spread, name, runs) for name in MOVED]
         figures.append(_near(exchange, spread, runs))
     columns = {
-        "exchange": "{exchange}", "split": "{split}", "moved": "{moved}", "sent": "{bytes:size}",
+        "split: moved": "{split}: {moved}", "different ones": "{different:.0f}", "sent": _sent,
         "accuracy": "{accuracy}", "over full shuffling": "{full_steps}", "at equal bytes": "{full_bytes}",
         "over random of the same bytes": "{same_steps}",
     }  # fmt: skip
-    tables = [Table.of([row for row in rows if row["exchange"] == exchange], {k: columns[k] for k in [*columns][1:]},
+    tables = [Table.of([row for row in rows if row["exchange"] == exchange], columns,
                        f"{exchange}, at a rate of {bench.rate(exchange, EXCHANGES[exchange]):g}")
               for exchange in EXCHANGES]  # fmt: skip
     return results.shown(*tables, _still(bench), _grouped(bench), _unbalanced(bench), figures=figures)
@@ -152,11 +155,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _row(exchange: str, spread: str, name: str, runs: Mapping[str, list[Row]]) -> Row:
     row = {"exchange": exchange, "split": spread, "moved": name,
            "bytes": float(np.mean([run["bytes"][-1] for run in runs[name]])),
+           "different": float(np.mean([run["different"] for run in runs[name]])),
            "accuracy": _text([run["accuracy"][-1] for run in runs[name]])}  # fmt: skip
     if name != "full":
         row |= {"full_steps": _difference(runs[name], runs["full"]),
                 "full_bytes": _difference(runs[name], runs["full"], at_bytes=True)}  # fmt: skip
     return row | ({"same_steps": _difference(runs[name], runs[SAME[name]])} if name in SAME else {})
+
+
+def _sent(row: Row) -> str:
+    return f"{row['bytes'] / 2**20:.2f} MiB"
 
 
 def _near(exchange: str, spread: str, runs: Mapping[str, list[Row]]) -> Figure:

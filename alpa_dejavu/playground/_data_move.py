@@ -25,7 +25,7 @@ class Handed:
     """Samples that a worker hands on.
 
     Attributes:
-        rows: the indices of these samples, shape (k,), each once.
+        rows: the indices of these samples, shape (k,), each as often as the worker hands it on.
         targets: for each the number of the worker that gets it, shape (k,).
     """
 

@@ -48,7 +48,7 @@ class Mover:
         self.mean_samples, self.held_out = self._samples / len(self.rows), len(job.problem.held_out[0])
         self._every = max(round(self.mean_samples / job.batch), 1)
         self._sample_bytes = job.bytes_of_a_sample()
-        self._moved, self._told_bytes = 0, 0.0
+        self._moved, self._different, self._told_bytes = 0, set[int](), 0.0
         self._directions: dict[tuple[int, int], NDArray[np.float32]] = {}
 
     def receive(self, worker: Worker) -> Program:
@@ -81,20 +81,22 @@ class Mover:
 
     def _hand_on(self, number: int, handed: Handed) -> None:
         own = self.rows[number]
-        stay = ~np.isin(own, handed.rows)
-        if len(own) - stay.sum() != len(handed.rows) or not stay.any() or len(handed.rows) != len(handed.targets):
+        stays = _without(own, handed.rows)
+        if stays is None or not len(stays) or len(handed.rows) != len(handed.targets):
             raise ValueError(f"{self._policy!r}: worker {number} hands on {len(handed.rows)} samples, but must keep "
                              f"one of its {len(own)}, and hand on those alone, each once; mend choose")  # fmt: skip
-        self.rows[number] = own[stay]
+        self.rows[number] = stays
         for target in np.unique(handed.targets).tolist():
             rows = handed.rows[handed.targets == target]
             self._world.send(number, target, _TAG, ("samples", rows), self._sample_bytes * len(rows))
             self._moved += len(rows)
+            self._different |= {*rows.tolist()}
 
     def note(self) -> None:
         """Notes how many samples and bytes were moved, and how many samples nobody has at the end."""
         sizes = units.traffic(self._moved * self._sample_bytes), units.traffic(self._told_bytes)
-        self._world.recorder.note(f"samples moved: {self._moved}, {sizes[0]}, and {sizes[1]} to choose them")
+        self._world.recorder.note(f"samples moved: {self._moved}, {len(self._different)} different ones, {sizes[0]}, "
+                                  f"and {sizes[1]} to choose them")  # fmt: skip
         missing = self._samples - sum(map(len, self.rows))
         if missing:
             self._world.recorder.note(f"{missing} samples are on their way at the end, or were lost with messages")
@@ -133,6 +135,16 @@ class Mover:
     def held_out_loss(self, params: NDArray[np.float32]) -> float:
         """Returns the held-out loss."""
         return self._world.learner.score(params)[0]
+
+
+def _without(own: Ints, rows: Ints) -> Ints | None:
+    """Samples without some of them, as often as these are there; None where they aren't. There may be copies."""
+    order, wanted = np.argsort(own, kind="stable"), np.sort(rows)
+    copies = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
+    places = np.searchsorted(own[order], wanted) + copies
+    if (places >= len(own)).any() or (own[order][places] != wanted).any():
+        return None
+    return np.delete(own, order[places])
 
 
 def _padded(rows: Ints) -> Ints:
