@@ -10,6 +10,7 @@ shuffling with a seed that isn't judged, and hold for all policies; those of mar
 - Splits: independent, dirichlet (labels over workers, alpha 0.1), and one label for each worker.
 - Policies move 7 of a worker's 144 samples each epoch (5 %), of 260 bytes. Those that need 64 numbers of another worker
   for that are set against random ones that move 8, which is the same number of bytes.
+- Samples that came rest for 10 epochs before policies choose them, unless "no rest" is said.
 - "Full" hands on all samples each epoch; "stay" hands on none.
 - Equal bytes: the accuracy of both sides at the bytes at which the one that sends fewer ends.
 
@@ -62,11 +63,14 @@ MOVED: Mapping[str, DataMove | None] = {
                                     epochs=18),
     "highest loss": move("by-loss", share=SHARE),
     "lowest loss": move("by-loss", share=SHARE, which="lowest"),
+    "highest loss, no rest": move("by-loss", share=SHARE, rest=0),
     "conflict": move("by-conflict", share=SHARE),
+    "conflict, no rest": move("by-conflict", share=SHARE, rest=0),
     "evolved": move("evolved", share=SHARE),
 }  # fmt: skip
 SAME = {"random, 13 falling to 1": "random, 7", "highest loss": "random, 7", "lowest loss": "random, 7",
-        "conflict": "random, 8", "evolved": "random, 8"}  # fmt: skip
+        "highest loss, no rest": "random, 7", "conflict": "random, 8", "conflict, no rest": "random, 8",
+        "evolved": "random, 8"}  # fmt: skip
 """The random exchange of the same bytes."""
 STILL: Mapping[str, Split] = {
     **SPREAD,

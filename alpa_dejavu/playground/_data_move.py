@@ -43,13 +43,15 @@ class Epoch:
         worker: the number of the worker.
         number: which epoch ends, from 1.
         rows: the indices of the samples that the worker has, shape (m,).
+        ages: how many epochs of the worker ended since each of these came, shape (m,); very many for the first ones.
         memory: what policies keep on this worker, and what others told it, by key.
         seconds: what it has computed for this takes so long; the worker's next gradient is so much later.
     """
 
     def __init__(self, mover: Mover, worker: int, number: int, params: NDArray[np.float32]) -> None:
         self.worker, self.number, self._mover, self._params = worker, number, mover, params
-        self.rows, self.memory, self.seconds = mover.rows[worker], mover.memory[worker], 0.0
+        self.rows, self.ages = mover.rows[worker], mover.ages[worker]
+        self.memory, self.seconds = mover.memory[worker], 0.0
 
     def amount(self, share: float) -> int:
         """Returns how many samples are a share of an epoch's: as many for all workers, but a worker keeps one."""

@@ -20,6 +20,8 @@ __all__ = ["Mover"]
 
 Ints = NDArray[np.int64]
 _TAG = "moved samples"
+_LONG = 2**31
+"""The age of samples that a worker had from the beginning."""
 
 
 @final
@@ -34,6 +36,7 @@ class Mover:
 
     Attributes:
         rows: for each worker the indices of the samples that it has now; arrays are replaced, not changed.
+        ages: for how many ends of epochs the worker has had each of these.
         memory: for each worker what policies keep there, by key.
         mean_samples: samples of a worker at the beginning, on the mean.
         held_out: the number of held-out samples.
@@ -43,6 +46,7 @@ class Mover:
         assert job.problem is not None, "the job has checked it"
         self._policy, self._seed, self._world = policy, seed, world
         self.rows: list[Ints] = world.learner.shards
+        self.ages: list[Ints] = [np.full(len(rows), _LONG) for rows in self.rows]
         self.memory: list[dict[Hashable, Any]] = [{} for _ in self.rows]
         self._samples = sum(map(len, self.rows))
         self.mean_samples, self.held_out = self._samples / len(self.rows), len(job.problem.held_out[0])
@@ -57,7 +61,9 @@ class Mover:
             for message in (yield worker.receive(_TAG)):
                 kind, content = message.payload
                 if kind == "samples":
-                    self.rows[worker.number] = np.concatenate([self.rows[worker.number], content])
+                    number, young = worker.number, np.zeros(len(content), np.int64)
+                    self.rows[number] = np.concatenate([self.rows[number], content])
+                    self.ages[number] = np.concatenate([self.ages[number], young])
                 else:
                     key, value = content
                     self.memory[worker.number][key] = value
@@ -77,15 +83,16 @@ class Mover:
             return 0.0
         epoch = Epoch(self, worker.number, step // self._every, worker.params)
         self._hand_on(worker.number, self._policy.choose(epoch))
+        self.ages[worker.number] = self.ages[worker.number] + 1
         return epoch.seconds
 
     def _hand_on(self, number: int, handed: Handed) -> None:
         own = self.rows[number]
-        stays = _without(own, handed.rows)
-        if stays is None or not len(stays) or len(handed.rows) != len(handed.targets):
+        places = _places(own, handed.rows)
+        if places is None or len(places) >= len(own) or len(handed.rows) != len(handed.targets):
             raise ValueError(f"{self._policy!r}: worker {number} hands on {len(handed.rows)} samples, but must keep "
                              f"one of its {len(own)}, and hand on those alone, each once; mend choose")  # fmt: skip
-        self.rows[number] = stays
+        self.rows[number], self.ages[number] = np.delete(own, places), np.delete(self.ages[number], places)
         for target in np.unique(handed.targets).tolist():
             rows = handed.rows[handed.targets == target]
             self._world.send(number, target, _TAG, ("samples", rows), self._sample_bytes * len(rows))
@@ -137,14 +144,14 @@ class Mover:
         return self._world.learner.score(params)[0]
 
 
-def _without(own: Ints, rows: Ints) -> Ints | None:
-    """Samples without some of them, as often as these are there; None where they aren't. There may be copies."""
+def _places(own: Ints, rows: Ints) -> Ints | None:
+    """The places of some samples among those of a worker, which may have copies; None where it hasn't all of them."""
     order, wanted = np.argsort(own, kind="stable"), np.sort(rows)
     copies = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
     places = np.searchsorted(own[order], wanted) + copies
     if (places >= len(own)).any() or (own[order][places] != wanted).any():
         return None
-    return np.delete(own, order[places])
+    return order[places]
 
 
 def _padded(rows: Ints) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._data_move import DataMove, Epoch, Handed
-from alpa_dejavu.playground.data._moves import check_share, handed, with_digest
+from alpa_dejavu.playground.data._moves import REST, check_share, first, handed, with_digest
 from alpa_dejavu.problem import checks
 
 __all__ = ["Evolved", "Scheduled"]
@@ -70,6 +70,7 @@ class Evolved(DataMove):
         period: epochs of a period.
         width: the standard deviation of the first mutations.
         dimensions: numbers of four bytes that a partner sends in an epoch.
+        rest: epochs for which a sample that came stays before others.
 
     References:
         Rechenberg, Evolutionsstrategie, Frommann-Holzboog 1973.
@@ -81,12 +82,14 @@ class Evolved(DataMove):
     period: int = 1
     width: float = 1.0
     dimensions: int = 64
+    rest: int = REST
 
     def __post_init__(self) -> None:
         check_share("evolved", self.share)
         checks.count("evolved", "period", self.period)
         checks.positive("evolved", "width", self.width)
         checks.count("evolved", "dimensions", self.dimensions)
+        checks.not_negative("evolved", "rest", self.rest)
 
     def choose(self, epoch: Epoch) -> Handed:
         """Returns samples by the weights of this period; the judging worker has them evolve."""
@@ -95,7 +98,7 @@ class Evolved(DataMove):
         weights = epoch.memory.get("weights", np.zeros(2))
         scores = weights @ [_standard(epoch.losses()), -_standard(with_digest(epoch, self.dimensions))]
         scores = scores + epoch.generator(1).gumbel(size=len(scores))
-        places = np.argsort(-scores, kind="stable")[: epoch.amount(self.share)]
+        places = first(epoch, -scores, self.share, self.rest)
         return handed(epoch, places, np.repeat(epoch.partners(1), len(places)))
 
     def _evolve(self, epoch: Epoch) -> None:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from alpa_dejavu.playground._data_move import DataMove, Epoch, Handed
 from alpa_dejavu.problem import checks
 
-__all__ = ["ByConflict", "ByLoss", "RandomShare", "check_share", "handed", "with_digest"]
+__all__ = ["REST", "ByConflict", "ByLoss", "RandomShare", "check_share", "first", "handed", "with_digest"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WHICH = ("highest", "lowest")
+REST = 10
 _FLOAT_BYTES = 4
 
 
@@ -61,20 +62,24 @@ class ByLoss(DataMove):
     Attributes:
         share: how many samples are handed on, of an epoch's on the mean of all workers.
         which: "highest" or "lowest".
+        rest: epochs for which a sample that came stays before others; at 0 those of the highest loss wander on at once,
+            as a sample that a worker has none like has a high loss there.
     """
 
     share: float = 0.1
     which: str = "highest"
+    rest: int = REST
 
     def __post_init__(self) -> None:
         check_share("by-loss", self.share)
         checks.one_of("by-loss", "which", self.which, WHICH)
+        checks.not_negative("by-loss", "rest", self.rest)
 
     def choose(self, epoch: Epoch) -> Handed:
         """Returns the samples of the most or least loss, each for a random worker."""
-        losses = epoch.losses()
-        order = np.argsort(-losses if self.which == "highest" else losses, kind="stable")[: epoch.amount(self.share)]
-        return handed(epoch, order, epoch.partners(len(order)))
+        losses = epoch.losses() * (-1 if self.which == "highest" else 1)
+        places = first(epoch, losses, self.share, self.rest)
+        return handed(epoch, places, epoch.partners(len(places)))
 
 
 @final
@@ -89,20 +94,30 @@ class ByConflict(DataMove):
     Attributes:
         share: how many samples are handed on, of an epoch's on the mean of all workers.
         dimensions: numbers of four bytes that a partner sends in an epoch.
+        rest: epochs for which a sample that came stays before others.
     """
 
     share: float = 0.1
     dimensions: int = 64
+    rest: int = REST
 
     def __post_init__(self) -> None:
         check_share("by-conflict", self.share)
         checks.count("by-conflict", "dimensions", self.dimensions)
+        checks.not_negative("by-conflict", "rest", self.rest)
 
     def choose(self, epoch: Epoch) -> Handed:
         """Returns the samples that conflict the most with the partner's, all for the partner."""
         agreement = with_digest(epoch, self.dimensions)
-        places = np.argsort(agreement, kind="stable")[: epoch.amount(self.share)]
+        places = first(epoch, agreement, self.share, self.rest)
         return handed(epoch, places, np.repeat(epoch.partners(1), len(places)))
+
+
+def first(epoch: Epoch, figures: Floats, share: float, rest: int) -> Ints:
+    """Returns the places of a share of a worker's samples: those with the least figures of all that have rested, and
+    only where these are too few, of the others.
+    """
+    return np.lexsort((figures, epoch.ages < rest))[: epoch.amount(share)]
 
 
 def with_digest(epoch: Epoch, dimensions: int) -> Floats:
