@@ -6,6 +6,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from alpa_dejavu.playground import Job, Problem, Until, problem, simulate
@@ -90,10 +91,10 @@ def test_epochs_samples_and_bytes_are_those_by_hand(numbers):
 
 def test_a_moved_sample_is_drawn_by_its_new_worker_alone_once_its_bytes_have_passed(numbers):
     # Worker 0 hands all but one to worker 3, over a link between hosts of 1e9 bytes a second: 3 samples of 2.5e9 bytes.
-    held = {}
+    held, ages = {}, {}
 
     def choose(epoch):
-        held[epoch.worker, epoch.number] = epoch.rows.tolist()
+        held[epoch.worker, epoch.number], ages[epoch.worker, epoch.number] = epoch.rows.tolist(), epoch.ages.tolist()
         if (epoch.worker, epoch.number) == (0, 1):
             return Handed(epoch.rows[1:], np.full(3, 3))
         return nothing()
@@ -105,6 +106,8 @@ def test_a_moved_sample_is_drawn_by_its_new_worker_alone_once_its_bytes_have_pas
     # Sent after 2 gradients of a second, and 7.5 seconds on their way: there after 9.5, at the end of the fifth epoch.
     assert came == 5
     assert held[3, 5] == [12, 13, 14, 15, 1, 2, 3]
+    assert [ages[3, number][4:] for number in (5, 6, 7)] == [[0] * 3, [1] * 3, [2] * 3]
+    assert min(ages[3, 7][:4]) > 10**6
 
 
 def test_a_lost_worker_keeps_what_it_had_and_samples_on_their_way_are_lost(numbers):
@@ -150,6 +153,23 @@ def test_by_loss_hands_on_those_of_the_highest_or_lowest_loss(numbers, which, or
         return handed
 
     run(numbers, Script(choose), own_starts=False)
+
+
+@pytest.mark.parametrize("rest", [0, 4, 99])
+def test_a_sample_that_came_rests(numbers, rest):
+    # Nothing is learnt, so that the loss of number 15 is the highest wherever it is; each worker moves one of four.
+    chosen, seen = move("by-loss", share=0.25, rest=rest), []
+
+    def choose(epoch):
+        handed = chosen.choose(epoch)
+        if 15 in handed.rows:
+            seen.append(epoch.number)
+        return handed
+
+    run(numbers, Script(choose), steps=18, optimizer=optax.sgd(0.0))
+    assert seen[0] == 1
+    assert len(seen) == 1 if rest == 99 else (len(seen) >= 8 if rest == 0 else len(seen) == 2)
+    assert (np.diff(seen) >= rest).all()
 
 
 def test_by_conflict_hands_on_what_points_against_the_partners_gradients():
