@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface: type[T]) -> T:
+def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface: type[T], **settings: Any) -> T:
     """Returns an instance of the implementation that a name stands for, or the given object itself if it isn't
     a name.
 
     Args:
         what: a noun for the messages of errors, such as "slicer".
         choice: a name, or an object.
-        known: the implementing classes by name; they are called without arguments.
+        known: the implementing classes by name.
         interface: the class that an object must be an instance of.
+        **settings: the arguments that the class of a name is called with.
 
     Raises:
         ValueError: the name isn't known.
@@ -26,7 +27,7 @@ def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface:
         if choice not in known:
             names = ", ".join(map(repr, sorted(known)))
             raise ValueError(f"there is no {what} named {choice!r}; choose one of {names}")
-        return known[choice]()
+        return known[choice](**settings)
     if not isinstance(choice, interface):
         raise TypeError(f"{what} is {choice!r}; give a name ({', '.join(sorted(known))}) or a {interface.__name__}")
     return choice

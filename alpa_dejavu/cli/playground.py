@@ -44,6 +44,7 @@ def playground() -> None:
 def list_names() -> None:
     """Prints all names that a scenario may have, with a line and the settings of each."""
     from alpa_dejavu.playground.condition import CONDITIONS
+    from alpa_dejavu.playground.data import MOVES, SPLITS
     from alpa_dejavu.playground.exchanges import EXCHANGES
     from alpa_dejavu.playground.fault import FAULTS
     from alpa_dejavu.playground.problems import PROBLEMS, problem_summary
@@ -53,6 +54,7 @@ def list_names() -> None:
     kinds: Sequence[tuple[str, Mapping[str, type]]] = (
         ("exchanges", EXCHANGES), ("topologies of gossip", TOPOLOGY_WORDS), ("faults", FAULTS),
         ("conditions", CONDITIONS),
+        ("splits of the data", SPLITS), ("policies of moving samples", MOVES),
     )  # fmt: skip
     for title, known in kinds:
         to.print(f"{title}:")

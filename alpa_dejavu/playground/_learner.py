@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground._journal import Journal
-from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._programs import Programs, programs
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
 
 __all__ = ["Gradient", "Learner", "Rows", "Vector"]
@@ -63,12 +63,13 @@ class Learner:
 
     Attributes:
         leaves: the sizes of the leaves of the parameters' pytree, in their order.
+        shards: for each worker the samples that it draws from now; empty: all draw from all.
     """
 
     classes = False
 
     def __init__(self, batch: int) -> None:
-        self._batch, self.leaves = batch, tuple[int, ...]()
+        self._batch, self.leaves, self.shards = batch, tuple[int, ...](), list[Rows]()
 
     def start(self, worker: int) -> Vector:
         """Returns the parameters that a worker begins with, shape (P,)."""
@@ -108,6 +109,10 @@ class Learner:
         """Returns the gradient of each of some samples, shape (samples, P)."""
         return np.zeros((len(rows), 0), np.float32)
 
+    def losses(self, params: Vector, rows: Rows) -> NDArray[np.float64]:
+        """Returns the loss of each of some samples, shape (samples,)."""
+        return np.zeros(len(rows))
+
     def coordinates(self, rows: Rows) -> Rows | None:
         """Returns which parameters each of some samples' loss depends on, shape (samples, indices); None: all."""
         return None
@@ -141,7 +146,8 @@ class JaxLearner(Learner):
         self.classes = problem.accuracy is not None
         self._waiting: dict[Gradient, None] = {}
         self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
-        self._programs = programs(problem, job.optimizer)
+        self.shards = [np.asarray(shard, np.int64) for shard in job.settled_shards() or ()]
+        self._programs, self._later = (programs(problem, job.optimizer, later) for later in (False, True))
         first = problem.init(jax.random.PRNGKey(seed))
         self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
@@ -161,7 +167,7 @@ class JaxLearner(Learner):
     def batch(self, worker: int) -> Rows:
         """Returns the indices of the training samples in a worker's next batch."""
         if worker not in self._batches:
-            self._batches[worker] = batches(self._job, self._seed, worker)
+            self._batches[worker] = batches(self._job, self._seed, worker, self.shards)
         return next(self._batches[worker])
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None) -> Gradient:
@@ -179,7 +185,7 @@ class JaxLearner(Learner):
         chosen, waited = [wanted], wanted in self._waiting
         self._waiting.pop(wanted, None)
         if waited and self._job.side_by_side:
-            chosen += list(self._waiting)[: _MOST - 1]
+            chosen += [one for one in self._waiting if self._of(one) is self._of(wanted)][: _MOST - 1]
             for one in chosen[1:]:
                 del self._waiting[one]
         (found,) = self._journal.known(lambda: (self._computed(chosen),))
@@ -190,12 +196,17 @@ class JaxLearner(Learner):
         inputs, targets = self._problem.train
         if not self._job.side_by_side:
             (one,) = chosen
-            return np.asarray(self._programs.gradient(one.at, inputs[one.rows], targets[one.rows]))[None]
+            return np.asarray(self._of(one).gradient(one.at, inputs[one.rows], targets[one.rows]))[None]
         # Few different sizes are few compilations.
         padded = [*chosen, *[chosen[-1]] * (2 ** (len(chosen) - 1).bit_length() - len(chosen))]
         rows = np.stack([one.rows for one in padded])
-        found = self._programs.gradients(np.stack([one.at for one in padded]), inputs[rows], targets[rows])
+        found = self._of(chosen[0]).gradients(np.stack([one.at for one in padded]), inputs[rows], targets[rows])
         return np.asarray(found)[: len(chosen)]
+
+    def _of(self, gradient: Gradient) -> Programs:
+        """The programs of the loss that a gradient is of."""
+        later = self._problem.later
+        return self._programs if later is None or gradient.step < later.steps else self._later
 
     def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
         """Returns parameters and optimizer's state after an update."""
@@ -230,6 +241,14 @@ class JaxLearner(Learner):
             lambda: (np.asarray(self._programs.gradients(every, inputs[rows, None], targets[rows, None])),)
         )
         return np.asarray(found)
+
+    def losses(self, params: Vector, rows: Rows) -> NDArray[np.float64]:
+        """Returns the loss of each of some samples, shape (samples,)."""
+        inputs, targets = self._problem.train
+        (found,) = self._journal.known(
+            lambda: (np.asarray(self._programs.losses(params, inputs[rows], targets[rows]), np.float64),)
+        )
+        return found
 
     def coordinates(self, rows: Rows) -> Rows | None:
         """Returns which parameters each of some samples' loss depends on, shape (samples, indices); None: all."""

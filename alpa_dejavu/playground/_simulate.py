@@ -15,6 +15,7 @@ from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._round_times import round_times
+from alpa_dejavu.playground._split import Shards
 from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.exchanges import exchange as resolved
@@ -74,11 +75,16 @@ def simulate(
         return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})
+    shards = job.split(cluster, seed)
+    job = _with_shards(job, shards)
     learner = Learner(job.batch) if job.problem is None else JaxLearner(job, job.problem, seed, journal)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts), intervals)
     world = VirtualWorld(job, cluster, learner, until, seed, recorder, num_bytes)
     recorder.world = world
+    if shards is not None and shards.synthetic.any():
+        recorder.note(f"{shards.synthetic.sum()} of {len(shards.synthetic)} training samples are synthetic: those from "
+                      f"number {shards.real} on")  # fmt: skip
     recorder.observers = [condition.observer(job, world) for condition in conditions]
     for fault in faults:
         world.spawn(None, fault.run(world))
@@ -89,7 +95,10 @@ def simulate(
             show(recorder.steps)
 
         try:
-            return recorder.history(world.run(told))
+            end = world.run(told)
+            if world.mover is not None:
+                world.mover.note()
+            return recorder.history(end)
         finally:
             journal.write()
 
@@ -104,6 +113,17 @@ def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int
 
     with tqdm(total=total, desc=name, delay=2, mininterval=1, unit=" steps") as bar:
         yield lambda steps: bar.update(steps - bar.n)
+
+
+def _with_shards(job: Job, shards: Shards | None) -> Job:
+    """Returns a job with given shards, whose problem has their synthetic samples, too."""
+    if shards is None or shards.made_inputs is None or job.problem is None or shards.made_targets is None:
+        return dataclasses.replace(job, shards=None if shards is None else shards.rows)
+    made = zip(job.problem.train, (shards.made_inputs, shards.made_targets), strict=True)
+    inputs, targets = (np.concatenate(both) for both in made)
+    return dataclasses.replace(
+        job, shards=shards.rows, problem=dataclasses.replace(job.problem, train=(inputs, targets))
+    )
 
 
 def _said(job: Job) -> dict[str, object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import change
 from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._queue import Process, Queue
@@ -33,7 +34,11 @@ __all__ = ["VirtualWorld"]
 
 @final
 class VirtualWorld(World):
-    """All workers, with messages and gradients that take virtual seconds."""
+    """All workers, with messages and gradients that take virtual seconds.
+
+    Attributes:
+        mover: moves samples from worker to worker; None: they stay.
+    """
 
     recorder: Recorder
 
@@ -41,6 +46,7 @@ class VirtualWorld(World):
                  num_bytes: float) -> None:  # fmt: skip
         super().__init__(job.worker_hosts(cluster), num_bytes, learner, recorder, until, seed)
         self.workers = {number: self._worker(number) for number in range(self.size)}
+        self.mover = None if job.moves is None else Mover(job, job.moves, seed, self)
         self._faults, self._draws = Queue(), itertools.count()
         self._network = Network()
         self._paths = Paths(cluster, self.hosts, self._network)
@@ -91,6 +97,12 @@ class VirtualWorld(World):
         self._exchange = exchange
         self._queue.put(0.0, lambda: self._begin(exchange, self.live))
 
+    def _begin(self, exchange: Exchange, numbers: Sequence[int]) -> None:
+        super()._begin(exchange, numbers)
+        if self.mover is not None:
+            for number in numbers:
+                self.spawn(self.workers[number], self.mover.receive(self.workers[number]))
+
     def computing_s(self) -> list[float]:
         """Returns for how many seconds each worker has computed gradients that aren't there yet."""
         seconds = [0.0] * self.size
@@ -118,7 +130,7 @@ class VirtualWorld(World):
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
         self._set_there(number, True)
-        self._main[number] = self.spawn(worker, self._exchange.run(worker))
+        self._begin(self._exchange, (number,))
 
     def crash(self, number: int) -> bool:
         """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
@@ -198,6 +210,8 @@ class VirtualWorld(World):
             return
         self._computing[process] = self.now_s
         seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
+        if self.mover is not None:
+            seconds += self.mover.before(worker, self._begun[number])
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
         self._begun[number] += 1
         computing = self.recorder.timeline.begin(number, COMPUTING, self.now_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,7 @@ class World(abc.ABC):
 
     # The engine.
 
-    def _begin(self, exchange: Exchange, numbers: Iterable[int]) -> None:
+    def _begin(self, exchange: Exchange, numbers: Sequence[int]) -> None:
         """Starts an exchange on workers."""
         for number in numbers:
             self._main[number] = self.spawn(self.workers[number], exchange.run(self.workers[number]))

@@ -4,52 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.playground._data_move import DataMove
+from alpa_dejavu.playground._problem import Later, Problem
+from alpa_dejavu.playground._split import Shards, Split, SplitTask
 from alpa_dejavu.problem import Cluster, Plan, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["Job", "Problem", "Until", "batches", "draws"]
+__all__ = ["Job", "Later", "Problem", "Until", "batches", "draws"]
 
 Floats = NDArray[np.float64]
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
-    """A model and its data.
-
-    Attributes:
-        name: for people.
-        init: makes the parameters, a pytree of float32 arrays, of a jax random key.
-        loss: the mean loss, a scalar, of the parameters on a batch `(inputs, targets)`.
-        accuracy: the share of a batch's targets that the parameters predict; None: there are no classes.
-        train: inputs and targets that workers draw their batches from, first dimension the samples.
-        held_out: inputs and targets by which the history's loss and accuracy are told.
-        coordinates: returns for some inputs the indices of the parameters, flat, that each one's loss depends on, shape
-            (samples, indices); None: all of them.
-    """
-
-    name: str
-    init: Callable[[Any], Any]
-    loss: Callable[[Any, Any], Any]
-    accuracy: Callable[[Any, Any], Any] | None
-    train: tuple[NDArray[Any], NDArray[Any]]
-    held_out: tuple[NDArray[Any], NDArray[Any]]
-    coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-
-    def __post_init__(self) -> None:
-        for field in ("train", "held_out"):
-            inputs, targets = getattr(self, field)
-            if not 0 < len(inputs) == len(targets):
-                raise ValueError(f"problem {self.name}: {field} is {len(inputs)} inputs and {len(targets)} targets, "
-                                 "but must be as many of both; give each sample its target")  # fmt: skip
+Ints = NDArray[np.int64]
 
 
 @final
@@ -87,10 +59,13 @@ class Job:
         spread: one standard deviation of the logarithm of compute seconds, drawn anew for each step of each worker.
         hosts: for each worker the index of its host; None: a worker is a device, those of the first host first.
         num_bytes: the bytes of the parameters, or of a gradient; None: four for each parameter of the problem.
-        shards: for each worker the indices of the training samples that it draws from; None: all, for each.
+        shards: for each worker the indices of the training samples that it draws from, or a split, which draws them by
+            the run's seed; None: all, for each.
         side_by_side: whether gradients of workers at the same point of the simulation are computed together, by `vmap`,
             or one by one, which takes longer and gives the bits of a loop over them.
         own_starts: whether each worker begins at parameters of its own instead of the same.
+        moves: a policy that moves samples from worker to worker at the end of each epoch; None: they stay.
+        sample_bytes: the bytes of a sample that is moved; None: those of its arrays.
     """
 
     problem: Problem | None
@@ -100,9 +75,11 @@ class Job:
     spread: float = 0.0
     hosts: Sequence[int] | None = None
     num_bytes: float | None = None
-    shards: Sequence[Sequence[int]] | None = None
+    shards: Sequence[Sequence[int] | Ints] | Split | None = None
     side_by_side: bool = True
     own_starts: bool = False
+    moves: DataMove | None = None
+    sample_bytes: float | None = None
 
     def __post_init__(self) -> None:
         checks.count("job", "batch", self.batch)
@@ -113,9 +90,19 @@ class Job:
             checks.not_negative("job", "num_bytes", self.num_bytes)
         elif self.problem is None:
             raise ValueError("job: num_bytes is None without a problem, but messages need a size; give num_bytes")
-        if self.shards is not None and not all(len(shard) for shard in self.shards):
-            empty = next(n for n, shard in enumerate(self.shards) if not len(shard))
+        if self.sample_bytes is not None:
+            checks.not_negative("job", "sample_bytes", self.sample_bytes)
+        given = self.settled_shards() or ()
+        if not all(len(shard) for shard in given):
+            empty = next(n for n, shard in enumerate(given) if not len(shard))
             raise ValueError(f"job: shards[{empty}] is empty, but each worker must have samples; give it some")
+        if self.problem is None and (self.moves is not None or isinstance(self.shards, Split)):
+            field = "shards" if self.moves is None else "moves"
+            raise ValueError(f"job: {field} is {getattr(self, field)!r}, but must be None where time alone is "
+                             "simulated: there are no samples, losses or gradients; give it a problem")  # fmt: skip
+        if self.moves is not None and self.shards is None:
+            raise ValueError(f"job: moves is {self.moves!r}, but shards is None: each worker draws from all samples; "
+                             "give it a split, such as 'independent', or leave moves out")  # fmt: skip
 
     def worker_hosts(self, cluster: Cluster) -> tuple[int, ...]:
         """Returns the index of each worker's host in a cluster.
@@ -128,12 +115,36 @@ class Job:
         if not hosts or not all(0 <= host < len(cluster.hosts) for host in hosts):
             raise ValueError(f"job: hosts is {hosts}, but must be indices of 0..{len(cluster.hosts) - 1}; there are "
                              f"{len(cluster.hosts)} hosts")  # fmt: skip
-        for field, given in (("compute_s", self.compute_s), ("shards", self.shards)):
+        for field, given in (("compute_s", self.compute_s), ("shards", self.settled_shards())):
             counted = len(hosts) if given is None or isinstance(given, (int, float)) else len(given)
             if counted != len(hosts):
                 raise ValueError(f"job: {field} is given for {counted} workers, but must be for {len(hosts)}; give as "
                                  "many, or hosts for as many")  # fmt: skip
         return hosts
+
+    def settled_shards(self) -> Sequence[Sequence[int] | Ints] | None:
+        """Returns the shards that are given as such; None: there is none, or a split."""
+        return None if isinstance(self.shards, Split) else self.shards
+
+    def bytes_of_a_sample(self) -> float:
+        """Returns the bytes of a sample that is moved."""
+        if self.sample_bytes is not None or self.problem is None:
+            return self.sample_bytes or 0.0
+        return float(sum(array.nbytes // len(array) for array in self.problem.train))
+
+    def split(self, cluster: Cluster, seed: int) -> Shards | None:
+        """Returns the samples of each worker in a run with a seed; None: all draw from all samples.
+
+        Raises:
+            ValueError: the job doesn't fit to the cluster, or the split leaves a worker without samples.
+        """
+        hosts = self.worker_hosts(cluster)
+        if not isinstance(self.shards, Split):
+            rows = None if self.shards is None else tuple(np.asarray(shard, np.int64) for shard in self.shards)
+            return None if rows is None else Shards(rows, 0 if self.problem is None else len(self.problem.train[0]))
+        assert self.problem is not None, "it was checked"
+        compute_s = np.broadcast_to(np.asarray(self.compute_s, np.float64), len(hosts))
+        return self.shards.split(SplitTask(*self.problem.train, hosts, tuple(compute_s.tolist()), seed))
 
     @classmethod
     def predicted(cls, problem: Problem, cluster: Cluster, batch: int = 16, models: CostModels | None = None,
@@ -180,11 +191,20 @@ def draws(seed: int, *name: int) -> np.random.Generator:
     return np.random.default_rng([seed, *name])
 
 
-def batches(job: Job, seed: int, worker: int) -> Iterator[NDArray[np.int64]]:
-    """Yields the indices of the samples of a worker's batches, shape (batch,), drawn with replacement; without end."""
+def batches(job: Job, seed: int, worker: int, shards: Sequence[Ints] | None = None) -> Iterator[Ints]:
+    """Yields the indices of the samples of a worker's batches, shape (batch,), drawn with replacement; without end.
+
+    Args:
+        job: the job.
+        seed: of the draws.
+        worker: the worker's number.
+        shards: for each worker the samples that it has, looked at anew for each batch; empty: all have all; None: those
+            of the job.
+    """
     assert job.problem is not None, "there are samples"
+    shards = [np.asarray(each, np.int64) for each in job.settled_shards() or ()] if shards is None else shards
     generator = draws(seed, 1, worker)
-    shard = None if job.shards is None else np.asarray(job.shards[worker], np.int64)
     while True:
+        shard = shards[worker] if shards else None
         drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.batch)
         yield drawn if shard is None else shard[drawn]

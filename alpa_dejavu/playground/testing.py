@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu.playground._check_split import check_split
+from alpa_dejavu.playground._data_move import DataMove, Epoch, Handed
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.history import History
@@ -19,9 +21,9 @@ from alpa_dejavu.playground.topology import Topology
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.testing import example_cluster
 
-__all__ = ["check_exchange", "check_topology"]
+__all__ = ["check_exchange", "check_move", "check_split", "check_topology"]
 
-_STEPS = 24
+_STEPS, _MOVE_STEPS = 24, 60
 
 
 def check_exchange(
@@ -96,11 +98,65 @@ def check_topology(topology: Topology) -> None:
         assert (spread > 0).all(), f"{topology!r}, {size} workers: what one has never reaches some other"
 
 
+def check_move(move: DataMove, *, workers: int = 4) -> None:
+    """Checks that a policy of moving samples keeps its contract, with workers that take as long as each other and at
+    random, and where one is lost: each sample is at one worker at most, and at one where none is on its way or lost,
+    links carry the bytes of what is moved and told, gradients are as many as without it, and all is the same again.
+
+    Args:
+        move: the policy to check.
+        workers: the number of workers, on two hosts; it must be even.
+
+    Raises:
+        AssertionError: what is wrong.
+
+    >>> from alpa_dejavu.playground.data import move
+    >>> check_move(move("by-loss"))
+    """
+    from alpa_dejavu.playground.fault import Crash
+
+    cluster, rows = example_cluster(2, workers // 2), np.array_split(np.arange(len(_line().train[0])), workers)
+    still = Job(_line(), 1e-3, 8, _plain(0.1), shards=[part.tolist() for part in rows])
+    for spread, faults in ((0.0, []), (0.7, []), (0.7, [Crash(1, 0.02, 0.04)])):
+        where = f"{move!r}, spread {spread}{', a worker lost' if faults else ''}"
+        watched = _Watched(move, where, [{*part.tolist()} for part in rows])
+        job = dataclasses.replace(still, spread=spread)
+        plain, moved, again = (
+            simulate(one, cluster, "async-server", until=Until(steps=_MOVE_STEPS), seed=1, looks=4, faults=faults)
+            for one in (job, dataclasses.replace(job, moves=watched), dataclasses.replace(job, moves=move))
+        )
+        assert moved.same(again), f"{where}: run again, its history is another"
+        assert watched.epochs, f"{where}: it was never asked"
+        if not faults:
+            assert plain.worker_steps.tolist() == moved.worker_steps.tolist(), f"{where}: it changes who computes"
+            least = watched.moved * job.bytes_of_a_sample()
+            assert moved.num_bytes - plain.num_bytes >= least - 0.5, f"{where}: links carry less than is moved"
+
+
 @functools.cache
 def _plain(rate: float) -> Any:
     import optax
 
     return optax.sgd(rate)
+
+
+@final
+class _Watched(DataMove):
+    """A policy of which is noted which samples each worker has, as far as it is known."""
+
+    def __init__(self, move: DataMove, where: str, held: list[set[int]]) -> None:
+        self._move, self._where, self._held, self.epochs, self.moved = move, where, held, 0, 0
+
+    def choose(self, epoch: Epoch) -> Handed:
+        rows, handed = epoch.rows.tolist(), self._move.choose(epoch)
+        given = handed.rows.tolist()
+        elsewhere = {row for number, held in enumerate(self._held) if number != epoch.worker for row in held}
+        assert len({*rows}) == len(rows), f"{self._where}: worker {epoch.worker} has a sample twice"
+        assert not elsewhere & {*rows}, f"{self._where}: worker {epoch.worker} has samples that others have"
+        assert {*given} < {*rows}, f"{self._where}: worker {epoch.worker} hands on others, or all"
+        self._held[epoch.worker] = {*rows} - {*given}
+        self.epochs, self.moved = self.epochs + 1, self.moved + len(given)
+        return handed
 
 
 @functools.cache

@@ -11,21 +11,27 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground.job import Problem
 
-__all__ = ["digits_cnn", "digits_mlp"]
+__all__ = ["digits_cnn", "digits_mlp", "digits_parts"]
 
 _HELD_OUT = 360
 
 
 def digits_mlp() -> Problem:
     """Returns digits by a network of 64 inputs, 32 hidden units and 10 classes."""
+    init, hidden = digits_parts()
+    return _classified("digits-mlp", init, lambda params, inputs: _affine(params["out"], hidden(params, inputs)))
+
+
+def digits_parts() -> tuple[Any, Any]:
+    """Returns what makes the parameters of digits-mlp, and its hidden units for parameters and inputs."""
     def init(key: Any) -> Any:
         first, second = jax.random.split(key)
         return {"hidden": _dense(first, 64, 32), "out": _dense(second, 32, 10)}
 
-    def logits(params: Any, inputs: Any) -> Any:
-        return _affine(params["out"], jax.nn.relu(_affine(params["hidden"], inputs.reshape(len(inputs), 64))))
+    def hidden(params: Any, inputs: Any) -> Any:
+        return jax.nn.relu(_affine(params["hidden"], inputs.reshape(len(inputs), 64)))
 
-    return _classified("digits-mlp", init, logits)
+    return init, hidden
 
 
 def digits_cnn() -> Problem:

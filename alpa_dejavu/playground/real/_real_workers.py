@@ -19,6 +19,7 @@ from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import Fault
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner
+from alpa_dejavu.playground._split import Split
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.hosts import NotShownError, network, nodes, quotas
@@ -138,6 +139,10 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
 
     if job.problem is None:
         raise ValueError("job: problem is None, but must be one where workers are real; simulate time alone instead")
+    if job.moves is not None or isinstance(job.shards, Split):
+        field = "shards" if job.moves is None else "moves"
+        raise ValueError(f"job: {field} is {getattr(job, field)!r}, but real workers keep samples that are given by "
+                         "index; give shards so, or simulate")  # fmt: skip
     hosts = job.worker_hosts(cluster)
     stack = contextlib.ExitStack()
     try:

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from alpa_dejavu._util.format_check import WrongDataError
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.playground.data import MOVES, SPLITS, DataMove, Split
 from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 
 __all__ = ["TOPOLOGY_WORDS", "made", "name_and_settings"]
@@ -25,7 +26,7 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
 """What one value of a type is, and several."""
 TOPOLOGY_WORDS: Mapping[str, type[Topology]] = {**TOPOLOGIES, "graph": Graph}
 """For each word of a scenario the topology; `topology` has those alone that need no settings."""
-_REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGY_WORDS}
+_REGISTRIES: Mapping[type, Mapping[str, type]] = {Topology: TOPOLOGY_WORDS, Split: SPLITS, DataMove: MOVES}
 """Interfaces whose objects may be settings themselves, by name."""
 
 

@@ -18,6 +18,7 @@ from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.condition import CONDITIONS, Condition
+from alpa_dejavu.playground.data import MOVES, SPLITS
 from alpa_dejavu.playground.exchanges import EXCHANGES, AllReduce, LocalSteps
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Join
@@ -63,6 +64,11 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
         until = Until(**data["until"])
     target = _target(data, trained)
     job = _job(data, trained, cluster)
+    seeds = tuple(data.get("seeds", [0]))
+    for n, seed in enumerate(seeds):
+        if seed in seeds[:n]:
+            raise WrongDataError(("seeds", n), f"the seed {seed} is there twice; it must be there once")
+    _check_splits(job, cluster, seeds)
     faults = tuple(
         made("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(data.get("faults", []))
     )
@@ -75,10 +81,6 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
     for n, exchange in enumerate(exchanges.values()):
         _check_survives(exchange, faults, ("exchanges", n))
         _try(job, cluster, exchange, [], _BEGINNING, ("exchanges", n))
-    seeds = tuple(data.get("seeds", [0]))
-    for n, seed in enumerate(seeds):
-        if seed in seeds[:n]:
-            raise WrongDataError(("seeds", n), f"the seed {seed} is there twice; it must be there once")
     looks = data.get("looks", _LOOKS)
     return Scenario(file.path.stem, job, cluster, exchanges, faults, until, seeds, looks, target, conditions)
 
@@ -115,7 +117,8 @@ def _cluster(file: CheckedFile[ScenarioData]) -> Cluster:
 
 
 def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
-    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes") if key in data}
+    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes", "sample_bytes") if key in data}
+    more |= _data(data, trained)
     if trained is not None:
         more["optimizer"] = _optimizer(data)
     compute_s = data["compute_s"]
@@ -130,6 +133,30 @@ def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
         job = Job(trained, compute_s, **more)
         job.worker_hosts(cluster)
         return job
+
+
+def _data(data: ScenarioData, trained: Problem | None) -> dict[str, Any]:
+    """The job's split and its policy of moving samples."""
+    for key in ("data", "moves", "sample_bytes"):
+        if key in data and trained is None:
+            raise WrongDataError((key,), f"{key} is there, but time alone is simulated: there are no samples, losses "
+                                 "or gradients; name a problem, or leave it out")  # fmt: skip
+    found: dict[str, Any] = {}
+    if "data" in data:
+        found["shards"] = made("split", data["data"], SPLITS, ("data",))
+    if "moves" in data:
+        if "data" not in data:
+            raise WrongDataError(("moves",), "moves is there without data: each worker draws from all samples; add a "
+                                 "split, such as data: independent")  # fmt: skip
+        found["moves"] = made("policy of moving samples", data["moves"], MOVES, ("moves",))
+    return found
+
+
+def _check_splits(job: Job, cluster: Cluster, seeds: Sequence[int]) -> None:
+    """Raises WrongDataError where a seed's split leaves a worker without samples."""
+    with _at("data"):
+        for seed in seeds:
+            job.split(cluster, seed)
 
 
 def _optimizer(data: ScenarioData) -> Any:
