@@ -136,8 +136,8 @@ class JaxLearner(Learner):
             raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
         if start is not None:
             if start.shape != self._first.shape or job.own_starts:
-                raise ValueError(f"start has the shape {start.shape}, but must have {self._first.shape}, and own_starts "
-                                 "must be False; give one vector of the problem's parameters")  # fmt: skip
+                raise ValueError(f"start has the shape {start.shape}, but must have {self._first.shape}, and "
+                                 "own_starts must be False; give one vector of the problem's parameters")  # fmt: skip
             self._first = start.astype(np.float32)
 
     def start(self, worker: int) -> Vector:

@@ -35,13 +35,16 @@ def configure_while_training(
 ) -> Configured:
     """Trains by a mix of all options, whose shares follow the held-out loss and the seconds; the last one goes on.
 
+    The same arguments give the same result to the bit.
+
     Args:
         job: what is trained, by plain gradient descent.
         cluster: the links that messages go over.
         rows: what may be chosen; each combination of one choice of each row is an option.
         until: the virtual seconds of it all, the mix's own included.
         mixing: how options are mixed; None: by turns.
-        weight_of_seconds: the loss that a virtual second is worth; None: what the mix gains in one, at each step.
+        weight_of_seconds: the loss that a virtual second is worth; None: by how much the mix changes it in one, at
+            each step.
         seed: of parameters, samples, compute seconds, and the order of turns.
         looks: at how many moments the model is looked at once one option is left.
 
@@ -109,7 +112,7 @@ def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, n
 def _gradient(slopes: Floats, averages: Floats, shares: Floats, segments: Segments, applied: NDArray[np.bool_],
               mixing: Mixing, weight: float | None) -> tuple[Floats, Floats]:  # fmt: skip
     """Returns the options' averages of the loss, and the gradient of loss and seconds by shares, both in units of what
-    a gradient of each worker gains now; where that isn't above 0, of what one changes.
+    a gradient of each worker changes the loss by now.
 
     The loss of one step is noisy and the seconds are known: averages begin at 0, where all options gain alike.
     """
@@ -117,7 +120,7 @@ def _gradient(slopes: Floats, averages: Floats, shares: Floats, segments: Segmen
     if not weights.any():
         return averages, segments.planned_s / segments.planned_s.min()
     mean = float(np.average(slopes, weights=weights))
-    unit = max(-mean, float(np.average(np.abs(slopes), weights=weights)), 1e-30)
+    unit = max(float(np.average(np.abs(slopes), weights=weights)), 1e-30)
     found = np.where(applied, np.clip((slopes - mean) / unit, -3.0, 3.0), averages)
     after = averages + mixing.averaged * (found - averages)
     planned_s = segments.planned_s * segments.workers

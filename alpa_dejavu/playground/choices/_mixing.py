@@ -36,9 +36,9 @@ class Mixing:
 
     way: str = "by turns"
     order: int = 1
-    rate: float = 4.0
-    averaged: float = 0.2
-    drop: float = 0.15
+    rate: float = 6.0
+    averaged: float = 0.1
+    drop: float = 0.3
     gradients: int = 1
     most_steps: int = 12
 
