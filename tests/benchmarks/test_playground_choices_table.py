@@ -2,8 +2,9 @@
 
 import dataclasses
 
-import playground_choices
 import pytest
+
+import playground_choices
 
 
 def losses(reached_at, looks=playground_choices.LOOKS):

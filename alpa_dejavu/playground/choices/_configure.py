@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -53,13 +54,11 @@ def configure_while_training(
             alone, the weight is below 0, or the rows aren't right.
     """
     problem = _checked(job, until, weight_of_seconds)
-    used, every = Mixing() if mixing is None else mixing, options(job, rows)
-    params = _first(problem, seed)
+    used, every, params = Mixing() if mixing is None else mixing, options(job, rows), _first(problem, seed)
     segments = Segments(job, cluster, every, len(params), seed)
     loss, _ = programs(problem, job.optimizer).score(params, *problem.held_out)
     matrix, time_s, losses = Matrix.of([option.places for option in every]), [0.0], [float(loss)]
     shares, averages = [matrix.shares()], np.zeros(len(every))
-    look_s = _look_seconds(job, segments.meeting_s, used.order)
     while np.count_nonzero(shares[-1]) > 1 and time_s[-1] < until.seconds:
         step = _mixed(segments, params, shares[-1], used, len(shares) - 1, seed)
         params = step.params
@@ -68,18 +67,23 @@ def configure_while_training(
         averages, gradient = _gradient(slopes, averages, shares[-1], segments, step.applied, used, weight_of_seconds)
         matrix = matrix.moved(gradient, used.rate).hardened(1.0 if len(shares) >= used.most_steps else used.drop)
         shares.append(matrix.shares())
-        time_s.append(time_s[-1] + step.seconds + look_s)
+        time_s.append(time_s[-1] + step.seconds + _look_seconds(job, segments.meeting_s, used.order))
         losses.append(float(programs(problem, job.optimizer).score(params, *problem.held_out)[0]))
-    mixing_s, chosen = time_s[-1], every[int(np.argmax(shares[-1]))]
-    history = None
-    if (left_s := until.seconds - mixing_s) > 0:
-        history = simulate(chosen.job, cluster, chosen.exchange, until=Until(seconds=left_s), seed=seed, looks=looks,
+    chosen = every[int(np.argmax(shares[-1]))]
+    mixed = Configured(np.array(time_s), np.array(losses), every, np.array(shares), time_s[-1], chosen, None)
+    return _gone_on(mixed, params, cluster, until, seed, looks)
+
+
+def _gone_on(mixed: Configured, params: Vector, cluster: Cluster, until: Until, seed: int, looks: int) -> Configured:
+    """Returns the whole training: that of the mix, and then by the chosen option alone, as long as seconds are left."""
+    time_s, loss, history, way = mixed.time_s, mixed.loss, None, mixed.chosen
+    if (left_s := until.seconds - mixed.mixing_s) > 0:
+        history = simulate(way.job, cluster, way.exchange, until=Until(seconds=left_s), seed=seed, looks=looks,
                            start=params)  # fmt: skip
-        time_s += [mixing_s + moment for moment in history.time_s[1:]]
-        losses += history.loss[1:].tolist()
-    inside = np.array(time_s) <= until.seconds  # the last step may have gone on beyond the end
-    return Configured(np.array(time_s)[inside], np.array(losses)[inside], every, np.array(shares), mixing_s, chosen,
-                      history)  # fmt: skip
+        time_s = np.append(time_s, mixed.mixing_s + history.time_s[1:])
+        loss = np.append(loss, history.loss[1:])
+    inside = time_s <= until.seconds  # the mix's last step may have gone on beyond the end
+    return dataclasses.replace(mixed, time_s=time_s[inside], loss=loss[inside], history=history)
 
 
 class _Step(NamedTuple):

@@ -44,7 +44,8 @@ class Mixing:
 
     def __post_init__(self) -> None:
         checks.one_of("mixing", "way", self.way, MIXINGS)
-        checks.one_of("mixing", "order", self.order, (1, 2))
+        if self.order not in (1, 2):
+            raise ValueError(f"mixing: order is {self.order}, but must be 1 or 2; 1 looks one step ahead")
         for field in ("gradients", "most_steps"):
             checks.count("mixing", field, getattr(self, field))
         for field in ("averaged", "drop"):
