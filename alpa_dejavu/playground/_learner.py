@@ -138,7 +138,7 @@ class Learner:
 class JaxLearner(Learner):
     """A source of gradients and updates by JAX and optax."""
 
-    def __init__(self, job: Job, problem: Problem, seed: int, journal: Journal) -> None:
+    def __init__(self, job: Job, problem: Problem, seed: int, journal: Journal, start: Vector | None = None) -> None:
         need("playground", "jax", "optax")
         import jax
 
@@ -152,6 +152,11 @@ class JaxLearner(Learner):
         self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
             raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
+        if start is not None:
+            if start.shape != self._first.shape or job.own_starts:
+                raise ValueError(f"start has the shape {start.shape}, but must have {self._first.shape}, and "
+                                 "own_starts must be False; give one vector of the problem's parameters")  # fmt: skip
+            self._first = start.astype(np.float32)
 
     def start(self, worker: int) -> Vector:
         """Returns the parameters that a worker begins with, shape (P,)."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
@@ -37,6 +39,7 @@ def simulate(
     conditions: Sequence[Condition] = (),
     until: Until,
     seed: int = 0,
+    start: NDArray[np.float32] | None = None,
     looks: int = 50,
     folder: pathlib.Path | None = None,
     progress: bool = False,
@@ -55,6 +58,8 @@ def simulate(
         conditions: what the run is checked against; `History.violated_s` says when each was first violated.
         until: when it ends.
         seed: of parameters, batches, compute seconds and what exchanges draw.
+        start: the parameters that all workers begin with, shape (P,), such as another history's `params`; None: those
+            of the seed.
         looks: at how many moments the model is looked at, besides the first and the last.
         folder: keeps what is computed; None: nothing does. It is checked to be of the same run, but functions, such as
             an optimizer's, can't be compared.
@@ -63,7 +68,7 @@ def simulate(
 
     Raises:
         ValueError: the job doesn't fit to the cluster, the exchange can't do with so many workers, the folder holds
-            another run, or gradients take no seconds where only seconds end the run.
+            another run, `start` isn't for the problem, or gradients take no seconds where only seconds end the run.
     """
     way = resolved(exchange)
     hosts = job.worker_hosts(cluster)
@@ -74,10 +79,11 @@ def simulate(
     if plain and isinstance(way, RoundExchange):
         return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
-    journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})
+    begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
+    journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
     shards = job.split(cluster, seed)
     job = _with_shards(job, shards)
-    learner = Learner(job.batch) if job.problem is None else JaxLearner(job, job.problem, seed, journal)
+    learner = Learner(job.batch) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts), intervals)
     world = VirtualWorld(job, cluster, learner, until, seed, recorder, num_bytes)

@@ -1,0 +1,43 @@
+"""Choices that change what is learned, made while training goes on: the exchange, its settings, the local batch.
+
+In: a job, a cluster, and rows of choices.
+Out: a `Configured`: losses over virtual seconds, each option's share over the steps, and the option that is left.
+Options begin with equal shares, a softmax of a matrix; shares follow the held-out loss after a step and its seconds.
+See docs/concepts/choosing-while-training.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.lazy import loaded_when_used
+
+if TYPE_CHECKING:
+    from alpa_dejavu.playground.choices._configure import configure_while_training
+    from alpa_dejavu.playground.choices._configured import Configured
+    from alpa_dejavu.playground.choices._look_ahead import look_ahead_gradient
+    from alpa_dejavu.playground.choices._mixing import Mixing
+    from alpa_dejavu.playground.choices._options import Choice, Option, options
+    from alpa_dejavu.playground.choices._segments import planned_seconds
+
+__all__ = [
+    "Choice",
+    "Configured",
+    "Mixing",
+    "Option",
+    "configure_while_training",
+    "look_ahead_gradient",
+    "options",
+    "planned_seconds",
+]
+
+_HOME = {
+    **dict.fromkeys(("Choice", "Option", "options"), "_options"),
+    "Configured": "_configured",
+    "Mixing": "_mixing",
+    "configure_while_training": "_configure",
+    "look_ahead_gradient": "_look_ahead",
+    "planned_seconds": "_segments",
+}
+
+__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

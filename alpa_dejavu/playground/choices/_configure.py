@@ -1,0 +1,173 @@
+"""Trains by a mix of options whose shares are learned, until one option is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground.choices._configured import Configured
+from alpa_dejavu.playground.choices._look_ahead import look_ahead_gradient
+from alpa_dejavu.playground.choices._mixing import Floats, Matrix, Mixing
+from alpa_dejavu.playground.choices._options import Choice, options
+from alpa_dejavu.playground.choices._segments import Segments, Vector
+from alpa_dejavu.playground.job import Job, Problem, Until, draws
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["configure_while_training"]
+
+
+def configure_while_training(
+    job: Job,
+    cluster: Cluster,
+    rows: Sequence[Sequence[Choice]],
+    *,
+    until: Until,
+    mixing: Mixing | None = None,
+    weight_of_seconds: float | None = None,
+    seed: int = 0,
+    looks: int = 50,
+) -> Configured:
+    """Trains by a mix of all options, whose shares follow the held-out loss and the seconds; the last one goes on.
+
+    The same arguments give the same result to the bit.
+
+    Args:
+        job: what is trained, by plain gradient descent.
+        cluster: the links that messages go over.
+        rows: what may be chosen; each combination of one choice of each row is an option.
+        until: the virtual seconds of it all, the mix's own included.
+        mixing: how options are mixed; None: by turns.
+        weight_of_seconds: the loss that a virtual second is worth; None: by how much the mix changes it in one, at
+            each step.
+        seed: of parameters, samples, compute seconds, and the order of turns.
+        looks: at how many moments the model is looked at once one option is left.
+
+    Raises:
+        ValueError: the job has no problem, its optimizer keeps something between steps, the end isn't one of seconds
+            alone, the weight is below 0, or the rows aren't right.
+    """
+    problem = _checked(job, until, weight_of_seconds)
+    used, every, params = Mixing() if mixing is None else mixing, options(job, rows), _first(problem, seed)
+    segments = Segments(job, cluster, every, len(params), seed)
+    loss, _ = programs(problem, job.optimizer).score(params, *problem.held_out)
+    matrix, time_s, losses = Matrix.of([option.places for option in every]), [0.0], [float(loss)]
+    shares, averages = [matrix.shares()], np.zeros(len(every))
+    while np.count_nonzero(shares[-1]) > 1 and time_s[-1] < until.seconds:
+        step = _mixed(segments, params, shares[-1], used, len(shares) - 1, seed)
+        params = step.params
+        samples = _samples(problem, segments.workers * job.batch, seed, len(shares) - 1, used.order)
+        slopes = look_ahead_gradient(problem, params, step.displacements, shares[-1], *samples)
+        averages, gradient = _gradient(slopes, averages, shares[-1], segments, step.applied, used, weight_of_seconds)
+        matrix = matrix.moved(gradient, used.rate).hardened(1.0 if len(shares) >= used.most_steps else used.drop)
+        shares.append(matrix.shares())
+        time_s.append(time_s[-1] + step.seconds + _look_seconds(job, segments.meeting_s, used.order))
+        losses.append(float(programs(problem, job.optimizer).score(params, *problem.held_out)[0]))
+    chosen = every[int(np.argmax(shares[-1]))]
+    mixed = Configured(np.array(time_s), np.array(losses), every, np.array(shares), time_s[-1], chosen, None)
+    return _gone_on(mixed, params, cluster, until, seed, looks)
+
+
+def _gone_on(mixed: Configured, params: Vector, cluster: Cluster, until: Until, seed: int, looks: int) -> Configured:
+    """Returns the whole training: that of the mix, and then by the chosen option alone, as long as seconds are left."""
+    time_s, loss, history, way = mixed.time_s, mixed.loss, None, mixed.chosen
+    if (left_s := until.seconds - mixed.mixing_s) > 0:
+        history = simulate(way.job, cluster, way.exchange, until=Until(seconds=left_s), seed=seed, looks=looks,
+                           start=params)  # fmt: skip
+        time_s = np.append(time_s, mixed.mixing_s + history.time_s[1:])
+        loss = np.append(loss, history.loss[1:])
+    inside = time_s <= until.seconds  # the mix's last step may have gone on beyond the end
+    return dataclasses.replace(mixed, time_s=time_s[inside], loss=loss[inside], history=history)
+
+
+class _Step(NamedTuple):
+    """Where a step of the mix came to, each option's displacement for one gradient of each worker (0 where it applied
+    none), which options applied some, and the seconds of all segments together.
+    """
+
+    params: Vector
+    displacements: NDArray[np.float32]
+    applied: NDArray[np.bool_]
+    seconds: float
+
+
+def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, number: int, seed: int) -> _Step:
+    """Trains by each option that has a share, all from the same parameters or one after the other."""
+    (live,), by_turns = np.nonzero(shares), mixing.way == "by turns"
+    whole_s = mixing.gradients * segments.workers * float(segments.planned_s.max())
+    moved, seconds = np.zeros((len(shares), len(params)), np.float32), 0.0
+    applied, at = np.zeros(len(shares), np.bool_), params
+    for option in draws(seed, 7, number).permutation(live) if by_turns else live:
+        share_s = whole_s * (float(shares[option]) * len(live) if by_turns else 1.0)
+        segment = segments.run(int(option), at, share_s, number)
+        change, applied[option] = segment.params - at, segment.gradients > 0
+        moved[option] = change * np.float32(segments.workers / max(segment.gradients, 1))
+        seconds += segment.seconds
+        at = at + (change if by_turns else np.float32(shares[option]) * change)
+    return _Step(at, moved, applied, seconds)
+
+
+def _gradient(slopes: Floats, averages: Floats, shares: Floats, segments: Segments, applied: NDArray[np.bool_],
+              mixing: Mixing, weight: float | None) -> tuple[Floats, Floats]:  # fmt: skip
+    """Returns the options' averages of the loss, and the gradient of loss and seconds by shares, both in units of what
+    a gradient of each worker changes the loss by now.
+
+    The loss of one step is noisy and the seconds are known: averages begin at 0, where all options gain alike.
+    """
+    weights = shares * applied
+    if not weights.any():
+        return averages, segments.planned_s / segments.planned_s.min()
+    mean = float(np.average(slopes, weights=weights))
+    unit = max(float(np.average(np.abs(slopes), weights=weights)), 1e-30)
+    found = np.where(applied, np.clip((slopes - mean) / unit, -3.0, 3.0), averages)
+    after = averages + mixing.averaged * (found - averages)
+    planned_s = segments.planned_s * segments.workers
+    worth = unit / float(np.average(planned_s, weights=weights)) if weight is None else weight
+    return after, after + worth * planned_s / unit
+
+
+def _checked(job: Job, until: Until, weight: float | None) -> Problem:
+    """Returns the job's problem, if all is as it must be."""
+    import jax
+
+    if job.problem is None:
+        raise ValueError("job: problem is None, but choices follow its loss; give one, or compare seconds alone")
+    if jax.tree.leaves(programs(job.problem, job.optimizer).state(_first(job.problem, 0))):
+        raise ValueError("job: optimizer keeps moments or counts steps, but must not, as each segment begins anew; "
+                         "choose plain gradient descent")  # fmt: skip
+    if until.steps is not None:
+        raise ValueError(f"until: steps is {until.steps}, but must be None, as options take unlike seconds for a step; "
+                         "give seconds")  # fmt: skip
+    if weight is not None and not 0 <= weight < math.inf:
+        raise ValueError(f"weight_of_seconds is {weight}, but must be at least 0 and finite; None weighs by the gain")
+    return job.problem
+
+
+def _first(problem: Problem, seed: int) -> Vector:
+    import jax
+    from jax.flatten_util import ravel_pytree
+
+    return np.asarray(ravel_pytree(problem.init(jax.random.PRNGKey(seed)))[0], np.float32)
+
+
+def _look_seconds(job: Job, meeting_s: float, order: int) -> float:
+    """Returns the seconds of looking ahead: each worker computes one gradient, and all are added up; to second order
+    three, of which one through another as long as two.
+    """
+    gradient_s = float(np.max(job.compute_s))
+    return gradient_s + meeting_s if order == 1 else 4 * gradient_s + 3 * meeting_s
+
+
+def _samples(problem: Problem, count: int, seed: int, step: int, order: int) -> tuple[Any, ...]:
+    """Returns a batch of held-out samples, and for the second order one of training samples."""
+    generator, found = draws(seed, 8, step), []
+    for inputs, targets in (problem.held_out, problem.train)[:order]:
+        rows = generator.integers(len(inputs), size=count)
+        found.append((inputs[rows], targets[rows]))
+    return tuple(found)

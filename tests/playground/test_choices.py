@@ -1,0 +1,260 @@
+"""Choices made while training: derivatives, shares, seconds, and what is left to the slicers."""
+
+import dataclasses
+import math
+import pathlib
+import re
+
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.playground import Job, Problem, Until, problem, simulate
+from alpa_dejavu.playground.choices import (
+    Choice,
+    Mixing,
+    configure_while_training,
+    look_ahead_gradient,
+    options,
+    planned_seconds,
+)
+from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps
+from alpa_dejavu.testing import example_cluster
+from plans import example_plan
+
+GRADIENT_S = 0.01
+ROWS = (
+    (Choice("sum", AllReduce()), Choice("mix", Gossip()), Choice("local", LocalSteps(4))),
+    (Choice("few", changes={"batch": 4, "compute_s": GRADIENT_S}),
+     Choice("many", changes={"batch": 16, "compute_s": 3 * GRADIENT_S})),
+)  # fmt: skip
+RATE = optax.sgd(0.3)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return problem("digits-mlp")
+
+
+@pytest.fixture(scope="module")
+def job(digits):
+    return Job(digits, GRADIENT_S, optimizer=RATE, spread=0.1)
+
+
+def quadratic(matrix):
+    """Half of x'Ax of the parameters, less a batch's mean."""
+    def loss(params, batch):
+        apart = params - batch[0].mean(axis=0)
+        return 0.5 * apart @ matrix @ apart
+
+    data = np.zeros((4, len(matrix)), np.float32), np.zeros(4, np.float32)
+    return Problem("quadratic", lambda key: np.ones(len(matrix), np.float32), loss, None, data, data)
+
+
+@pytest.fixture(scope="module")
+def bowl():
+    draw = np.random.default_rng(0)
+    root = draw.standard_normal((5, 5))
+    return (root @ root.T / 5).astype(np.float32)
+
+
+def batch(center):
+    return np.tile(np.float32(center), (3, 1)), np.zeros(3, np.float32)
+
+
+def test_the_first_order_is_the_slope_along_each_displacement(bowl):
+    draw = np.random.default_rng(1)
+    params, moved = draw.standard_normal(5).astype(np.float32), draw.standard_normal((3, 5)).astype(np.float32)
+    center = draw.standard_normal(5)
+    found = look_ahead_gradient(quadratic(bowl), params, moved, np.array([0.2, 0.3, 0.5]), batch(center))
+    np.testing.assert_allclose(found, moved @ (bowl @ (params - center)), rtol=1e-4)
+
+
+def test_the_second_order_is_the_derivative_of_two_unrolled_steps(bowl):
+    # Options are steps down the training loss, so that a step of the mix is one, too: two are unrolled here by hand,
+    # and differentiated by differences.
+    rates, shares = np.array([0.05, 0.2, 0.4]), np.array([0.2, 0.3, 0.5])
+    start, center, held_out = np.arange(5.0) / 3, np.ones(5), np.array([1.0, -1.0, 0.5, 0.0, 2.0])
+    reached = start - shares @ rates * bowl @ (start - center)
+    slope, step = bowl @ (reached - center), 1e-3
+
+    def unrolled(q):
+        now = reached - (q - shares) @ rates * slope
+        now = now - q @ rates * bowl @ (now - center)
+        return 0.5 * (now - held_out) @ bowl @ (now - held_out)
+
+    by_differences = [(unrolled(shares + step * unit) - unrolled(shares - step * unit)) / (2 * step)
+                      for unit in np.eye(3)]  # fmt: skip
+    moved = (-rates[:, None] * slope).astype(np.float32)
+    found = look_ahead_gradient(
+        quadratic(bowl), reached.astype(np.float32), moved, shares, batch(held_out), batch(center)
+    )
+    np.testing.assert_allclose(found, by_differences, rtol=1e-3)
+    first = look_ahead_gradient(quadratic(bowl), reached.astype(np.float32), moved, shares, batch(held_out))
+    assert not np.allclose(first, by_differences, rtol=0.1)
+
+
+def test_the_second_order_agrees_with_the_differences_of_darts_on_a_network(digits):
+    # DARTS takes curvature by the training gradient at two points beside each other. A bare network is used, by jax.
+    import jax
+    from jax.flatten_util import ravel_pytree
+
+    flat, tree = ravel_pytree(digits.init(jax.random.PRNGKey(3)))
+    train, held_out = (tuple(part[:64] for part in data) for data in (digits.train, digits.held_out))
+
+    def slope(params, samples):
+        return np.asarray(ravel_pytree(jax.grad(digits.loss)(tree(params), samples))[0], np.float64)
+
+    draw, params = np.random.default_rng(0), np.asarray(flat)
+    moved = (-np.array([[0.02], [0.1]]) * slope(params, train)).astype(np.float32)
+    moved += 1e-3 * draw.standard_normal(moved.shape).astype(np.float32)
+    shares, down = np.array([0.6, 0.4]), slope(params, train)
+    rates = -(moved @ down) / (down @ down)
+    ahead = slope((params - shares @ rates * down).astype(np.float32), held_out)
+    near = 0.01 / np.linalg.norm(ahead)
+    curved = (slope((params + near * ahead).astype(np.float32), train)
+              - slope((params - near * ahead).astype(np.float32), train)) / (2 * near)  # fmt: skip
+    expected = moved @ (ahead - shares @ rates * curved) - rates * (ahead @ down)
+    found = look_ahead_gradient(digits, params, moved, shares, held_out, train)
+    np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
+def test_one_option_is_the_plain_simulation_to_the_bit(job):
+    until = Until(seconds=1.0)
+    run = configure_while_training(job, example_cluster(1, 3), [[Choice("mix", Gossip())]], until=until, seed=2)
+    assert run.history.same(simulate(job, example_cluster(1, 3), Gossip(), until=until, seed=2))
+    assert (run.mixing_s, run.shares.tolist()) == (0.0, [[1.0]])
+
+
+@pytest.mark.parametrize("mixing", [Mixing(), Mixing("weighted"), Mixing("weighted", 2), Mixing("by turns", 2)])
+def test_a_mix_learns_hardens_and_pays_for_itself(job, mixing):
+    cluster = example_cluster(3, 1)
+    run = configure_while_training(job, cluster, ROWS, until=Until(seconds=6.0), mixing=mixing, seed=1)
+    live = (run.shares > 0).sum(axis=1)
+    np.testing.assert_allclose(run.shares.sum(axis=1), 1.0)
+    assert live[0] == 6
+    assert live[-1] == 1
+    assert (np.diff(live) <= 0).all()
+    assert run.shares[-1].argmax() == run.options.index(run.chosen)
+    assert run.time_s[-1] == pytest.approx(6.0)
+    assert (np.diff(run.time_s) > 0).all()
+    assert run.loss[-1] < 0.5 * run.loss[0]
+    # A segment by turns takes its share of as many seconds as there are options, and a weighted one takes them whole;
+    # a look ahead computes one gradient, or to second order as much as four.
+    slowest_s = 3 * max(planned_seconds(option, cluster, 4 * 2410) for option in run.options)
+    looks_s = (len(live) - 1) * GRADIENT_S * (1 if mixing.order == 1 else 4)
+    assert run.mixing_s >= live[:-1].sum() * slowest_s + looks_s
+    assert run.mixing_s < 1.1 * (live[:-1].sum() * slowest_s + looks_s)
+
+
+def test_seconds_alone_decide_at_once_where_they_weigh_all(job):
+    run = configure_while_training(job, example_cluster(3, 1), ROWS, until=Until(seconds=1.0), weight_of_seconds=1e6)
+    planned = [planned_seconds(option, example_cluster(3, 1), 4 * 2410) for option in run.options]
+    assert run.options.index(run.chosen) == int(np.argmin(planned))
+    assert np.count_nonzero(run.shares[1]) == 1
+
+
+def test_an_option_that_learns_nothing_is_dropped_though_it_takes_no_longer(job, digits):
+    wrong = np.argsort(digits.train[1], kind="stable")[:150].tolist()  # zeros alone
+    rows = [[Choice("mix", Gossip())],
+            [Choice("zeros", changes={"shards": (wrong,) * 3}), Choice("all")]]  # fmt: skip
+    mixing = Mixing(averaged=0.5, gradients=4)
+    for seed in range(2):
+        run = configure_while_training(job, example_cluster(1, 3), rows, until=Until(seconds=3.0), mixing=mixing,
+                                       seed=seed)  # fmt: skip
+        assert run.chosen.name == "mix, all"
+
+
+def test_the_same_seed_is_the_same_run(job):
+    one, same, other = (
+        configure_while_training(job, example_cluster(3, 1), ROWS, until=Until(seconds=1.0), seed=seed)
+        for seed in (4, 4, 5)
+    )
+    assert one.loss.tolist() == same.loss.tolist()
+    assert one.loss.tolist() != other.loss.tolist()
+    assert one.seconds_to(one.loss.min()) <= 1.0
+    assert one.seconds_to(0.0) == math.inf
+
+
+def test_an_end_within_the_mix_is_kept(job):
+    run = configure_while_training(job, example_cluster(3, 1), ROWS, until=Until(seconds=0.01))
+    assert run.history is None
+    assert run.time_s.tolist() == [0.0]
+    assert run.mixing_s > 0.01
+
+
+def test_the_page_s_example_chooses_one_of_its_rows(capsys):
+    page = pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "choosing-while-training.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(block, {"__name__": "example"})
+    assert capsys.readouterr().out.partition(",")[0] in ("sum", "mix", "local")
+
+
+def test_cuts_differ_in_seconds_alone_so_the_fastest_is_the_answer(digits):
+    # Two cuts of one model are two step times of its pipelines. All else being equal, so is each step's loss.
+    plan = example_plan()
+    slow, fast = plan, dataclasses.replace(plan, step_s=plan.step_s / 3)
+    cluster = example_cluster(2, 2)
+    jobs = [Job.of_plan(digits, each, cluster, copies=2, optimizer=RATE) for each in (slow, fast)]
+    runs = [simulate(each, cluster, AllReduce(), until=Until(steps=12), seed=3, looks=6) for each in jobs]
+    assert runs[0].loss.tolist() == runs[1].loss.tolist()
+    assert runs[0].end_s > 2.5 * runs[1].end_s
+    rows = [[Choice("all", AllReduce())],
+            [Choice(name, changes={"compute_s": each.step_s}) for name, each in (("slow", slow), ("fast", fast))]]
+    found = configure_while_training(jobs[0], cluster, rows, until=Until(seconds=20.0), seed=3)
+    assert found.chosen.name == "all, fast"
+
+
+def test_a_training_goes_on_from_another_one_s_parameters(job):
+    cluster, until = example_cluster(1, 3), Until(steps=5)
+    first = simulate(job, cluster, AllReduce(), until=until, seed=1)
+    second = simulate(job, cluster, AllReduce(), until=until, seed=2, start=first.params)
+    assert second.loss[0] == first.loss[-1]
+    with pytest.raises(ValueError, match=r"start has the shape \(3,\), but must have \(2410,\)"):
+        simulate(job, cluster, AllReduce(), until=until, start=np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match=r"own_starts must be False"):
+        simulate(dataclasses.replace(job, own_starts=True), cluster, AllReduce(), until=until, start=first.params)
+
+
+def test_what_a_folder_holds_is_of_one_start(job, tmp_path):
+    first = np.zeros(2410, np.float32)
+    simulate(job, example_cluster(1, 1), AllReduce(), until=Until(steps=2), start=first, folder=tmp_path)
+    with pytest.raises(ValueError, match="holds the run"):
+        simulate(job, example_cluster(1, 1), AllReduce(), until=Until(steps=2), start=first + 1, folder=tmp_path)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_options_are_all_combinations(counts):
+    rows = [[Choice(f"{n}.{k}", "gossip" if n == 0 else None) for k in range(count)] for n, count in enumerate(counts)]
+    made = options(Job(None, 1.0, num_bytes=8), rows)
+    assert len({option.places for option in made}) == len(made) == math.prod(counts)
+    assert all(option.name == ", ".join(f"{n}.{k}" for n, k in enumerate(option.places)) for option in made)
+
+
+@pytest.mark.parametrize(("rows", "said"), [
+    ([], "rows is"), ([[Choice("a", "gossip")], []], "at least one choice each"),
+    ([[Choice("a")]], "exactly one row"), ([[Choice("a", "gossip"), Choice("b")]], "exactly one row"),
+    ([[Choice("a", "gossip", {"optimizer": None})]], r"changes \['optimizer'\]"),
+])  # fmt: skip
+def test_rows_that_can_t_be_are_said(job, rows, said):
+    with pytest.raises(ValueError, match=said):
+        configure_while_training(job, example_cluster(1, 2), rows, until=Until(seconds=1.0))
+
+
+def test_jobs_ends_and_settings_that_can_t_be_are_said(job):
+    rows, cluster, until = [[Choice("a", "gossip")]], example_cluster(1, 2), Until(seconds=1.0)
+    with pytest.raises(ValueError, match="problem is None"):
+        configure_while_training(Job(None, 1.0, num_bytes=1), cluster, rows, until=until)
+    with pytest.raises(ValueError, match="keeps moments"):
+        configure_while_training(dataclasses.replace(job, optimizer=optax.adam(0.1)), cluster, rows, until=until)
+    with pytest.raises(ValueError, match="steps is 3, but must be None"):
+        configure_while_training(job, cluster, rows, until=Until(steps=3))
+    with pytest.raises(ValueError, match="weight_of_seconds is -1"):
+        configure_while_training(job, cluster, rows, until=until, weight_of_seconds=-1)
+    for more, said in (({"way": "x"}, "way is 'x'"), ({"order": 3}, "order is 3"), ({"rate": 0}, "rate is 0"),
+                       ({"drop": 0}, "drop is 0"), ({"gradients": 0}, "gradients is 0")):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            Mixing(**more)
