@@ -33,7 +33,7 @@ import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.playground.jobs import POLICIES, Pool, StepCurve, Workload, planned_curve, schedule
+from alpa_dejavu.playground.jobs import POLICIES, HostChange, Pool, StepCurve, Workload, planned_curve, schedule
 from alpa_dejavu.playground.jobs.trace import drawn_hosts, drawn_jobs, read_host_changes, read_jobs
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 from races._figures import Interval
@@ -82,9 +82,11 @@ def _figures(means: dict[str, dict[str, Any]]) -> list[Figure]:
     for setting in SETTINGS[:2]:
         ratios = means[setting]["equal-shares"] / means[setting]["sensitivity"]
         found = Interval.of(np.log(ratios).tolist(), CONFIDENCE).exp()
-        shorter = f"{found.mean:.2f} times ({found.low:.2f} to {found.high:.2f}), on {(ratios > 1).sum()} of {len(ratios)}"
-        figures.append(Figure("sensitivity against equal shares", setting, "shorter mean completion", shorter,
-                              found.low > 1))  # fmt: skip
+        shorter = f"{(ratios > 1).sum()} of {len(ratios)}"
+        measured = f"{found.mean:.2f} times ({found.low:.2f} to {found.high:.2f}), on {shorter}"
+        figures.append(
+            Figure("sensitivity against equal shares", setting, "shorter mean completion", measured, found.low > 1)
+        )
     small = means["small"]
     best = np.min([small[name] for name in LARGE], axis=0)
     worst = float(np.max(small["exact"] / best))
@@ -124,7 +126,7 @@ def _workload(setting: str, seed: int, curves: Sequence[StepCurve]) -> Workload:
         path = Path(folder) / "trace.csv"
         path.write_text(drawn_jobs(seed, SMALL_JOBS if small else JOBS, BETWEEN_S), encoding="utf-8")
         jobs = read_jobs(path, curves).jobs
-        changes = ()
+        changes: tuple[HostChange, ...] = ()
         if setting == "hosts are lost":
             last_s = 2 * jobs[-1].arrival_s
             path.write_text(drawn_hosts(seed, HOSTS, last_s, LOSSES_PER_S, BACK_S), encoding="utf-8")

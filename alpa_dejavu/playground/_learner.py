@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._units import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
 
 __all__ = ["Gradient", "Learner", "Rows", "Vector"]
@@ -32,10 +33,13 @@ class Gradient:
         worker: the number of the worker.
         step: how many gradients the worker had begun before.
         version: the worker's version of the parameters that it was computed at.
+        rows: indices of its training samples.
+        multipliers: of the parameters, shape (P,): 0 for those that the worker left out; None: none.
     """
 
-    def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any]) -> None:
-        self.worker, self.step, self.version = worker, step, version
+    def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any],
+                 multipliers: Vector | None = None) -> None:  # fmt: skip
+        self.worker, self.step, self.version, self.multipliers = worker, step, version, multipliers
         self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
 
     @property
@@ -56,8 +60,8 @@ class Learner:
 
     classes = False
 
-    def __init__(self, batch: int) -> None:
-        self._batch, self.leaves = batch, tuple[int, ...]()
+    def __init__(self, job: Job) -> None:
+        self._job, self.leaves = job, tuple[int, ...]()
 
     def start(self, worker: int) -> Vector:
         """Returns the parameters that a worker begins with, shape (P,)."""
@@ -69,7 +73,7 @@ class Learner:
 
     def batch(self, worker: int) -> Rows:
         """Returns the indices of the training samples in a worker's next batch."""
-        return np.zeros(self._batch, np.int64)
+        return np.zeros(self._job.samples(worker), np.int64)
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None) -> Gradient:
         """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
@@ -130,7 +134,7 @@ class JaxLearner(Learner):
         self._waiting: dict[Gradient, None] = {}
         self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
         self._programs = programs(problem, job.optimizer)
-        first = problem.init(jax.random.PRNGKey(seed))
+        self._tree = first = problem.init(jax.random.PRNGKey(seed))
         self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
             raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
@@ -156,7 +160,11 @@ class JaxLearner(Learner):
         """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
         later.
         """
-        made = Gradient(self, worker, step, version, at, self.batch(worker) if rows is None else rows)
+        dropped = None if self._job.drop is None else drop_multipliers(
+            self._problem, self._tree, self._job.drop[worker], draws(self._seed, 7, worker, step)
+        )  # fmt: skip
+        made = Gradient(self, worker, step, version, at if dropped is None else at * dropped,
+                        self.batch(worker) if rows is None else rows, dropped)  # fmt: skip
         if rows is None:
             self._waiting[made] = None
         return made
@@ -167,12 +175,12 @@ class JaxLearner(Learner):
         chosen, waited = [wanted], wanted in self._waiting
         self._waiting.pop(wanted, None)
         if waited and self._job.side_by_side:
-            chosen += list(self._waiting)[: _MOST - 1]
+            chosen += [one for one in self._waiting if len(one.rows) == len(wanted.rows)][: _MOST - 1]
             for one in chosen[1:]:
                 del self._waiting[one]
         (found,) = self._journal.known(lambda: (self._computed(chosen),))
         for one, values in zip(chosen, found, strict=True):
-            one.found = values
+            one.found = values if one.multipliers is None else values * one.multipliers
 
     def _computed(self, chosen: Sequence[Gradient]) -> Vector:
         inputs, targets = self._problem.train

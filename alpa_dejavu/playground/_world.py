@@ -63,7 +63,7 @@ class World:
         self._waiting: list[dict[Hashable, tuple[Process, Receiving]]] = [{} for _ in range(self.size)]
         self._processes: list[list[Process]] = [[] for _ in range(self.size)]
         self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
-        self._spread, self._batch = job.spread, job.batch
+        self._spread, self._samples = job.spread, job.samples
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
@@ -115,7 +115,7 @@ class World:
         seconds = self._compute_s[number] * math.prod(self._slower[number])
         if self._spread:
             seconds *= math.exp(self._spread * self._noise[number].standard_normal())
-        return seconds if samples is None else seconds * samples / self._batch
+        return seconds if samples is None else seconds * samples / self._samples(number)
 
     def finished(self, number: int) -> bool:
         """Returns whether a worker has had its number of steps."""

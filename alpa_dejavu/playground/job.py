@@ -34,6 +34,10 @@ class Problem:
         held_out: inputs and targets by which the history's loss and accuracy are told.
         coordinates: returns for some inputs the indices of the parameters, flat, that each one's loss depends on, shape
             (samples, indices); None: all of them.
+        chain: names of parts of the parameters in a row, each a kernel of shape (inputs, outputs) and a bias, where the
+            outputs of one, such as filters, are the inputs of the next one, the last one's classes; units of all but
+            the last one may be left out. Empty: none may.
+        narrowed: returns the problem with fewer units in these layers, given their numbers; None: there is none.
     """
 
     name: str
@@ -43,6 +47,8 @@ class Problem:
     train: tuple[NDArray[Any], NDArray[Any]]
     held_out: tuple[NDArray[Any], NDArray[Any]]
     coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    chain: tuple[str, ...] = ()
+    narrowed: Callable[[Sequence[int]], Problem] | None = None
 
     def __post_init__(self) -> None:
         for field in ("train", "held_out"):
@@ -82,7 +88,7 @@ class Job:
     Attributes:
         problem: the model and its data; None: nothing is computed, and time alone is simulated.
         compute_s: seconds of one gradient, of all workers or of each.
-        batch: samples of one gradient.
+        batch: samples of one gradient, of all workers or of each.
         optimizer: an optax gradient transformation; None: plain gradient descent at a rate of 0.1.
         spread: one standard deviation of the logarithm of compute seconds, drawn anew for each step of each worker.
         hosts: for each worker the index of its host; None: a worker is a device, those of the first host first.
@@ -91,11 +97,13 @@ class Job:
         side_by_side: whether gradients of workers at the same point of the simulation are computed together, by `vmap`,
             or one by one, which takes longer and gives the bits of a loop over them.
         own_starts: whether each worker begins at parameters of its own instead of the same.
+        drop: for each worker the shares of the units of the problem's layers that it leaves out of each gradient, drawn
+            anew for each; `compute_s` is what the rest takes. None: nobody leaves out any.
     """
 
     problem: Problem | None
     compute_s: float | Sequence[float]
-    batch: int = 16
+    batch: int | Sequence[int] = 16
     optimizer: Any = None
     spread: float = 0.0
     hosts: Sequence[int] | None = None
@@ -103,9 +111,11 @@ class Job:
     shards: Sequence[Sequence[int]] | None = None
     side_by_side: bool = True
     own_starts: bool = False
+    drop: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        checks.count("job", "batch", self.batch)
+        for samples in np.atleast_1d(self.batch):
+            checks.count("job", "batch", float(samples))
         checks.not_negative("job", "spread", self.spread)
         for seconds in np.atleast_1d(self.compute_s):
             checks.not_negative("job", "compute_s", float(seconds))
@@ -116,6 +126,12 @@ class Job:
         if self.shards is not None and not all(len(shard) for shard in self.shards):
             empty = next(n for n, shard in enumerate(self.shards) if not len(shard))
             raise ValueError(f"job: shards[{empty}] is empty, but each worker must have samples; give it some")
+        if self.drop is not None:
+            _check_drop(self.problem, self.drop)
+
+    def samples(self, worker: int) -> int:
+        """Returns the samples of a worker's gradient."""
+        return int(self.batch if isinstance(self.batch, int) else self.batch[worker])
 
     def worker_hosts(self, cluster: Cluster) -> tuple[int, ...]:
         """Returns the index of each worker's host in a cluster.
@@ -128,7 +144,9 @@ class Job:
         if not hosts or not all(0 <= host < len(cluster.hosts) for host in hosts):
             raise ValueError(f"job: hosts is {hosts}, but must be indices of 0..{len(cluster.hosts) - 1}; there are "
                              f"{len(cluster.hosts)} hosts")  # fmt: skip
-        for field, given in (("compute_s", self.compute_s), ("shards", self.shards)):
+        for field, given in (
+            ("compute_s", self.compute_s), ("batch", self.batch), ("shards", self.shards), ("drop", self.drop)
+        ):
             counted = len(hosts) if given is None or isinstance(given, (int, float)) else len(given)
             if counted != len(hosts):
                 raise ValueError(f"job: {field} is given for {counted} workers, but must be for {len(hosts)}; give as "
@@ -136,23 +154,33 @@ class Job:
         return hosts
 
     @classmethod
-    def predicted(cls, problem: Problem, cluster: Cluster, batch: int = 16, models: CostModels | None = None,
-                  **more: Any) -> Job:  # fmt: skip
-        """Returns a job with a worker on each device, whose compute seconds the planner's cost models predict.
+    def predicted(cls, problem: Problem, cluster: Cluster, batch: int | Sequence[int] = 16,
+                  models: CostModels | None = None, **more: Any) -> Job:  # fmt: skip
+        """Returns a job with a worker on each device, whose compute seconds the planner's cost models predict: those of
+        the problem without the units that the worker leaves out (`drop`).
 
         Args:
             problem: the model and its data.
             cluster: the cluster with the devices.
-            batch: samples of one gradient.
+            batch: samples of one gradient, of all workers or of each.
             models: the cost models; None: the analytic latency model.
             **more: other attributes of the job.
         """
         from alpa_dejavu.playground._compute_seconds import compute_seconds
+        from alpa_dejavu.playground._units import narrowed_problem
 
-        known = {host.device: 0.0 for host in cluster.hosts}
-        known = {device: compute_seconds(problem, batch, device, models) for device in known}
-        each = [known[host.device] for host in cluster.hosts for _ in range(host.num_devices)]
-        return cls(problem, each, batch, **more)
+        devices = [host.device for host in cluster.hosts for _ in range(host.num_devices)]
+        job = cls(problem, [0.0] * len(devices), batch, **more)
+        job.worker_hosts(cluster)
+        rates = [None if job.drop is None else tuple(job.drop[n]) for n in range(len(devices))]
+        asked = [(device, job.samples(n), rates[n]) for n, device in enumerate(devices)]
+        known = {
+            (device, samples, left_out): compute_seconds(
+                problem if left_out is None else narrowed_problem(problem, left_out), samples, device, models
+            )
+            for device, samples, left_out in dict.fromkeys(asked)
+        }
+        return dataclasses.replace(job, compute_s=[known[one] for one in asked])
 
     @classmethod
     def of_plan(cls, problem: Problem | None, plan: Plan, cluster: Cluster, copies: int = 1, **more: Any) -> Job:
@@ -173,6 +201,19 @@ class Job:
         return cls(problem, plan.step_s, hosts=tuple(span * n for n in range(copies)), **more)
 
 
+def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]]) -> None:
+    layers = 0 if problem is None else max(len(problem.chain) - 1, 0)
+    if problem is None or not layers:
+        name = "without a problem" if problem is None else f"of {problem.name}"
+        raise ValueError(f"job: drop is given, but a job {name} has no layer whose units may be left out; leave it out")
+    for worker, rates in enumerate(drop):
+        if len(rates) != layers:
+            raise ValueError(f"job: drop[{worker}] is {tuple(rates)}, but must be {layers} shares; {problem.name} has "
+                             "as many layers with units to leave out")  # fmt: skip
+        for rate in rates:
+            checks.share("job", f"drop[{worker}]", rate)
+
+
 def draws(seed: int, *name: int) -> np.random.Generator:
     """Returns the generator of one purpose, given by numbers: it depends on nothing that others draw."""
     return np.random.default_rng([seed, *name])
@@ -184,5 +225,5 @@ def batches(job: Job, seed: int, worker: int) -> Iterator[NDArray[np.int64]]:
     generator = draws(seed, 1, worker)
     shard = None if job.shards is None else np.asarray(job.shards[worker], np.int64)
     while True:
-        drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.batch)
+        drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.samples(worker))
         yield drawn if shard is None else shard[drawn]

@@ -26,6 +26,7 @@ from alpa_dejavu.testing import example_cluster
 from models import chain
 
 PLAIN = StepCurve({1: 1.0, 2: 0.5})
+TINY = st.tuples(st.floats(0, 10), st.floats(1, 20), st.floats(0.5, 0.95))
 SLOWED = ("fifo", "equal-shares", "sensitivity")
 
 
@@ -213,7 +214,7 @@ def test_the_exact_search_is_never_worse(workload):
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 10), st.floats(1, 20), st.floats(0.5, 0.95)), min_size=1, max_size=3, unique=True))
+@given(st.lists(TINY, min_size=1, max_size=3, unique=True))
 def test_the_exact_search_equals_brute_force(drawn):
     drawn = sorted(drawn)
     jobs = tuple(job(at_s, steps, 2, StepCurve({1: 1.0, 2: falls})) for at_s, steps, falls in drawn)
@@ -247,7 +248,7 @@ def _least_sum(now_s, left, coming):
 def test_too_many_jobs_for_the_exact_search():
     workload = Workload(tuple(job(n, 10 + n) for n in range(4)), Pool(2, 2, 8, 1e9))
     few = dataclasses.replace(policy("exact"), most_states=3)
-    with pytest.raises(ValueError, match="4 jobs have more than 3 states.*give fewer jobs"):
+    with pytest.raises(ValueError, match=r"4 jobs have more than 3 states.*give fewer jobs"):
         schedule(workload, few)
 
 

@@ -70,7 +70,7 @@ def test_broken_lines_are_told_with_the_remedy(tmp_path, line, said):
 
 
 def test_files_without_jobs_are_told(tmp_path):
-    with pytest.raises(ValueError, match="no job that can be run .it has no line"):
+    with pytest.raises(ValueError, match=r"no job that can be run .it has no line"):
         read_jobs(written(tmp_path), [CURVE])
     with pytest.raises(ValueError, match="1 not terminated"):
         read_jobs(written(tmp_path, LINES[3]), [CURVE])

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._learner import Gradient, Vector
 from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.problem import checks
 
-__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "check_hosts", "mean"]
+__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "check_hosts", "mean", "mean_gradient"]
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
@@ -34,8 +34,21 @@ def mean(vectors: Sequence[Vector]) -> Vector:
     return total / np.float32(len(vectors))
 
 
+def mean_gradient(gradients: Sequence[Gradient]) -> Vector:
+    """Returns the mean of gradients over all their samples; of a parameter, over those of workers that had it."""
+    vectors = [gradient.values for gradient in gradients]
+    if len({len(one.rows) for one in gradients}) == 1 and all(one.multipliers is None for one in gradients):
+        return mean(vectors)
+    total, count = np.zeros_like(vectors[0]), np.zeros_like(vectors[0])
+    for one, vector in zip(gradients, vectors, strict=True):
+        samples = np.float32(len(one.rows))
+        total += samples * vector
+        count += samples if one.multipliers is None else samples * (one.multipliers != 0)
+    return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
+
+
 def all_reduce(
-    worker: Worker, tag: Hashable, vector: Vector, algorithm: str, among: Sequence[int] | None = None
+    worker: Worker, tag: Hashable, part: Vector | Gradient, algorithm: str, among: Sequence[int] | None = None
 ) -> Generator[Effect, Any, Vector]:
     """Sends and receives what an all-reduce takes (`yield from`); returns the mean. Where one is lost meanwhile, those
     that have begun and wait for it do so for ever.
@@ -43,7 +56,7 @@ def all_reduce(
     Args:
         worker: the worker that takes part.
         tag: tells it from other all-reduces.
-        vector: the worker's part.
+        part: the worker's part: a vector, or a gradient, whose mean is that over samples.
         algorithm: one of `ALGORITHMS`.
         among: the workers that take part; None: all that are there.
     """
@@ -51,7 +64,9 @@ def all_reduce(
     if among is None:  # who begins after a loss neither adds to those parts that were laid before nor takes messages
         tag = tag, tuple(number for number in range(world.size) if not world.there[number])
     parts, left = world.board.setdefault((tag, "parts"), ({}, []))
-    parts[worker.number] = vector
+    parts[worker.number] = part
+    if isinstance(part, Gradient):
+        _ = part.values  # by now all that wait with it are known, too, and are computed side by side
     members = world.live if among is None else among
     try:
         if algorithm == "ring":
@@ -64,7 +79,8 @@ def all_reduce(
         world.board.pop((tag, "parts"), None)
         raise
     if not left:
-        left.append(mean([parts[number] for number in sorted(parts)]))
+        every = [parts[number] for number in sorted(parts)]
+        left.append(mean_gradient(every) if isinstance(part, Gradient) else mean(every))
     left.append(None)
     if len(left) > len(parts):
         world.board.pop((tag, "parts"), None)

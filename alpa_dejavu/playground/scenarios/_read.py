@@ -100,9 +100,13 @@ def _cluster(file: CheckedFile[ScenarioData]) -> Cluster:
 
 
 def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
-    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes") if key in data}
+    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes", "drop") if key in data}
     if trained is not None:
         more["optimizer"] = _optimizer(data)
+    for key in ("batch", "drop"):
+        if key in more:
+            with _at(key):
+                Job(trained, 0.0, num_bytes=0.0, **{key: more[key]}).worker_hosts(cluster)
     compute_s = data["compute_s"]
     with _at("compute_s"):
         if compute_s == "predicted":

@@ -76,7 +76,18 @@ class ScenarioData(TypedDict):
         said('"predicted", or seconds of a gradient: of all workers, or a list with those of each'),
     ]
     spread: NotRequired[NotNegative]
-    batch: NotRequired[Size]
+    batch: NotRequired[
+        Annotated[
+            Size | Annotated[list[Size], listed("", min_length=1)],
+            said("samples of a gradient: of all workers, or a list with those of each"),
+        ]
+    ]
+    drop: NotRequired[
+        Annotated[
+            list[list[Annotated[float, said("a share of at least 0 and below 1", ge=0, lt=1)]]],
+            listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
+        ]
+    ]
     optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
     exchanges: Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
     faults: NotRequired[Annotated[list[Named], listed("a list of faults")]]
