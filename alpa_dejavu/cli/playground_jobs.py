@@ -38,13 +38,14 @@ def jobs(
 ) -> None:  # fmt: skip
     """Runs the jobs of a trace, a CSV file in the columns of pai_task_table, under several policies."""
     from alpa_dejavu.clusters import named_cluster
-    from alpa_dejavu.playground.jobs import Pool, Workload, planned_curve, policy, schedule
+    from alpa_dejavu.playground.jobs import Pool, StepCurve, Workload, planned_curve, policy, schedule
     from alpa_dejavu.playground.jobs.trace import read_host_changes, read_jobs
 
     chosen = {name: policy(name) for name in policies or _POLICIES}
     cluster = named_cluster(machine, hosts)
     pool = Pool.of(cluster, cores, memory_gib * units.GIBIBYTES.value)
     changes = () if machines is None else read_host_changes(machines, pool.hosts)
+    read_jobs(path, [StepCurve({1: 1.0})])  # a broken line is told before minutes of planning
     with progress().status("planning for parts of the cluster"):
         curves = [planned_curve(model, cluster, batch, layers=layers, micro_batches=micro_batches) for model in models]
     trace = read_jobs(path, curves)

@@ -70,8 +70,7 @@ def simulate(
         raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give "
                          "until.steps, as time needn't go on")  # fmt: skip
     plain = job.problem is None and not faults and not conditions and until.seconds == math.inf and not intervals
-    plain = plain and isinstance(job.batch, int)
-    if plain and isinstance(way, RoundExchange):
+    if plain and isinstance(job.batch, int) and isinstance(way, RoundExchange):
         return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job)})

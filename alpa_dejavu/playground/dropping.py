@@ -85,11 +85,10 @@ def pareto_front(
         if kept not in found:
             rates = tuple(1 - units / width for units, width in zip(kept, widths, strict=True))
             losses = [_loss(judged, rates, batch, optimizer, steps, one, device) for one in seeds]
-            narrow = narrowed_problem(problem, rates)
+            narrow, loss = narrowed_problem(problem, rates), float(np.mean(losses))
             seconds = compute_seconds(narrow, batch, device, models)
-            found[kept] = DropVector(rates, seconds, compute_bytes(narrow, batch), float(np.mean(losses)))
-        one = found[kept]
-        return one.seconds, one.memory_bytes, one.loss
+            found[kept] = DropVector(rates, seconds, compute_bytes(narrow, batch), loss)
+        return found[kept].seconds, found[kept].memory_bytes, found[kept].loss
 
     with quiet_optuna() as optuna:
         study = optuna.create_study(directions=["minimize"] * 3,

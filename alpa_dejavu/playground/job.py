@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -15,7 +16,7 @@ from alpa_dejavu.problem import Cluster, Plan, checks
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["Job", "Problem", "Until", "batches", "draws"]
+__all__ = ["Job", "Problem", "Until", "batches", "draws", "local_batches"]
 
 Floats = NDArray[np.float64]
 
@@ -212,6 +213,34 @@ def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]]) -> Non
                              "as many layers with units to leave out")  # fmt: skip
         for rate in rates:
             checks.share("job", f"drop[{worker}]", rate)
+
+
+def local_batches(total: int, sample_s: Sequence[float]) -> tuple[int, ...]:
+    """Returns the samples of each worker's gradient, at least one, so that the slowest takes as short as can be.
+
+    Args:
+        total: the samples of all workers together.
+        sample_s: seconds that each worker takes for a sample.
+
+    Raises:
+        ValueError: there are fewer samples than workers.
+
+    >>> local_batches(64, (1.0, 1.0, 3.0))
+    (28, 27, 9)
+    """
+    for worker, seconds in enumerate(sample_s):
+        checks.positive("local batches", f"sample_s[{worker}]", seconds)
+    if total < len(sample_s):
+        raise ValueError(f"local batches: total is {total}, but must be at least {len(sample_s)}, a sample for each "
+                         "worker; give more")  # fmt: skip
+    counts = [1] * len(sample_s)
+    ends_s = [(2 * seconds, worker) for worker, seconds in enumerate(sample_s)]
+    heapq.heapify(ends_s)
+    for _ in range(total - len(counts)):  # each next sample is where it is done first
+        end_s, worker = heapq.heappop(ends_s)
+        counts[worker] += 1
+        heapq.heappush(ends_s, (end_s + sample_s[worker], worker))
+    return tuple(counts)
 
 
 def draws(seed: int, *name: int) -> np.random.Generator:

