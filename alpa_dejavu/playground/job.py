@@ -115,8 +115,8 @@ class Job:
     drop: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        for samples in np.atleast_1d(self.batch):
-            checks.count("job", "batch", float(samples))
+        for samples in (self.batch,) if isinstance(self.batch, int) else self.batch:
+            checks.count("job", "batch", samples)
         checks.not_negative("job", "spread", self.spread)
         for seconds in np.atleast_1d(self.compute_s):
             checks.not_negative("job", "compute_s", float(seconds))

@@ -164,7 +164,7 @@ def test_the_front_has_what_no_other_beats():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"batch": (4, 0)}, "batch is 0.0, but must be a whole number of at least 1"),
+        ({"batch": (4, 0)}, "batch is 0, but must be a whole number of at least 1"),
         ({"drop": ((0.5, 0.5),)}, "drop[0] is (0.5, 0.5), but must be 1 shares"),
         ({"drop": ((1.0,),)}, "drop[0] is 1.0, but must be at least 0 and below 1"),
         ({"problem": problem("sparse-least-squares"), "drop": ((),)}, "has no layer whose units may be left out"),
