@@ -18,6 +18,7 @@ from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
 from alpa_dejavu.cli.tables import new_table
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ _html_option = click.option(
 @click.group()
 def playground() -> None:
     """Simulates distributed training on this machine, time and convergence together."""
+
+
+playground.add_command(jobs)
+playground.add_command(draw_jobs)
 
 
 @playground.command("list")

@@ -6,7 +6,7 @@ that wait are computed side by side. So any exchange has its gradients in batche
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._programs import Programs, programs
+from alpa_dejavu.playground._units import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
 
 __all__ = ["Gradient", "Learner", "Rows", "Vector"]
@@ -33,10 +34,13 @@ class Gradient:
         worker: the number of the worker.
         step: how many gradients the worker had begun before.
         version: the worker's version of the parameters that it was computed at.
+        rows: indices of its training samples.
+        multipliers: of the parameters, shape (P,): 0 for those that the worker left out; None: none.
     """
 
-    def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any]) -> None:
-        self.worker, self.step, self.version = worker, step, version
+    def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any],
+                 multipliers: Vector | None = None) -> None:  # fmt: skip
+        self.worker, self.step, self.version, self.multipliers = worker, step, version, multipliers
         self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -53,7 +57,7 @@ class Gradient:
 
 def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> Gradient:
     """Returns a gradient that came from another process."""
-    made = Gradient(Learner(len(rows)), worker, step, version, values, rows)
+    made = Gradient(Learner(lambda worker: len(rows)), worker, step, version, values, rows)
     made.found = values
     return made
 
@@ -68,8 +72,8 @@ class Learner:
 
     classes = False
 
-    def __init__(self, batch: int) -> None:
-        self._batch, self.leaves, self.shards = batch, tuple[int, ...](), list[Rows]()
+    def __init__(self, samples: Callable[[int], int]) -> None:
+        self._samples, self.leaves, self.shards = samples, tuple[int, ...](), list[Rows]()
 
     def start(self, worker: int) -> Vector:
         """Returns the parameters that a worker begins with, shape (P,)."""
@@ -81,7 +85,7 @@ class Learner:
 
     def batch(self, worker: int) -> Rows:
         """Returns the indices of the training samples in a worker's next batch."""
-        return np.zeros(self._batch, np.int64)
+        return np.zeros(self._samples(worker), np.int64)
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None) -> Gradient:
         """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
@@ -148,7 +152,7 @@ class JaxLearner(Learner):
         self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
         self.shards = [np.asarray(shard, np.int64) for shard in job.settled_shards() or ()]
         self._programs, self._later = (programs(problem, job.optimizer, later) for later in (False, True))
-        first = problem.init(jax.random.PRNGKey(seed))
+        self._tree = first = problem.init(jax.random.PRNGKey(seed))
         self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
             raise ValueError(f"problem {problem.name}: init has parameters that aren't finite, but must be; look at it")
@@ -179,7 +183,11 @@ class JaxLearner(Learner):
         """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
         later.
         """
-        made = Gradient(self, worker, step, version, at, self.batch(worker) if rows is None else rows)
+        dropped = None if self._job.drop is None else drop_multipliers(
+            self._problem, self._tree, self._job.drop[worker], draws(self._seed, 7, worker, step)
+        )  # fmt: skip
+        made = Gradient(self, worker, step, version, at if dropped is None else at * dropped,
+                        self.batch(worker) if rows is None else rows, dropped)  # fmt: skip
         if rows is None:
             self._waiting[made] = None
         return made
@@ -190,12 +198,13 @@ class JaxLearner(Learner):
         chosen, waited = [wanted], wanted in self._waiting
         self._waiting.pop(wanted, None)
         if waited and self._job.side_by_side:
-            chosen += [one for one in self._waiting if self._of(one) is self._of(wanted)][: _MOST - 1]
+            alike = [one for one in self._waiting if len(one.rows) == len(wanted.rows)]
+            chosen += [one for one in alike if self._of(one) is self._of(wanted)][: _MOST - 1]
             for one in chosen[1:]:
                 del self._waiting[one]
         (found,) = self._journal.known(lambda: (self._computed(chosen),))
         for one, values in zip(chosen, found, strict=True):
-            one.found = values
+            one.found = values if one.multipliers is None else values * one.multipliers
 
     def _computed(self, chosen: Sequence[Gradient]) -> Vector:
         inputs, targets = self._problem.train

@@ -50,7 +50,7 @@ class Mover:
         self.memory: list[dict[Hashable, Any]] = [{} for _ in self.rows]
         self._samples = sum(map(len, self.rows))
         self.mean_samples, self.held_out = self._samples / len(self.rows), len(job.problem.held_out[0])
-        self._every = max(round(self.mean_samples / job.batch), 1)
+        self._every = max(round(self.mean_samples / float(np.mean(job.batch))), 1)
         self._sample_bytes = job.bytes_of_a_sample()
         self._moved, self._different, self._told_bytes = 0, set[int](), 0.0
         self._directions: dict[tuple[int, int], NDArray[np.float32]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -46,6 +46,10 @@ class Problem:
             (samples, indices); None: all of them.
         later: a loss that batches have after some steps, such as one with weights of labels; the history's loss stays
             that of `loss`. Samples that are applied one by one have `loss` all the time. None: there is none.
+        chain: names of parts of the parameters in a row, each a kernel of shape (inputs, outputs) and a bias, where the
+            outputs of one, such as filters, are the inputs of the next one, the last one's classes; units of all but
+            the last one may be left out. Empty: none may.
+        narrowed: returns the problem with fewer units in these layers, given their numbers; None: there is none.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Problem:
     held_out: tuple[NDArray[Any], NDArray[Any]]
     coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
     later: Later | None = None
+    chain: tuple[str, ...] = ()
+    narrowed: Callable[[Sequence[int]], Problem] | None = None
 
     def __post_init__(self) -> None:
         for field in ("train", "held_out"):

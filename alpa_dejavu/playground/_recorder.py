@@ -82,10 +82,10 @@ class Recorder:
     """
 
     def __init__(self, job: Job, until: Until, looks: int, workers: int, intervals: int = 0) -> None:
-        self._batch, self._rows = job.batch, list[tuple[float, ...]]()
+        self._samples, self._rows = job.samples, list[tuple[float, ...]]()
         self._every_s = until.seconds / max(looks, 1)
         self._every = math.inf if until.steps is None else max(workers * until.steps / max(looks, 1), 1.0)
-        self._looks, self._computed, self.steps, self.lost = 0, 0, 0, 0
+        self._looks, self._seen, self.steps, self.lost = 0, 0, 0, 0
         self.busy_s, self.worker_steps = [0.0] * workers, [0] * workers
         self._staleness: collections.Counter[int] = collections.Counter()
         self._bytes: dict[tuple[int, int], float] = collections.defaultdict(float)
@@ -99,7 +99,7 @@ class Recorder:
         """Counts a gradient that a worker has computed."""
         self.busy_s[worker] += seconds
         self.worker_steps[worker] += 1
-        self._computed += 1
+        self._seen += self._samples(worker)
 
     def cancelled(self, worker: int, seconds: float) -> None:
         """Counts a gradient that a worker won't compute to its end, and the seconds that it has."""
@@ -179,7 +179,7 @@ class Recorder:
         mean = every.mean(axis=0)
         apart = math.sqrt(float(np.square(every.astype(np.float64) - mean).sum(axis=1).mean()))
         shown: Vector = mean if world.shown is None else world.shown
-        counts = float(self.steps), float(self._computed * self._batch), self._sent_bytes
+        counts = float(self.steps), float(self._seen), self._sent_bytes
         row = time_s, *world.learner.score(shown), apart, *counts
         if self._rows and self._rows[-1][0] == time_s:
             self._rows.pop()

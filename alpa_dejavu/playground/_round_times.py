@@ -59,7 +59,7 @@ def round_times(job: Job, cluster: Cluster, way: RoundExchange, until: Until, se
         one = mixings[number]
         for pair in zip(one.sources.tolist(), one.targets.tolist(), strict=True):
             sent[hosts[pair[0]], hosts[pair[1]]] += times
-    return _history(found, seconds, job.batch, sent, num_bytes)
+    return _history(found, seconds, job.samples(0), sent, num_bytes)
 
 
 def _patterns(way: RoundExchange, size: int, rounds: int, seed: int) -> tuple[list[Mixing], Ints]:

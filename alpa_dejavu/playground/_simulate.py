@@ -76,14 +76,14 @@ def simulate(
         raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give "
                          "until.steps, as time needn't go on")  # fmt: skip
     plain = job.problem is None and not faults and not conditions and until.seconds == math.inf and not intervals
-    if plain and isinstance(way, RoundExchange):
+    if plain and isinstance(job.batch, int) and isinstance(way, RoundExchange):
         return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
     shards = job.split(cluster, seed)
     job = _with_shards(job, shards)
-    learner = Learner(job.batch) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
+    learner = Learner(job.samples) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts), intervals)
     world = VirtualWorld(job, cluster, learner, until, seed, recorder, num_bytes)

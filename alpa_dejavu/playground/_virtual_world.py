@@ -51,7 +51,7 @@ class VirtualWorld(World):
         self._network = Network()
         self._paths = Paths(cluster, self.hosts, self._network)
         self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
-        self._spread, self._batch = job.spread, job.batch
+        self._spread, self._samples = job.spread, job.samples
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
@@ -90,7 +90,7 @@ class VirtualWorld(World):
         seconds = self._compute_s[number] * math.prod(self._slower[number])
         if self._spread:
             seconds *= math.exp(self._spread * self._noise[number].standard_normal())
-        return seconds if samples is None else seconds * samples / self._batch
+        return seconds if samples is None else seconds * samples / self._samples(number)
 
     def begin(self, exchange: Exchange) -> None:
         """Starts an exchange on all workers that are there once faults have done what they do at second 0."""

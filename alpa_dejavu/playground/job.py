@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -18,7 +19,7 @@ from alpa_dejavu.problem import Cluster, Plan, checks
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["Job", "Later", "Problem", "Until", "batches", "draws"]
+__all__ = ["Job", "Later", "Problem", "Until", "batches", "draws", "local_batches"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -54,7 +55,7 @@ class Job:
     Attributes:
         problem: the model and its data; None: nothing is computed, and time alone is simulated.
         compute_s: seconds of one gradient, of all workers or of each.
-        batch: samples of one gradient.
+        batch: samples of one gradient, of all workers or of each.
         optimizer: an optax gradient transformation; None: plain gradient descent at a rate of 0.1.
         spread: one standard deviation of the logarithm of compute seconds, drawn anew for each step of each worker.
         hosts: for each worker the index of its host; None: a worker is a device, those of the first host first.
@@ -66,11 +67,13 @@ class Job:
         own_starts: whether each worker begins at parameters of its own instead of the same.
         moves: a policy that moves samples from worker to worker at the end of each epoch; None: they stay.
         sample_bytes: the bytes of a sample that is moved; None: those of its arrays.
+        drop: for each worker the shares of the units of the problem's layers that it leaves out of each gradient, drawn
+            anew for each; `compute_s` is what the rest takes. None: nobody leaves out any.
     """
 
     problem: Problem | None
     compute_s: float | Sequence[float]
-    batch: int = 16
+    batch: int | Sequence[int] = 16
     optimizer: Any = None
     spread: float = 0.0
     hosts: Sequence[int] | None = None
@@ -80,9 +83,11 @@ class Job:
     own_starts: bool = False
     moves: DataMove | None = None
     sample_bytes: float | None = None
+    drop: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        checks.count("job", "batch", self.batch)
+        for samples in (self.batch,) if isinstance(self.batch, int) else self.batch:
+            checks.count("job", "batch", samples)
         checks.not_negative("job", "spread", self.spread)
         for seconds in np.atleast_1d(self.compute_s):
             checks.not_negative("job", "compute_s", float(seconds))
@@ -103,6 +108,12 @@ class Job:
         if self.moves is not None and self.shards is None:
             raise ValueError(f"job: moves is {self.moves!r}, but shards is None: each worker draws from all samples; "
                              "give it a split, such as 'independent', or leave moves out")  # fmt: skip
+        if self.drop is not None:
+            _check_drop(self.problem, self.drop)
+
+    def samples(self, worker: int) -> int:
+        """Returns the samples of a worker's gradient."""
+        return int(self.batch if isinstance(self.batch, int) else self.batch[worker])
 
     def worker_hosts(self, cluster: Cluster) -> tuple[int, ...]:
         """Returns the index of each worker's host in a cluster.
@@ -115,7 +126,9 @@ class Job:
         if not hosts or not all(0 <= host < len(cluster.hosts) for host in hosts):
             raise ValueError(f"job: hosts is {hosts}, but must be indices of 0..{len(cluster.hosts) - 1}; there are "
                              f"{len(cluster.hosts)} hosts")  # fmt: skip
-        for field, given in (("compute_s", self.compute_s), ("shards", self.settled_shards())):
+        for field, given in (
+            ("compute_s", self.compute_s), ("batch", self.batch), ("shards", self.settled_shards()), ("drop", self.drop)
+        ):
             counted = len(hosts) if given is None or isinstance(given, (int, float)) else len(given)
             if counted != len(hosts):
                 raise ValueError(f"job: {field} is given for {counted} workers, but must be for {len(hosts)}; give as "
@@ -147,25 +160,33 @@ class Job:
         return self.shards.split(SplitTask(*self.problem.train, hosts, tuple(compute_s.tolist()), seed))
 
     @classmethod
-    def predicted(cls, problem: Problem, cluster: Cluster, batch: int = 16, models: CostModels | None = None,
-                  **more: Any) -> Job:  # fmt: skip
+    def predicted(cls, problem: Problem, cluster: Cluster, batch: int | Sequence[int] = 16,
+                  models: CostModels | None = None, **more: Any) -> Job:  # fmt: skip
         """Returns a job with a worker on each device, or on each of `hosts`, whose compute seconds the planner's cost
-        models predict.
+        models predict: those of the problem without the units that the worker leaves out (`drop`).
 
         Args:
             problem: the model and its data.
             cluster: the cluster with the devices.
-            batch: samples of one gradient.
+            batch: samples of one gradient, of all workers or of each.
             models: the cost models; None: the analytic latency model.
             **more: other attributes of the job.
         """
         from alpa_dejavu.playground._compute_seconds import compute_seconds
+        from alpa_dejavu.playground._units import narrowed_problem
 
-        known = {host.device: 0.0 for host in cluster.hosts}
-        known = {device: compute_seconds(problem, batch, device, models) for device in known}
         hosts = cls(problem, 0.0, hosts=more.get("hosts")).worker_hosts(cluster)
-        each = [known[cluster.hosts[n].device] for n in hosts]
-        return cls(problem, each, batch, **more)
+        job = cls(problem, [0.0] * len(hosts), batch, **more)
+        job.worker_hosts(cluster)
+        rates = [None if job.drop is None else tuple(job.drop[n]) for n in range(len(hosts))]
+        asked = [(cluster.hosts[host].device, job.samples(n), rates[n]) for n, host in enumerate(hosts)]
+        known = {
+            (device, samples, left_out): compute_seconds(
+                problem if left_out is None else narrowed_problem(problem, left_out), samples, device, models
+            )
+            for device, samples, left_out in dict.fromkeys(asked)
+        }
+        return dataclasses.replace(job, compute_s=[known[one] for one in asked])
 
     @classmethod
     def of_plan(cls, problem: Problem | None, plan: Plan, cluster: Cluster, copies: int = 1, **more: Any) -> Job:
@@ -184,6 +205,47 @@ class Job:
             raise ValueError(f"copies is {copies}, but must be at most {len(cluster.hosts) // span}; a pipeline takes "
                              f"{span} of the {len(cluster.hosts)} hosts")  # fmt: skip
         return cls(problem, plan.step_s, hosts=tuple(span * n for n in range(copies)), **more)
+
+
+def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]]) -> None:
+    layers = 0 if problem is None else max(len(problem.chain) - 1, 0)
+    if problem is None or not layers:
+        name = "without a problem" if problem is None else f"of {problem.name}"
+        raise ValueError(f"job: drop is given, but a job {name} has no layer whose units may be left out; leave it out")
+    for worker, rates in enumerate(drop):
+        if len(rates) != layers:
+            raise ValueError(f"job: drop[{worker}] is {tuple(rates)}, but must be {layers} shares; {problem.name} has "
+                             "as many layers with units to leave out")  # fmt: skip
+        for rate in rates:
+            checks.share("job", f"drop[{worker}]", rate)
+
+
+def local_batches(total: int, sample_s: Sequence[float]) -> tuple[int, ...]:
+    """Returns the samples of each worker's gradient, at least one, so that the slowest takes as short as can be.
+
+    Args:
+        total: the samples of all workers together.
+        sample_s: seconds that each worker takes for a sample.
+
+    Raises:
+        ValueError: there are fewer samples than workers.
+
+    >>> local_batches(64, (1.0, 1.0, 3.0))
+    (28, 27, 9)
+    """
+    for worker, seconds in enumerate(sample_s):
+        checks.positive("local batches", f"sample_s[{worker}]", seconds)
+    if total < len(sample_s):
+        raise ValueError(f"local batches: total is {total}, but must be at least {len(sample_s)}, a sample for each "
+                         "worker; give more")  # fmt: skip
+    counts = [1] * len(sample_s)
+    ends_s = [(2 * seconds, worker) for worker, seconds in enumerate(sample_s)]
+    heapq.heapify(ends_s)
+    for _ in range(total - len(counts)):  # each next sample is where it is done first
+        end_s, worker = heapq.heappop(ends_s)
+        counts[worker] += 1
+        heapq.heappush(ends_s, (end_s + sample_s[worker], worker))
+    return tuple(counts)
 
 
 def draws(seed: int, *name: int) -> np.random.Generator:
@@ -206,5 +268,5 @@ def batches(job: Job, seed: int, worker: int, shards: Sequence[Ints] | None = No
     generator = draws(seed, 1, worker)
     while True:
         shard = shards[worker] if shards else None
-        drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.batch)
+        drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.samples(worker))
         yield drawn if shard is None else shard[drawn]

@@ -185,7 +185,7 @@ def _check_counts(run: History, job: Job, workers: int, where: str, drops: bool)
     assert counted == computed or (drops and counted < computed), f"{where}: {computed} gradients were computed, but "\
         f"{counted} applied or dropped"  # fmt: skip
     assert computed == workers * _STEPS or drops, f"{where}: {computed} gradients instead of {workers * _STEPS}"
-    assert run.samples[-1] == computed * job.batch, f"{where}: {run.samples[-1]} samples"
+    assert run.samples[-1] == computed * job.samples(0), f"{where}: {run.samples[-1]} samples"
     assert (run.idle_s > -1e-9 * run.end_s).all(), f"{where}: workers were idle for {run.idle_s}"
     assert (run.links >= 0).all(), f"{where}: links are {run.links}"
     assert not run.staleness.size or run.staleness.min() >= 0, f"{where}: staleness counts are {run.staleness}"

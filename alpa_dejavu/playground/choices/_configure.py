@@ -62,7 +62,7 @@ def configure_while_training(
     while np.count_nonzero(shares[-1]) > 1 and time_s[-1] < until.seconds:
         step = _mixed(segments, params, shares[-1], used, len(shares) - 1, seed)
         params = step.params
-        samples = _samples(problem, segments.workers * job.batch, seed, len(shares) - 1, used.order)
+        samples = _samples(problem, sum(map(job.samples, range(segments.workers))), seed, len(shares) - 1, used.order)
         slopes = look_ahead_gradient(problem, params, step.displacements, shares[-1], *samples)
         averages, gradient = _gradient(slopes, averages, shares[-1], segments, step.applied, used, weight_of_seconds)
         matrix = matrix.moved(gradient, used.rate).hardened(1.0 if len(shares) >= used.most_steps else used.drop)

@@ -33,7 +33,7 @@ class AllReduce(Exchange):
         check_hosts(worker.world, self.algorithm)
         for step in itertools.count():
             gradient = yield worker.compute()
-            total = yield from all_reduce(worker, ("gradients", step), gradient.values, self.algorithm)
+            total = yield from all_reduce(worker, ("gradients", step), gradient, self.algorithm)
             worker.update(total, gradient)
 
 

@@ -109,7 +109,7 @@ class CheckpointedAllReduce(Exchange):
             yield worker.sleep(self.restart_s)
         for step in itertools.count(first):
             gradient = yield worker.compute()
-            total = yield from all_reduce(worker, ("gradients", term, step), gradient.values, self.algorithm, members)
+            total = yield from all_reduce(worker, ("gradients", term, step), gradient, self.algorithm, members)
             worker.update(total, gradient)
             world.shown = worker.params
             job.applied += 1

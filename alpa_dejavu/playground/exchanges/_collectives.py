@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._learner import Gradient, Vector
 from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.problem import checks
 
-__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "check_hosts", "mean"]
+__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "check_hosts", "mean", "mean_gradient"]
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
@@ -35,8 +35,21 @@ def mean(vectors: Sequence[Vector]) -> Vector:
     return total / np.float32(len(vectors))
 
 
+def mean_gradient(gradients: Sequence[Gradient]) -> Vector:
+    """Returns the mean of gradients over all their samples; of a parameter, over those of workers that had it."""
+    vectors = [gradient.values for gradient in gradients]
+    if len({len(one.rows) for one in gradients}) == 1 and all(one.multipliers is None for one in gradients):
+        return mean(vectors)
+    total, count = np.zeros_like(vectors[0]), np.zeros_like(vectors[0])
+    for one, vector in zip(gradients, vectors, strict=True):
+        samples = np.float32(len(one.rows))
+        total += samples * vector
+        count += samples if one.multipliers is None else samples * (one.multipliers != 0)
+    return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
+
+
 def all_reduce(
-    worker: Worker, tag: Hashable, vector: Vector, algorithm: str, among: Sequence[int] | None = None
+    worker: Worker, tag: Hashable, part: Vector | Gradient, algorithm: str, among: Sequence[int] | None = None
 ) -> Generator[Effect, Any, Vector]:
     """Sends and receives what an all-reduce takes (`yield from`); returns the mean. Where one is lost meanwhile, those
     that have begun and wait for it do so for ever.
@@ -44,7 +57,7 @@ def all_reduce(
     Args:
         worker: the worker that takes part.
         tag: tells it from other all-reduces.
-        vector: the worker's part.
+        part: the worker's part: a vector, or a gradient, whose mean is that over samples.
         algorithm: one of `ALGORITHMS`.
         among: the workers that take part; None: all that are there.
     """
@@ -53,25 +66,29 @@ def all_reduce(
         tag = tag, tuple(number for number in range(world.size) if not world.there[number])
     members = world.live if among is None else among
     if world.board_is_shared:
-        return (yield from _on_board(worker, tag, vector, algorithm, members))
+        return (yield from _on_board(worker, tag, part, algorithm, members))
+    vector = part.values if isinstance(part, Gradient) else part
     carried = np.array_split(vector, len(members)) if algorithm == "ring" else [vector]
     yield from _messages(worker, tag, algorithm, members, carried)
     return np.concatenate(carried) / np.float32(len(members))
 
 
-def _on_board(worker: Worker, tag: Hashable, vector: Vector, algorithm: str, members: Sequence[int]
+def _on_board(worker: Worker, tag: Hashable, part: Vector | Gradient, algorithm: str, members: Sequence[int]
               ) -> Generator[Effect, Any, Vector]:  # fmt: skip
     """All-reduces by parts on the world's board."""
     board = worker.world.board
     parts, left = board.setdefault((tag, "parts"), ({}, []))
-    parts[worker.number] = vector
+    parts[worker.number] = part
+    if isinstance(part, Gradient):
+        _ = part.values  # by now all that wait with it are known, too, and are computed side by side
     try:
         yield from _messages(worker, tag, algorithm, members, None)
     except GeneratorExit:  # the worker is lost, or its program cancelled
         board.pop((tag, "parts"), None)
         raise
     if not left:
-        left.append(mean([parts[number] for number in sorted(parts)]))
+        every = [parts[number] for number in sorted(parts)]
+        left.append(mean_gradient(every) if isinstance(part, Gradient) else mean(every))
     left.append(None)
     if len(left) > len(parts):
         board.pop((tag, "parts"), None)

@@ -9,7 +9,7 @@ from typing import final
 from alpa_dejavu.playground._learner import Gradient
 from alpa_dejavu.playground._worker import Message, Worker
 from alpa_dejavu.playground._world import World
-from alpa_dejavu.playground.exchanges._collectives import mean
+from alpa_dejavu.playground.exchanges._collectives import mean_gradient
 
 __all__ = ["Held", "counted", "had_their_steps", "is_here", "replace"]
 
@@ -39,7 +39,7 @@ class Held:
         """Updates by the mean of some workers' gradients, by their numbers."""
         gradients = [message.payload for _, message in sorted(got.items())]
         self._applied.update(self.version - gradient.version for gradient in gradients)
-        self._model.update(mean([gradient.values for gradient in gradients]), *gradients)
+        self._model.update(mean_gradient(gradients), *gradients)
         self._worker.world.shown = self._model.params
 
     def _undo(self) -> None:

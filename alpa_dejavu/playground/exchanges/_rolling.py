@@ -11,7 +11,7 @@ from alpa_dejavu.playground._learner import Gradient
 from alpa_dejavu.playground._queue import Process
 from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
-from alpa_dejavu.playground.exchanges._collectives import mean
+from alpa_dejavu.playground.exchanges._collectives import mean_gradient
 from alpa_dejavu.problem import checks
 
 __all__ = ["RollingServer"]
@@ -117,7 +117,7 @@ class RollingServer(Exchange):
             role.needed, role.moments[worker.number] = (worker.number,), (held.version, held.state)
             for update in range(self.updates):
                 gradients = yield from self._gradients(worker, role, held.version)
-                held.update(mean([gradient.values for gradient in gradients]), *gradients)
+                held.update(mean_gradient(gradients), *gradients)
                 role.sizes.append(len(gradients))
                 if update == self.updates - 1:
                     role.holder = role.following(world)

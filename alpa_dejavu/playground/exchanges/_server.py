@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Gradient
 from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
-from alpa_dejavu.playground.exchanges._collectives import mean
+from alpa_dejavu.playground.exchanges._collectives import mean_gradient
 from alpa_dejavu.playground.exchanges._held import Held, counted, had_their_steps, is_here, replace
 from alpa_dejavu.problem import checks
 
@@ -201,7 +201,7 @@ class ShardedServer(Exchange):
             held, gradients = world.board["held"], [message.payload for _, message in sorted(got.items())]
             if held.version == step:  # the first shard of a step stands for the others, whose gradients are as known
                 settled.update(gradients)
-                held.update(mean([gradient.values for gradient in gradients]), *gradients)
+                held.update(mean_gradient(gradients), *gradients)
                 world.shown = held.params
                 world.board["sent"] = held.params, held.version
             for gradient in gradients:

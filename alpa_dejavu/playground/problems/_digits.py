@@ -16,17 +16,21 @@ __all__ = ["digits_cnn", "digits_mlp", "digits_parts"]
 _HELD_OUT = 360
 
 
-def digits_mlp() -> Problem:
+def digits_mlp(units: int = 32) -> Problem:
     """Returns digits by a network of 64 inputs, 32 hidden units and 10 classes."""
-    init, hidden = digits_parts()
-    return _classified("digits-mlp", init, lambda params, inputs: _affine(params["out"], hidden(params, inputs)))
+    init, hidden = digits_parts(units)
+
+    def logits(params: Any, inputs: Any) -> Any:
+        return _affine(params["out"], hidden(params, inputs))
+
+    return _classified("digits-mlp", init, logits, ("hidden", "out"), lambda widths: digits_mlp(*widths))
 
 
-def digits_parts() -> tuple[Any, Any]:
+def digits_parts(units: int = 32) -> tuple[Any, Any]:
     """Returns what makes the parameters of digits-mlp, and its hidden units for parameters and inputs."""
     def init(key: Any) -> Any:
         first, second = jax.random.split(key)
-        return {"hidden": _dense(first, 64, 32), "out": _dense(second, 32, 10)}
+        return {"hidden": _dense(first, 64, units), "out": _dense(second, units, 10)}
 
     def hidden(params: Any, inputs: Any) -> Any:
         return jax.nn.relu(_affine(params["hidden"], inputs.reshape(len(inputs), 64)))
@@ -34,11 +38,12 @@ def digits_parts() -> tuple[Any, Any]:
     return init, hidden
 
 
-def digits_cnn() -> Problem:
+def digits_cnn(first: int = 8, second: int = 16) -> Problem:
     """Returns digits by two convolutions of 3 x 3 with 8 and 16 channels, each pooled, and 10 classes."""
     def init(key: Any) -> Any:
         keys = jax.random.split(key, 3)
-        return {"first": _dense(keys[0], 9, 8), "second": _dense(keys[1], 72, 16), "out": _dense(keys[2], 64, 10)}
+        return {"first": _dense(keys[0], 9, first), "second": _dense(keys[1], 9 * first, second),
+                "out": _dense(keys[2], 4 * second, 10)}  # fmt: skip
 
     def convolved(part: Any, images: Any) -> Any:
         channels = images.shape[-1]
@@ -50,12 +55,13 @@ def digits_cnn() -> Problem:
 
     def logits(params: Any, inputs: Any) -> Any:
         made = convolved(params["second"], convolved(params["first"], inputs[..., None]))
-        return _affine(params["out"], made.reshape(len(inputs), 64))
+        return _affine(params["out"], made.reshape(len(inputs), 4 * second))
 
-    return _classified("digits-cnn", init, logits)
+    chain = "first", "second", "out"
+    return _classified("digits-cnn", init, logits, chain, lambda widths: digits_cnn(*widths))
 
 
-def _classified(name: str, init: Any, logits: Any) -> Problem:
+def _classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narrowed: Any) -> Problem:
     def loss(params: Any, batch: Any) -> Any:
         inputs, targets = batch
         return -jnp.mean(jnp.sum(jax.nn.log_softmax(logits(params, inputs)) * jax.nn.one_hot(targets, 10), axis=-1))
@@ -66,8 +72,9 @@ def _classified(name: str, init: Any, logits: Any) -> Problem:
 
     images, targets = _digits()
     return Problem(
-        name, init, loss, accuracy, (images[_HELD_OUT:], targets[_HELD_OUT:]), (images[:_HELD_OUT], targets[:_HELD_OUT])
-    )
+        name, init, loss, accuracy, (images[_HELD_OUT:], targets[_HELD_OUT:]),
+        (images[:_HELD_OUT], targets[:_HELD_OUT]), chain=chain, narrowed=narrowed,
+    )  # fmt: skip
 
 
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:

@@ -98,6 +98,6 @@ class _Intervals:
 
 def _bare(gradient: Gradient) -> Gradient:
     """Returns a gradient without its values: who counts doesn't look at them."""
-    made = Gradient(Learner(0), gradient.worker, gradient.step, gradient.version, _NONE, gradient.rows)
+    made = Gradient(Learner(lambda worker: 0), gradient.worker, gradient.step, gradient.version, _NONE, gradient.rows)
     made.found = _NONE
     return made

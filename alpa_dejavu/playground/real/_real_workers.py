@@ -143,6 +143,10 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
         field = "shards" if job.moves is None else "moves"
         raise ValueError(f"job: {field} is {getattr(job, field)!r}, but real workers keep samples that are given by "
                          "index; give shards so, or simulate")  # fmt: skip
+    if job.drop is not None or not isinstance(job.batch, int):
+        field = "batch" if job.drop is None else "drop"
+        raise ValueError(f"job: {field} is {getattr(job, field)}, but real workers compute the whole model on equal "
+                         "batches; give one number, or simulate")  # fmt: skip
     hosts = job.worker_hosts(cluster)
     stack = contextlib.ExitStack()
     try:

@@ -29,7 +29,7 @@ class Work:
     """
 
     def __init__(self, job: Job) -> None:
-        self._batch, self.repeats = job.batch, 1
+        self._batch, self.repeats = job.samples(0), 1
         self._compute = _repeated(job)
         self._waiting: queue.SimpleQueue[tuple[Gradient, Callable[[], None]]] = queue.SimpleQueue()
         threading.Thread(target=self._go, daemon=True).start()

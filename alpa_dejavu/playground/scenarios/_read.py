@@ -117,15 +117,18 @@ def _cluster(file: CheckedFile[ScenarioData]) -> Cluster:
 
 
 def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
-    more: dict[str, Any] = {key: data[key] for key in ("batch", "spread", "num_bytes", "sample_bytes") if key in data}
+    plain = ("batch", "spread", "num_bytes", "sample_bytes", "drop")
+    more: dict[str, Any] = {key: value for key, value in data.items() if key in plain}
     more |= _data(data, trained)
     if trained is not None:
         more["optimizer"] = _optimizer(data)
-    compute_s = data["compute_s"]
     if "workers" in data:
         more["hosts"] = tuple(data["workers"]["hosts"])
-        with _at("workers", "hosts"):
-            Job(trained, 0.0, **more).worker_hosts(cluster)
+    for key, field in (("workers", "hosts"), ("batch", "batch"), ("drop", "drop")):
+        with _at(*((key, field) if key == "workers" else (key,))):
+            given = {name: more[name] for name in {"hosts", field} if name in more}
+            Job(trained, 0.0, num_bytes=0.0, **given).worker_hosts(cluster)
+    compute_s = data["compute_s"]
     with _at("compute_s"):
         if compute_s == "predicted":
             assert trained is not None, "it is checked"

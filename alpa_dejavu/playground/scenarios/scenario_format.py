@@ -32,6 +32,15 @@ Named: TypeAlias = Annotated[
     said("a name, or one name with its settings, such as {stale-server: {bound: 4}}"),
 ]
 
+_Batch: TypeAlias = Annotated[
+    Size | Annotated[list[Size], listed("", min_length=1)],
+    said("samples of a gradient: of all workers, or a list with those of each"),
+]
+_Drop: TypeAlias = Annotated[
+    list[list[Annotated[float, said("a share of at least 0 and below 1", ge=0, lt=1)]]],
+    listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
+]
+
 
 class ClusterPartData(TypedDict):
     """The cluster of a scenario: a machine type by name, or a file, and how much of it is used."""
@@ -83,7 +92,8 @@ class ScenarioData(TypedDict):
         said('"predicted", or seconds of a gradient: of all workers, or a list with those of each'),
     ]
     spread: NotRequired[NotNegative]
-    batch: NotRequired[Size]
+    batch: NotRequired[_Batch]
+    drop: NotRequired[_Drop]
     data: NotRequired[Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]]
     moves: NotRequired[Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]]
     sample_bytes: NotRequired[Bytes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, final
 
-from alpa_dejavu.training.initialization._optuna import quiet_optuna
+from alpa_dejavu._util.quiet_optuna import quiet_optuna
 from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Standing, at_least_two
 
 

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.training.initialization._optuna import quiet_optuna
+from alpa_dejavu._util.quiet_optuna import quiet_optuna
 from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
 from alpa_dejavu.training.initialization.starts._scales import check_range, num_scales, scaled
 

@@ -1,0 +1,77 @@
+"""`alpa-dejavu playground jobs` and `draw-jobs`: several jobs on one cluster."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import click
+
+from alpa_dejavu._util import units
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.tables import new_table
+
+_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
+_POLICIES = ("fifo", "equal-shares", "sensitivity")
+
+
+@click.command()
+@click.argument("path", type=_FILE, metavar="TRACE")
+@click.option("--cluster", "machine", required=True, metavar="NAME", help="A machine type, or a machine's file.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
+@click.option("--cores", type=float, required=True, help="Cores of each host for jobs' samples.")
+@click.option("--memory-gib", type=float, required=True, help="GiB of each host for jobs' samples.")
+@click.option(
+    "--model", "models", multiple=True, required=True,
+    help="A model whose planned step is the curve of jobs; give several, and jobs are divided among them by name.",
+)  # fmt: skip
+@click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples of a step.")
+@click.option("--layers", type=click.IntRange(min=1), default=4, show_default=True, help="Layers that plans cut.")
+@click.option("--micro-batches", type=click.IntRange(min=1), default=8, show_default=True)
+@click.option("--policy", "policies", multiple=True, help="A policy; give several. [default: all but exact]")
+@click.option("--machines", type=_FILE, help="When hosts are lost and come back, in the columns of machine_meta.")
+@click.option("--restart-s", type=float, default=30.0, show_default=True, help="Seconds of a restart.")
+def jobs(
+    path: pathlib.Path, machine: str, hosts: int, cores: float, memory_gib: float, models: Sequence[str], batch: int,
+    layers: int, micro_batches: int, policies: Sequence[str], machines: pathlib.Path | None, restart_s: float,
+) -> None:  # fmt: skip
+    """Runs the jobs of a trace, a CSV file in the columns of pai_task_table, under several policies."""
+    from alpa_dejavu.clusters import named_cluster
+    from alpa_dejavu.playground.jobs import Pool, StepCurve, Workload, planned_curve, policy, schedule
+    from alpa_dejavu.playground.jobs.trace import read_host_changes, read_jobs
+
+    chosen = {name: policy(name) for name in policies or _POLICIES}
+    cluster = named_cluster(machine, hosts)
+    pool = Pool.of(cluster, cores, memory_gib * units.GIBIBYTES.value)
+    changes = () if machines is None else read_host_changes(machines, pool.hosts)
+    read_jobs(path, [StepCurve({1: 1.0})])  # a broken line is told before minutes of planning
+    with progress().status("planning for parts of the cluster"):
+        curves = [planned_curve(model, cluster, batch, layers=layers, micro_batches=micro_batches) for model in models]
+    trace = read_jobs(path, curves)
+    workload = Workload(trace.jobs, pool, changes, restart_s)
+    to = console()
+    left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(trace.left_out.items()))
+    to.print(f"{len(trace.jobs)} jobs on {pool.hosts} hosts of {pool.devices} devices; left out: {left_out or 'none'}")
+    table = new_table(("policy",), ("mean completion", "95 % are below", "longest starved", "ended", "never ran"))
+    for name, way in chosen.items():
+        with progress().status(f"running {name}"):
+            found = schedule(workload, way)
+        counts = str(int((found.completion_s < float("inf")).sum())), str(int((found.first_s == float("inf")).sum()))
+        table.add_row(name, *map(units.seconds, (found.mean_s, found.high_s, found.starved_s.max())), *counts)
+    to.print(table)
+
+
+@click.command("draw-jobs")
+@click.argument("path", type=OUTPUT, metavar="FILE")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--jobs", "count", type=click.IntRange(min=1), default=60, show_default=True, help="How many.")
+@click.option("--between-s", type=float, default=60.0, show_default=True, help="Mean seconds between two arrivals.")
+def draw_jobs(path: pathlib.Path, seed: int, count: int, between_s: float) -> None:
+    """Draws a trace in the columns of pai_task_table: Poisson arrivals, log-normal seconds."""
+    from alpa_dejavu.playground.jobs.trace import drawn_jobs
+
+    check_outputs(path)
+    to = console(takes_stdout(path))
+    for written in write_output(path, drawn_jobs(seed, count, between_s)):
+        to.print(f"wrote {written}")

@@ -1,0 +1,135 @@
+"""Which units of layers a small worker leaves out: vectors on a Pareto front of resources against convergence.
+
+In: a problem with a chain of layers, and a device.
+Out: the vectors that a search found, of which each worker takes the best that it can afford (`Job.drop`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from alpa_dejavu._util.quiet_optuna import quiet_optuna
+from alpa_dejavu.playground._compute_seconds import compute_bytes, compute_seconds
+from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._units import layer_widths, narrowed_problem
+from alpa_dejavu.playground.job import Job, Problem, Until
+from alpa_dejavu.problem import Cluster, Device, Link, checks
+
+if TYPE_CHECKING:
+    from alpa_dejavu.costs import CostModels
+
+__all__ = ["DropVector", "affordable", "pareto_front"]
+
+_JUDGED = 0.2
+"""The share of the training samples that vectors are judged by; problems' held-out samples are left alone."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DropVector:
+    """The shares of each layer's units that are left out, what a gradient then takes, and what comes of it.
+
+    Attributes:
+        rates: a share for each layer.
+        seconds: of a gradient on the device, predicted for the network without these units.
+        memory_bytes: that the gradient takes.
+        loss: of the whole network, after the search's short training with such gradients alone.
+    """
+
+    rates: tuple[float, ...]
+    seconds: float
+    memory_bytes: float
+    loss: float
+
+
+def pareto_front(
+    problem: Problem, device: Device, batch: int = 16, *, optimizer: Any = None, trials: int = 60, steps: int = 100,
+    seeds: Sequence[int] = (0, 1), seed: int = 0, models: CostModels | None = None,
+) -> tuple[DropVector, ...]:  # fmt: skip
+    """Returns the vectors that no other one found beats in seconds, memory and loss together, by rising seconds.
+
+    The search is NSGA-II, over how many units of each layer are kept; the vector that leaves out none is tried first.
+
+    Args:
+        problem: the model and its data.
+        device: a gradient's seconds are those on it.
+        batch: samples of a gradient.
+        optimizer: of the short training; None: plain gradient descent at a rate of 0.1.
+        trials: how many vectors are tried.
+        steps: of the short training.
+        seeds: of the short trainings: the loss is their mean.
+        seed: of the search.
+        models: predict operators' latency; None: the analytic one.
+
+    Raises:
+        ValueError: the problem has no layers whose units may be left out.
+        RuntimeError: Optuna isn't installed.
+
+    References:
+        Deb, Pratap, Agarwal and Meyarivan, A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II, IEEE TEVC
+        6(2), 2002.
+        Rapp, Khalili, Pfeiffer and Henkel, DISTREAL, AAAI 2022.
+    """
+    checks.count("pareto front", "trials", trials)
+    if not problem.chain:
+        raise ValueError(f"problem {problem.name}: chain is empty, but must name layers; choose a problem that has it")
+    widths, judged, found = layer_widths(problem), _judged(problem, seed), dict[tuple[int, ...], DropVector]()
+
+    def tried(trial: Any) -> tuple[float, float, float]:
+        kept = tuple(trial.suggest_int(f"layer {n}", 1, width) for n, width in enumerate(widths))
+        if kept not in found:
+            rates = tuple(1 - units / width for units, width in zip(kept, widths, strict=True))
+            losses = [_loss(judged, rates, batch, optimizer, steps, one, device) for one in seeds]
+            narrow, loss = narrowed_problem(problem, rates), float(np.mean(losses))
+            seconds = compute_seconds(narrow, batch, device, models)
+            found[kept] = DropVector(rates, seconds, compute_bytes(narrow, batch), loss)
+        return found[kept].seconds, found[kept].memory_bytes, found[kept].loss
+
+    with quiet_optuna() as optuna:
+        study = optuna.create_study(directions=["minimize"] * 3,
+                                    sampler=optuna.samplers.NSGAIISampler(population_size=16, seed=seed))  # fmt: skip
+        study.enqueue_trial({f"layer {n}": width for n, width in enumerate(widths)})
+        study.optimize(tried, n_trials=trials)
+        best = {tuple(trial.params[f"layer {n}"] for n in range(len(widths))) for trial in study.best_trials}
+    return tuple(sorted((found[kept] for kept in best), key=lambda one: (one.seconds, one.loss)))
+
+
+def affordable(
+    front: Sequence[DropVector], seconds: float = math.inf, memory_bytes: float = math.inf
+) -> DropVector:
+    """Returns the vector of least loss among those with which a gradient takes at most so many seconds and bytes.
+
+    Raises:
+        ValueError: there is none.
+    """
+    within = [one for one in front if one.seconds <= seconds and one.memory_bytes <= memory_bytes]
+    if not within:
+        least = min(one.seconds for one in front), min(one.memory_bytes for one in front)
+        raise ValueError(f"front: no vector takes at most {seconds:g} s and {memory_bytes:g} bytes, but one must; the "
+                         f"least are {least[0]:g} s and {least[1]:g} bytes: afford more")  # fmt: skip
+    return min(within, key=lambda one: (one.loss, one.seconds))
+
+
+def _judged(problem: Problem, seed: int) -> Problem:
+    """Returns a problem that is judged by a part of its training samples."""
+    inputs, targets = problem.train
+    order = np.random.default_rng(seed).permutation(len(targets))
+    held, rest = np.split(order, [math.ceil(_JUDGED * len(order))])
+    return dataclasses.replace(
+        problem, train=(inputs[rest], targets[rest]), held_out=(inputs[held], targets[held])
+    )
+
+
+def _loss(
+    problem: Problem, rates: tuple[float, ...], batch: int, optimizer: Any, steps: int, seed: int, device: Device
+) -> float:
+    link = Link(0.0, 1.0)
+    alone = Cluster.uniform("alone", ["alone"], device, 1, link, link)
+    job = Job(problem, 1.0, batch, optimizer, drop=(rates,))
+    loss = float(simulate(job, alone, "all-reduce", until=Until(steps=steps), seed=seed, looks=0).loss[-1])
+    return loss if math.isfinite(loss) else math.inf

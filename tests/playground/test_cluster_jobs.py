@@ -1,0 +1,292 @@
+"""Several jobs on one cluster: hand calculations, brute force, and what must hold of any schedule."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.playground.jobs import (
+    POLICIES,
+    ClusterJob,
+    HostChange,
+    Policy,
+    Pool,
+    StepCurve,
+    Workload,
+    planned_curve,
+    policy,
+    schedule,
+)
+from alpa_dejavu.testing import example_cluster
+from models import chain
+
+PLAIN = StepCurve({1: 1.0, 2: 0.5})
+TINY = st.tuples(st.floats(0, 10), st.floats(1, 20), st.floats(0.5, 0.95))
+SLOWED = ("fifo", "equal-shares", "sensitivity")
+
+
+class Recorded(Policy):
+    """Another policy, of which each decision is kept with the state that it was for."""
+
+    def __init__(self, inner):
+        self.inner, self.kept = inner, []
+
+    def allot(self, workload, state):
+        decision = self.inner.allot(workload, state)
+        self.kept.append((state, decision))
+        return decision
+
+
+def job(arrival_s, steps, devices=2, curve=PLAIN, **more):
+    return ClusterJob(f"at {arrival_s}", arrival_s, steps, devices, curve, **more)
+
+
+def completions(workload, name):
+    return schedule(workload, policy(name)).completion_s.tolist()
+
+
+def test_a_step_is_the_longest_of_its_three_parts():
+    curve = StepCurve({1: 2.0, 2: 1.0, 4: 1.5}, core_s=6.0, data_bytes=100.0, uncached_s=4.0)
+    assert curve.sizes == (1, 2)  # four devices are no faster than two
+    assert curve.seconds(2, 12, 100) == 1.0  # computing
+    assert curve.seconds(2, 3, 100) == 2.0  # preparing: six seconds of a core on three
+    assert curve.seconds(2, 12, 25) == 3.0  # reading three quarters of the samples
+    assert curve.seconds(2, 0, 100) == math.inf
+    assert curve.needs(2.0) == (3.0, 50.0)
+
+
+@given(st.floats(0.1, 10), st.floats(0, 20), st.floats(0, 10), st.floats(0, 1e9))
+def test_what_a_step_needs_is_enough_and_not_too_much(step_s, core_s, uncached_s, data_bytes):
+    curve = StepCurve({1: 0.05}, core_s, data_bytes, uncached_s)
+    cores, memory_bytes = curve.needs(step_s)
+    assert curve.seconds(1, cores, memory_bytes) <= step_s * (1 + 1e-9)
+    if cores > 0:
+        assert curve.seconds(1, 0.99 * cores, memory_bytes) > step_s
+    if memory_bytes > 1 and uncached_s > 1.1 * step_s:
+        assert curve.seconds(1, cores, 0.9 * memory_bytes) > step_s
+
+
+def test_fifo_by_hand():
+    # The second asks for both devices and waits; the third would fit beside nobody.
+    workload = Workload((job(0, 10), job(1, 4), job(2, 1, devices=1)), Pool(1, 2, 8, 1e9))
+    assert completions(workload, "fifo") == [5.0, 6.0, 6.0]
+    found = schedule(workload, policy("fifo"))
+    assert found.first_s.tolist() == [0.0, 4.0, 5.0]
+    assert found.starved_s.tolist() == [0.0, 4.0, 5.0]
+    assert (found.mean_s, found.high_s, found.end_s) == (17 / 3, 6.0, 8.0)
+
+
+def test_equal_shares_by_hand():
+    # Two steps alone by second 1; then both at one step a second: the second ends at 5, the first has 4 left.
+    workload = Workload((job(0, 10), job(1, 4)), Pool(1, 2, 8, 1e9))
+    assert completions(workload, "equal-shares") == [7.0, 4.0]
+
+
+def test_more_jobs_than_devices_take_turns():
+    one = StepCurve({1: 1.0})
+    workload = Workload(tuple(job(0, 600, 1, one) for _ in range(3)), Pool(1, 1, 8, 1e9))
+    # Rounds of 300 seconds: 0 1 2 0 1 2.
+    found = schedule(workload, policy("equal-shares"))
+    assert found.completion_s.tolist() == [1200.0, 1500.0, 1800.0]
+    assert found.starved_s.tolist() == [600.0, 600.0, 600.0]
+
+
+def test_sensitivity_by_hand():
+    # An equal share is two cores: too few for the second job by half. The first one needs none.
+    hungry = StepCurve({1: 1.0}, core_s=4.0)
+    workload = Workload((job(0, 10, 1, StepCurve({1: 1.0})), job(0, 10, 1, hungry)), Pool(1, 2, 4, 1e9))
+    assert completions(workload, "equal-shares") == [10.0, 20.0]
+    assert completions(workload, "sensitivity") == [10.0, 10.0]
+
+
+def test_a_lost_host_costs_steps_and_a_restart():
+    # Eight steps of one device by second 8, back to the sixth; on the other host from 8 on, with two seconds lost.
+    lost = job(0, 10, 1, StepCurve({1: 1.0}), checkpoint_steps=3)
+    changes = (HostChange(8, 0, False), HostChange(50, 0, True))
+    workload = Workload((lost,), Pool(2, 1, 4, 1e9), changes, restart_s=2.0)
+    for name in SLOWED:
+        found = schedule(workload, policy(name))
+        assert found.completion_s.tolist() == [14.0]
+        assert found.starved_s.tolist() == [2.0]
+
+
+def test_jobs_that_wait_for_ever_are_told():
+    workload = Workload((job(0, 10), job(0, 10)), Pool(1, 2, 8, 1e9), (HostChange(6, 0, False),))
+    found = schedule(workload, policy("fifo"))
+    assert found.completion_s.tolist() == [5.0, math.inf]
+    assert found.mean_s == math.inf
+    found = schedule(dataclasses.replace(workload, changes=(HostChange(0, 0, False),)), policy("equal-shares"))
+    assert found.first_s.tolist() == found.starved_s.tolist() == [math.inf, math.inf]
+
+
+CURVES = st.builds(
+    lambda first, falls, core, data, uncached: StepCurve(
+        {1: first, 2: first * falls, 4: first * falls**2}, core * first, data, uncached * first
+    ),
+    st.floats(0.1, 2), st.floats(0.5, 0.95), st.floats(0, 8), st.floats(1e8, 4e9), st.floats(0, 4),
+)  # fmt: skip
+
+
+@st.composite
+def workloads(draw, most=6, hosts=2, restarts=True):
+    count = draw(st.integers(1, most))
+    arrivals = np.cumsum([draw(st.floats(0, 40)) for _ in range(count)]).tolist()
+    jobs = tuple(
+        ClusterJob(f"{n}", arrivals[n], draw(st.floats(1, 200)), draw(st.sampled_from((1, 2, 4))), draw(CURVES), 5.0)
+        for n in range(count)
+    )
+    lost_s = sorted(draw(st.lists(st.floats(1, 100), max_size=2)))
+    changes = tuple(HostChange(at_s, 0, bool(n % 2)) for n, at_s in enumerate(lost_s))
+    restart_s = draw(st.sampled_from((0.0, 7.0))) if restarts else 0.0
+    return Workload(jobs, Pool(hosts, 4, 16, 2e9), changes, restart_s)
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), st.sampled_from(SLOWED))
+def test_nothing_is_lost_or_made_up(workload, name):
+    recorded = Recorded(policy(name))
+    found = schedule(workload, recorded)
+    assert schedule(workload, policy(name)).completion_s.tolist() == found.completion_s.tolist()
+    assert np.isfinite(found.completion_s).all()
+    ends_s = [*(state.now_s for state, _ in recorded.kept[1:]), found.end_s]
+    spans = [end_s - state.now_s for (state, _), end_s in zip(recorded.kept, ends_s, strict=True)]
+    # Little's law: jobs that are there, over time, are the sum of their times.
+    there = sum(len(state.jobs) * span for (state, _), span in zip(recorded.kept, spans, strict=True))
+    assert there == pytest.approx(found.completion_s.sum())
+    given_s = np.zeros(len(workload.jobs))
+    for (_, decision), span in zip(recorded.kept, spans, strict=True):
+        for number, part in decision.allotments.items():
+            given_s[number] += part.devices * span
+    assert given_s == pytest.approx(found.device_s)
+    assert (found.starved_s <= found.completion_s * (1 + 1e-9)).all()
+    for number, one in enumerate(workload.jobs):
+        alone_s = min(one.curve.compute_s[size] for size in workload.sizes(number)) * one.steps
+        assert found.completion_s[number] >= alone_s * (1 - 1e-9)
+    if name == "fifo" and not workload.changes:
+        assert (np.diff(found.first_s + [one.arrival_s for one in workload.jobs]) >= 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(restarts=False))
+def test_steps_are_those_of_the_curve(workload):
+    workload = dataclasses.replace(workload, changes=())
+    for name in SLOWED:
+        recorded = Recorded(policy(name))
+        found = schedule(workload, recorded)
+        made = np.zeros(len(workload.jobs))
+        for (state, decision), after in zip(recorded.kept, [*recorded.kept[1:], None], strict=True):
+            span = (found.end_s if after is None else after[0].now_s) - state.now_s
+            for number, part in decision.allotments.items():
+                curve = workload.jobs[number].curve
+                made[number] += span / curve.seconds(part.devices, part.cores, part.memory_bytes)
+        assert made == pytest.approx([one.steps for one in workload.jobs])
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads())
+def test_sensitivity_never_takes_from_an_equal_share(workload):
+    recorded = Recorded(policy("sensitivity"))
+    schedule(workload, recorded)
+    for state, decision in recorded.kept:
+        equal = policy("equal-shares").allot(workload, state).allotments
+        assert equal.keys() == decision.allotments.keys()
+        for number, part in decision.allotments.items():
+            curve = workload.jobs[number].curve
+            mine_s, equal_s = (
+                curve.seconds(one.devices, one.cores, one.memory_bytes) for one in (part, equal[number])
+            )
+            assert part.places == equal[number].places
+            assert mine_s <= equal_s * (1 + 1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(workloads(most=2, hosts=1, restarts=False))
+def test_the_exact_search_is_never_worse(workload):
+    workload = dataclasses.replace(workload, changes=())
+    exact = schedule(workload, policy("exact")).mean_s
+    for name in SLOWED:
+        assert exact <= schedule(workload, policy(name)).mean_s * (1 + 1e-9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(TINY, min_size=1, max_size=3, unique=True))
+def test_the_exact_search_equals_brute_force(drawn):
+    drawn = sorted(drawn)
+    jobs = tuple(job(at_s, steps, 2, StepCurve({1: 1.0, 2: falls})) for at_s, steps, falls in drawn)
+    found = schedule(Workload(jobs, Pool(1, 2, 8, 1e9)), policy("exact"))
+    assert found.completion_s.sum() == pytest.approx(_least_sum(0.0, {}, drawn), rel=1e-9)
+
+
+def _least_sum(now_s, left, coming):
+    """The least sum of completion times on two devices, where parts change when jobs come or end."""
+    if not left and coming:
+        now_s = max(now_s, coming[0][0])
+    left = {**left, **{one: one[1] for one in coming if one[0] <= now_s}}
+    coming = [one for one in coming if one[0] > now_s]
+    if not left:
+        return 0.0
+    best = math.inf
+    ways = [{one: 2} for one in left] + [{a: 1, b: 1} for a in left for b in left if a < b] + [{one: 1} for one in left]
+    for way in ways:
+        step_s = {one: one[2] if count == 2 else 1.0 for one, count in way.items()}
+        ends_s = [now_s + left[one] * step_s[one] for one in way]
+        next_s = min([*ends_s, *(one[0] for one in coming)])
+        done = {one for one, end_s in zip(way, ends_s, strict=True) if end_s <= next_s}
+        after = {
+            one: steps - ((next_s - now_s) / step_s[one] if one in way else 0.0)
+            for one, steps in left.items() if one not in done
+        }  # fmt: skip
+        best = min(best, sum(next_s - one[0] for one in done) + _least_sum(next_s, after, coming))
+    return best
+
+
+def test_too_many_jobs_for_the_exact_search():
+    workload = Workload(tuple(job(n, 10 + n) for n in range(4)), Pool(2, 2, 8, 1e9))
+    few = dataclasses.replace(policy("exact"), most_states=3)
+    with pytest.raises(ValueError, match=r"4 jobs have more than 3 states.*give fewer jobs"):
+        schedule(workload, few)
+
+
+def test_the_planners_curve():
+    cluster, model = example_cluster(2, 2), chain(4, flop=1e11, activation_bytes=1e6, parameter_bytes=1e6)
+    curve = planned_curve(model, cluster, 8, micro_batches=4)
+    whole = plan_model(model, cluster, batch=8, micro_batches=4).plan.step_s
+    assert curve.sizes == (1, 2, 4)
+    assert curve.compute_s[4] == pytest.approx(whole)
+    assert curve.compute_s[1] > curve.compute_s[2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: StepCurve({}), "compute_s is empty"),
+        (lambda: StepCurve({1: -1.0}), "compute_s[1] is -1.0"),
+        (lambda: job(0, 0), "steps is 0"),
+        (lambda: job(0, 1, 1, StepCurve({2: 1.0})), "devices is 1, but must be at least 2"),
+        (lambda: Pool(0, 1, 1, 1), "hosts is 0"),
+        (lambda: Workload((), Pool(1, 1, 1, 1)), "jobs is empty"),
+        (lambda: Workload((job(1, 1), job(0, 1)), Pool(1, 2, 1, 1)), "jobs isn't in the order"),
+        (lambda: Workload((job(0, 1),), Pool(1, 2, 1, 1), (HostChange(0, 1, False),)), "a change is of host 1"),
+        (lambda: Workload((job(0, 1, 2, StepCurve({2: 1.0})),), Pool(1, 1, 1, 1)), "give a larger cluster"),
+        (lambda: policy("fair"), "there is no policy named 'fair'"),
+    ],
+)
+def test_wrong_workloads_are_told(wrong, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        wrong()
+
+
+def test_a_policy_that_gives_away_too_much_is_told():
+    class Greedy(Policy):
+        def allot(self, workload, state):
+            decision = POLICIES["fifo"]().allot(workload, state)
+            parts = {n: dataclasses.replace(part, cores=100.0) for n, part in decision.allotments.items()}
+            return dataclasses.replace(decision, allotments=parts)
+
+    with pytest.raises(ValueError, match="host 0: the policy gives away"):
+        schedule(Workload((job(0, 1),), Pool(1, 2, 8, 1e9)), Greedy())

@@ -1,0 +1,229 @@
+"""Unlike workers: batches of their own size, and units of layers that small ones leave out."""
+
+import dataclasses
+import itertools
+import re
+
+import jax
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
+from alpa_dejavu.playground.dropping import affordable, pareto_front
+from alpa_dejavu.playground.job import batches, local_batches
+from alpa_dejavu.playground.scenarios import read_scenario
+from alpa_dejavu.problem import Device
+from alpa_dejavu.testing import example_cluster
+
+SIZES = (16, 4, 7)
+CLUSTER = example_cluster(3, 1)
+SMALL = Device("small", 2**30, {"float32": 1e8}, 1e8, 1e9)
+DIGITS, DESCENT = problem("digits-mlp"), optax.sgd(0.3)
+MEANS = ("all-reduce", "checkpointed", "server", "sharded-server", "rolling-server")
+
+
+def plain_loop(trained, sizes, steps, seed, rate):
+    """Gradient descent on all samples of a step at once."""
+    params = trained.init(jax.random.PRNGKey(seed))
+    inputs, targets = trained.train
+    drawn = [batches(Job(trained, 1.0, sizes), seed, worker) for worker in range(len(sizes))]
+    for _ in range(steps):
+        rows = np.concatenate([next(one) for one in drawn])
+        found = jax.grad(trained.loss)(params, (inputs[rows], targets[rows]))
+        params = jax.tree.map(lambda value, gradient: value - rate * gradient, params, found)
+    return np.asarray(ravel_pytree(params)[0])
+
+
+@pytest.mark.parametrize("exchange", MEANS)
+def test_the_mean_is_that_over_samples(exchange):
+    job = Job(DIGITS, [0.03, 0.01, 0.02], SIZES, DESCENT)
+    run = simulate(job, CLUSTER, EXCHANGES[exchange](), until=Until(steps=4), seed=3, looks=0)
+    assert np.abs(run.params - plain_loop(DIGITS, SIZES, 4, 3, 0.3)).max() < 1e-6
+    assert run.samples[-1] == 4 * sum(SIZES)
+
+
+def test_seconds_of_unlike_batches_without_gradients():
+    with_gradients = Job(DIGITS, 0.01, SIZES, DESCENT, spread=0.2)
+    alone = Job(None, 0.01, SIZES, spread=0.2, num_bytes=4.0 * 2410)
+    runs = [simulate(job, CLUSTER, "gossip", until=Until(steps=5), seed=1) for job in (with_gradients, alone)]
+    assert runs[0].end_s == pytest.approx(runs[1].end_s, rel=1e-12)
+    assert runs[0].samples[-1] == runs[1].samples[-1] == 5 * sum(SIZES)
+
+
+def test_one_by_one_equals_side_by_side():
+    jobs = [Job(DIGITS, 0.01, SIZES, DESCENT, side_by_side=one, drop=((0.0,), (0.5,), (0.5,))) for one in (True, False)]
+    runs = [simulate(job, CLUSTER, "async-server", until=Until(steps=4), seed=2) for job in jobs]
+    assert np.abs(runs[0].params - runs[1].params).max() < 1e-6
+
+
+def sliced(tree, chain, kept):
+    """The parameters of the narrower network, whose kept units are given for each layer, and their positions."""
+    positions = jax.tree.map(lambda leaf: np.ones(np.shape(leaf), bool), tree)
+    narrow = {part: dict(tree[part]) for part in chain}
+    for n, units in enumerate(kept):
+        width, part, following = len(tree[chain[n]]["bias"]), chain[n], chain[n + 1]
+        out = np.isin(np.arange(width), units)
+        into = np.tile(out, len(tree[following]["kernel"]) // width)
+        positions[part]["kernel"][:, ~out] = False
+        positions[part]["bias"][~out] = False
+        positions[following]["kernel"][~into] = False
+        narrow[part] = {"kernel": narrow[part]["kernel"][:, out], "bias": narrow[part]["bias"][out]}
+        raised = narrow[following]["kernel"][into] * (width / len(units))
+        narrow[following] = {**narrow[following], "kernel": raised}
+    return narrow, positions
+
+
+class Looked(Exchange):
+    """Each worker updates alone, and what it computed is kept."""
+
+    def __init__(self):
+        self.seen = []
+
+    def run(self, worker):
+        gradient = yield worker.compute()
+        self.seen.append(gradient)
+        worker.update(gradient.values, gradient)
+
+
+@pytest.mark.parametrize(("name", "rates"), [("digits-mlp", (0.5,)), ("digits-cnn", (0.25, 0.5))])
+def test_what_is_left_out_is_as_if_it_werent_there(name, rates):
+    trained, looked = problem(name), Looked()
+    job = Job(trained, 1.0, 8, drop=(rates,), side_by_side=False)
+    simulate(job, example_cluster(1, 1), looked, until=Until(steps=1), seed=5, looks=0)
+    (found,), tree = looked.seen, jax.tree.map(np.asarray, trained.init(jax.random.PRNGKey(5)))
+    multipliers = ravel_pytree(tree)[1](found.multipliers)
+    kept = [np.flatnonzero(multipliers[part]["bias"]) for part in trained.chain[:-1]]
+    widths = [len(tree[part]["bias"]) for part in trained.chain[:-1]]
+    assert [len(units) / width for units, width in zip(kept, widths, strict=True)] == [1 - rate for rate in rates]
+    narrow, positions = sliced(tree, trained.chain, kept)
+    small = trained.narrowed([len(units) for units in kept])
+    assert jax.tree.map(np.shape, small.init(jax.random.PRNGKey(0))) == jax.tree.map(np.shape, narrow)
+    inputs, targets = (each[found.rows] for each in trained.train)
+    gradient = jax.grad(small.loss)(narrow, (inputs, targets))
+    for n, part in enumerate(trained.chain[1:]):  # the kernel's factor is a part of its derivative
+        gradient[part]["kernel"] = gradient[part]["kernel"] * (widths[n] / len(kept[n]))
+    there = np.asarray(ravel_pytree(positions)[0])
+    assert (found.values[~there] == 0).all()
+    assert np.abs(found.values[there] - ravel_pytree(gradient)[0]).max() < 1e-6
+
+
+def test_each_parameter_is_averaged_over_those_that_had_it():
+    """Two workers on the same samples: one leaves half of the units out; theirs are those of the other alone."""
+    descent = optax.sgd(1.0)
+
+    def moved(drop, hosts):
+        job = Job(DIGITS, 1.0, 4, descent, drop=drop, shards=([7],) * hosts)  # one sample, so that both draw the same
+        run = simulate(job, example_cluster(hosts, 1), "server", until=Until(steps=1), seed=5, looks=0)
+        return np.asarray(ravel_pytree(DIGITS.init(jax.random.PRNGKey(5)))[0]) - run.params
+
+    whole, half, both = moved(None, 1), moved(((0.5,),), 1), moved(((0.5,), (0.0,)), 2)
+    had = half != 0
+    assert 0 < had.sum() < (whole != 0).sum()
+    assert np.abs(both[had] - (half + whole)[had] / 2).max() < 1e-6
+    alone, as_one_of_two = (np.abs(both[~had] - share * whole[~had]) < 1e-6 for share in (1.0, 0.5))
+    # Of a unit that the first one had a gradient may be 0 by itself; then it counts as one of two.
+    assert (alone | as_one_of_two).all()
+    assert (alone & ~as_one_of_two).any()
+
+
+def test_predicted_seconds_are_those_of_what_is_left():
+    cluster = example_cluster(3, 1)
+    hosts = tuple(dataclasses.replace(host, device=SMALL) for host in cluster.hosts)
+    cluster = dataclasses.replace(cluster, hosts=hosts)
+    trained = problem("digits-cnn")
+    drop = ((0.0, 0.0), (0.5, 0.5), (0.5, 0.5))
+    job = Job.predicted(trained, cluster, (16, 16, 8), drop=drop)
+    narrow = Job.predicted(trained.narrowed((4, 8)), cluster, 16)
+    assert job.compute_s[1] == pytest.approx(narrow.compute_s[0])
+    assert job.compute_s[0] > 1.5 * job.compute_s[1] > 1.5 * job.compute_s[2]
+
+
+def test_the_front_has_what_no_other_beats():
+    pytest.importorskip("optuna")
+    front = pareto_front(DIGITS, SMALL, 8, optimizer=DESCENT, trials=6, steps=8, seeds=(0,))
+    assert front == pareto_front(DIGITS, SMALL, 8, optimizer=DESCENT, trials=6, steps=8, seeds=(0,))
+    figures = [(one.seconds, one.memory_bytes, one.loss) for one in front]
+    for one in figures:
+        beaten = [other for other in figures if other != one and all(a <= b for a, b in zip(other, one, strict=True))]
+        assert not beaten
+    middle = front[len(front) // 2]
+    chosen = affordable(front, middle.seconds, middle.memory_bytes)
+    assert chosen.loss <= middle.loss
+    assert chosen.seconds <= middle.seconds
+    assert affordable(front).loss == min(one.loss for one in front)
+    with pytest.raises(ValueError, match=r"no vector takes at most 0 s.*afford more"):
+        affordable(front, 0.0)
+    with pytest.raises(ValueError, match="chain is empty"):
+        pareto_front(problem("sparse-least-squares"), SMALL)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"batch": (4, 0)}, "batch is 0, but must be a whole number of at least 1"),
+        ({"drop": ((0.5, 0.5),)}, "drop[0] is (0.5, 0.5), but must be 1 shares"),
+        ({"drop": ((1.0,),)}, "drop[0] is 1.0, but must be at least 0 and below 1"),
+        ({"problem": problem("sparse-least-squares"), "drop": ((),)}, "has no layer whose units may be left out"),
+    ],
+)
+def test_wrong_jobs_are_told(wrong, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Job(**{"problem": DIGITS, "compute_s": 1.0, **wrong})
+
+
+@given(st.integers(3, 9), st.lists(st.floats(0.1, 10), min_size=1, max_size=3))
+def test_local_batches_are_the_quickest(total, sample_s):
+    found = local_batches(total, sample_s)
+    assert sum(found) == total
+    every = (one for one in itertools.product(range(1, total + 1), repeat=len(sample_s)) if sum(one) == total)
+    best = min(max(np.multiply(one, sample_s)) for one in every)
+    assert max(np.multiply(found, sample_s)) == pytest.approx(best)
+    with pytest.raises(ValueError, match="total is 2, but must be at least 3"):
+        local_batches(2, (1.0, 1.0, 1.0))
+
+
+def test_as_many_batches_as_workers():
+    job = Job(DIGITS, 1.0, (4, 4))
+    with pytest.raises(ValueError, match="batch is given for 2 workers, but must be for 3"):
+        simulate(job, CLUSTER, "all-reduce", until=Until(steps=1))
+
+
+SCENARIO = """\
+version: 1
+problem: digits-mlp
+cluster: {name: p3.8xlarge, devices_per_host: 2}
+compute_s: predicted
+batch: [24, 8]
+drop: [[0], [0.5]]
+exchanges: [all-reduce]
+until: {steps: 2}
+"""
+
+
+def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
+    path = tmp_path / "unlike.yaml"
+    path.write_text(SCENARIO)
+    job = read_scenario(path).job
+    assert (job.batch, job.drop) == ([24, 8], [[0], [0.5]])
+    assert job.compute_s[0] > job.compute_s[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("[24, 8]", "[24, 8, 8]", "line 5: job: batch is given for 3 workers, but must be for 2"),
+        ("[24, 8]", "[24, 0]", "line 5: batch"),
+        ("[[0], [0.5]]", "[[0], [1]]", "line 6: drop"),
+        ("[[0], [0.5]]", "[[0], [0.5, 0.5]]", "line 6: job: drop[1] is (0.5, 0.5), but must be 1 shares"),
+        ("digits-mlp", "text-gpt", "line 6: job: drop is given, but a job of text-gpt has no layer"),
+    ],
+)
+def test_wrong_scenarios_are_told_with_their_line(tmp_path, before, after, said):
+    path = tmp_path / "unlike.yaml"
+    path.write_text(SCENARIO.replace(before, after))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_scenario(path)
