@@ -148,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures.append(_near(exchange, spread, runs))
     columns = {
         "split: moved": "{split}: {moved}", "different ones": "{different:.0f}",
-        "sent": lambda row: units.traffic(row["bytes"]), "accuracy": "{accuracy}", "over full shuffling": "{full_steps}", "at equal bytes": "{full_bytes}",
+        "sent": lambda row: units.traffic(row["bytes"]), "accuracy": "{accuracy}",
+        "over full shuffling": "{full_steps}", "at equal bytes": "{full_bytes}",
         "over random of the same bytes": "{same_steps}",
     }  # fmt: skip
     tables = [Table.of([row for row in rows if row["exchange"] == exchange], columns,
