@@ -33,6 +33,7 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
 from alpa_dejavu.playground import Exchange, Job, Problem, Until, problem, simulate
 from alpa_dejavu.playground.data import DataMove, Split, move, split
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps
@@ -146,8 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows += [_row(exchange, spread, name, runs) for name in MOVED]
         figures.append(_near(exchange, spread, runs))
     columns = {
-        "split: moved": "{split}: {moved}", "different ones": "{different:.0f}", "sent": _sent,
-        "accuracy": "{accuracy}", "over full shuffling": "{full_steps}", "at equal bytes": "{full_bytes}",
+        "split: moved": "{split}: {moved}", "different ones": "{different:.0f}",
+        "sent": lambda row: units.traffic(row["bytes"]), "accuracy": "{accuracy}",
+        "over full shuffling": "{full_steps}", "at equal bytes": "{full_bytes}",
         "over random of the same bytes": "{same_steps}",
     }  # fmt: skip
     tables = [Table.of([row for row in rows if row["exchange"] == exchange], columns,
@@ -165,10 +167,6 @@ def _row(exchange: str, spread: str, name: str, runs: Mapping[str, list[Row]]) -
         row |= {"full_steps": _difference(runs[name], runs["full"]),
                 "full_bytes": _difference(runs[name], runs["full"], at_bytes=True)}  # fmt: skip
     return row | ({"same_steps": _difference(runs[name], runs[SAME[name]])} if name in SAME else {})
-
-
-def _sent(row: Row) -> str:
-    return f"{row['bytes'] / 2**20:.2f} MiB"
 
 
 def _near(exchange: str, spread: str, runs: Mapping[str, list[Row]]) -> Figure:
