@@ -13,8 +13,9 @@ from _measured_jobs import Job, drawn
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
+from alpa_dejavu._util.leftovers import own_name
 from alpa_dejavu.calibration import HostLinks
-from alpa_dejavu.playground.hosts import Network, NotShownError, Quotas, is_leftover, network, own_name, shape
+from alpa_dejavu.playground.hosts import Network, NotShownError, Quotas, network, shape
 from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
 from hetero._bench import bench
@@ -145,14 +146,6 @@ def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):
         shape(Network(2), [[0.0, 1.0], [-1.0, 0.0]])
     with pytest.raises(ValueError, match="below the"):
         Quotas([tmp_path]).limit([float(os.cpu_count())])
-
-
-def test_what_a_process_that_is_gone_has_made_is_left_over():
-    name = own_name("0")
-    assert not is_leftover(name)
-    prefix, pid, started, rest = name.split("-")
-    assert is_leftover(f"{prefix}-{pid}-{int(started) - 1}-{rest}")
-    assert not is_leftover("somebody's")
 
 
 def test_without_root_it_says_so(monkeypatch):

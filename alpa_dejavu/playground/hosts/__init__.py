@@ -9,7 +9,7 @@ from __future__ import annotations
 from alpa_dejavu.playground.hosts._namespaces import Network, end_host, enter, network, shape
 from alpa_dejavu.playground.hosts._nodes import Nodes, nodes
 from alpa_dejavu.playground.hosts._quotas import Quotas, quotas
-from alpa_dejavu.playground.hosts._system import NotShownError, is_leftover, own_name
+from alpa_dejavu.playground.hosts._system import NotShownError
 
 __all__ = [
     "Network",
@@ -18,10 +18,8 @@ __all__ = [
     "Quotas",
     "end_host",
     "enter",
-    "is_leftover",
     "network",
     "nodes",
-    "own_name",
     "quotas",
     "shape",
 ]

@@ -17,8 +17,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import final
 
+from alpa_dejavu._util.leftovers import is_leftover, own_name
 from alpa_dejavu._util.units import byte_rate
-from alpa_dejavu.playground.hosts._system import NotShownError, is_leftover, own_name, ran
+from alpa_dejavu.playground.hosts._system import NotShownError, ran
 
 __all__ = ["Network", "end_host", "end_processes", "enter", "network", "path", "shape"]
 

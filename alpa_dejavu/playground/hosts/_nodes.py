@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -12,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import final
 
+from alpa_dejavu._util.leftovers import own_directory
 from alpa_dejavu.playground.hosts._namespaces import Network, end_processes, path
-from alpa_dejavu.playground.hosts._system import is_leftover, own_name
 
 __all__ = ["Nodes", "nodes"]
 
@@ -85,17 +84,12 @@ class Nodes:
 @contextlib.contextmanager
 def nodes(net: Network, environment: Mapping[str, str]) -> Iterator[Nodes]:
     """Starts all nodes of a network, one after the other; all that runs in the namespaces ends with them."""
-    # Short, because the paths of Unix sockets in it may have 107 characters at most.
-    temporary = Path("/tmp")
-    for left in filter(lambda path: is_leftover(path.name), temporary.glob("alpadj-*")):
-        shutil.rmtree(left, ignore_errors=True)
-    directory = temporary / own_name("r")
-    (directory / "ray").mkdir(parents=True)
-    made = Nodes(net, directory, {**os.environ, **environment})
-    try:
-        for place in (net.driver, *range(net.num_hosts)):
-            made.start(place)
-        yield made
-    finally:
-        made.end()
-        shutil.rmtree(directory, ignore_errors=True)
+    with own_directory() as directory:
+        (directory / "ray").mkdir()
+        made = Nodes(net, directory, {**os.environ, **environment})
+        try:
+            for place in (net.driver, *range(net.num_hosts)):
+                made.start(place)
+            yield made
+        finally:
+            made.end()

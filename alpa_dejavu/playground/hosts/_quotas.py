@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from alpa_dejavu.playground.hosts._system import NotShownError, is_leftover, own_name
+from alpa_dejavu._util.leftovers import is_leftover, own_name
+from alpa_dejavu.playground.hosts._system import NotShownError
 
 __all__ = ["Quotas", "quotas"]
 

@@ -1,4 +1,4 @@
-"""What starts all workers by Ray, has them run, and kills them."""
+"""Starting all workers by Ray, having them measure and run, and watching for the end of a run."""
 
 from __future__ import annotations
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import final
 
 import numpy as np
 
 from alpa_dejavu._util.extras import need
+from alpa_dejavu._util.leftovers import own_directory
 from alpa_dejavu._util.remote import Remote
 from alpa_dejavu._util.uninterrupted import uninterrupted
 from alpa_dejavu.playground._exchange import Exchange
@@ -160,7 +159,9 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
                     raise
                 note = str(error)
         if found is None:
-            environment |= stack.enter_context(_own_directory())
+            directory = stack.enter_context(own_directory())
+            (directory / "ray").mkdir()
+            environment |= {"RAY_TMPDIR": str(directory), **_LOOPBACK_ALONE}
         share = [1.0] * len(hosts) if found is None else found.shares
         seconds = np.broadcast_to(np.asarray(job.compute_s, np.float64), len(hosts))
         setting = Setting(pickle.dumps(job), hosts, _num_bytes(job), tuple((seconds * share).tolist()), found, address,
@@ -182,18 +183,6 @@ def _shaped_hosts(hosts: Sequence[int], cluster: Cluster) -> Iterator[tuple[Shap
     with network(len(cluster.hosts)) as net, quotas(len(hosts)) as limits, nodes(net, _ENVIRONMENT) as started:
         own = {name: started.environment[name] for name in ("RAY_TMPDIR", "RAY_AUTH_MODE")}
         yield Shaped(net, limits, rates, [share] * len(hosts)), started.address, own
-
-
-@contextlib.contextmanager
-def _own_directory() -> Iterator[dict[str, str]]:
-    """Makes a directory for Ray's files, so that other clusters of the machine keep theirs."""
-    # Short, because the paths of Unix sockets in it may have 107 characters at most.
-    directory = tempfile.mkdtemp(prefix="alpadj-", dir="/tmp" if os.path.isdir("/tmp") else None)
-    try:
-        os.mkdir(os.path.join(directory, "ray"))
-        yield {"RAY_TMPDIR": directory, **_LOOPBACK_ALONE}
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _num_bytes(job: Job) -> float:
