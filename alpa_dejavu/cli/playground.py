@@ -100,7 +100,7 @@ def _run(path: pathlib.Path, json_path: pathlib.Path | None = None) -> Runs:
     except BaseException:
         if runs is not None and json_path is not None:
             write_output(json_path, runs_text(runs))
-            count = f"{len(runs.runs)} of {len(scenario.exchanges) * len(scenario.seeds)} runs were finished"
+            count = f"{len(runs.runs)} of {len(scenario.names) * len(scenario.seeds)} runs were finished"
             progress().print(f"{count}, and are in {json_path}", soft_wrap=True)
         raise
     assert runs is not None, "a scenario has an exchange and a seed"
@@ -127,7 +127,7 @@ def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: path
 
 
 def _print_table(every: Sequence[Runs], to: Console) -> None:
-    from alpa_dejavu.playground.scenarios import NOTE, compared, details, tables, target_text
+    from alpa_dejavu.playground.scenarios import NOTE, answer_lines, compared, details, tables, target_text
 
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}", soft_wrap=True)
     found = compared(every)
@@ -142,7 +142,7 @@ def _print_table(every: Sequence[Runs], to: Console) -> None:
         to.print()
         to.print(table)
     to.print()
-    for line in (*details(found), NOTE):
+    for line in (*answer_lines(every), *details(found), NOTE):
         to.print(line, soft_wrap=True)
 
 
