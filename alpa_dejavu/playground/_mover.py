@@ -49,6 +49,7 @@ class Mover:
         self._every = max(round(self.mean_samples / job.batch), 1)
         self._sample_bytes = job.bytes_of_a_sample()
         self._moved, self._told_bytes = 0, 0.0
+        self._directions: dict[tuple[int, int], NDArray[np.float32]] = {}
 
     def receive(self, worker: Worker) -> Program:
         """Runs beside a worker's own program: takes samples that come, and what others tell."""
@@ -124,8 +125,10 @@ class Mover:
     def gradients(self, params: NDArray[np.float32], rows: Ints, dimensions: int) -> NDArray[np.float32]:
         """Returns the gradients of samples in a random projection, shape (samples, dimensions)."""
         found = self._world.learner.each(params, _padded(rows))[: len(rows)]
-        directions = draws(self._seed, 7).standard_normal((found.shape[1], dimensions)).astype(np.float32)
-        return np.asarray(found @ directions)
+        form = found.shape[1], dimensions
+        if form not in self._directions:
+            self._directions[form] = draws(self._seed, 7).standard_normal(form).astype(np.float32)
+        return np.asarray(found @ self._directions[form])
 
     def held_out_loss(self, params: NDArray[np.float32]) -> float:
         """Returns the held-out loss."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._data_move import DataMove
+from alpa_dejavu.playground._problem import Later, Problem
 from alpa_dejavu.playground._split import Shards, Split, SplitTask
 from alpa_dejavu.problem import Cluster, Plan, checks
 
@@ -21,58 +22,6 @@ __all__ = ["Job", "Later", "Problem", "Until", "batches", "draws"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Later:
-    """Another loss, by which training goes on.
-
-    Attributes:
-        steps: gradients of a worker before its first one of that loss.
-        loss: the loss, as `Problem.loss`.
-    """
-
-    steps: int
-    loss: Callable[[Any, Any], Any]
-
-    def __post_init__(self) -> None:
-        checks.count("later", "steps", self.steps)
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
-    """A model and its data.
-
-    Attributes:
-        name: for people.
-        init: makes the parameters, a pytree of float32 arrays, of a jax random key.
-        loss: the mean loss, a scalar, of the parameters on a batch `(inputs, targets)`.
-        accuracy: the share of a batch's targets that the parameters predict; None: there are no classes.
-        train: inputs and targets that workers draw their batches from, first dimension the samples.
-        held_out: inputs and targets by which the history's loss and accuracy are told.
-        coordinates: returns for some inputs the indices of the parameters, flat, that each one's loss depends on, shape
-            (samples, indices); None: all of them.
-        later: a loss that batches have after some steps, such as one with weights of labels; the history's loss stays
-            that of `loss`. Samples that are applied one by one have `loss` all the time. None: there is none.
-    """
-
-    name: str
-    init: Callable[[Any], Any]
-    loss: Callable[[Any, Any], Any]
-    accuracy: Callable[[Any, Any], Any] | None
-    train: tuple[NDArray[Any], NDArray[Any]]
-    held_out: tuple[NDArray[Any], NDArray[Any]]
-    coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-    later: Later | None = None
-
-    def __post_init__(self) -> None:
-        for field in ("train", "held_out"):
-            inputs, targets = getattr(self, field)
-            if not 0 < len(inputs) == len(targets):
-                raise ValueError(f"problem {self.name}: {field} is {len(inputs)} inputs and {len(targets)} targets, "
-                                 "but must be as many of both; give each sample its target")  # fmt: skip
 
 
 @final

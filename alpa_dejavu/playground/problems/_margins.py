@@ -23,7 +23,7 @@ __all__ = [
     "margin_loss",
 ]  # fmt: skip
 
-_RATIO, _LATER_STEPS = 20.0, 400
+_RATIO, _LATER_STEPS = 20.0, 200
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -98,8 +98,8 @@ def accuracy_of_labels(problem: Problem, params: NDArray[np.float32]) -> Floats:
 
 
 def long_tail(targets: NDArray[Any], ratio: float, seed: int = 0) -> Ints:
-    """Returns the indices of samples with unbalanced labels, in ascending order: label k of K keeps ratio^(-k / (K - 1))
-    times as many samples as the rarest label had, by chance.
+    """Returns the indices of samples with unbalanced labels, in ascending order: label k of K keeps, by chance,
+    ratio^(-k / (K - 1)) times as many samples as the rarest label had.
 
     Args:
         targets: whole numbers from 0, shape (N,).
@@ -126,7 +126,7 @@ def digits_long_tail() -> Problem:
 
 
 def digits_margins() -> Problem:
-    """Returns the digits of digits-long-tail by cosines, with LDAM's margins, and its weights after 400 steps."""
+    """Returns the digits of digits-long-tail by cosines, with LDAM's margins, and its weights after 200 steps."""
     plain = digits_long_tail()
     init, features = digits_parts()
     counts = np.bincount(plain.train[1]).tolist()

@@ -1,0 +1,280 @@
+"""Splits: who gets which samples, against counts by hand and by brute force; sizes, labels, and what can't be."""
+
+import dataclasses
+import importlib.util
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground.data import SPLITS, Shards, Split, SplitTask, split
+from alpa_dejavu.playground.testing import check_split
+from alpa_dejavu.testing import example_cluster
+
+CASES = [
+    *(split(name) for name in SPLITS if name != "moved-points"),
+    *(split(name, by_speed=True) for name in ("independent", "sorted", "diverse")),
+    split("by-label", labels=2, groups="similar"),
+    split("by-label", labels=3, group=4),
+    split("dirichlet", alpha=0.3, definition="workers-over-labels"),
+    split("dirichlet", alpha=100.0, least=5),
+    split("clusters", clusters=9),
+    split("moved-points", base=split("by-label"), share=0.3),
+    split("moved-points", base=split("dirichlet"), step=0.5, replaced_by="inverse", dimensions=3),
+]
+
+
+def task(targets, workers=4, seed=0, inputs=None, hosts=None, compute_s=None):
+    inputs = np.random.default_rng(1).random((len(targets), 2)).astype(np.float32) if inputs is None else inputs
+    return SplitTask(inputs, np.asarray(targets), hosts or tuple(range(workers)), compute_s or (1.0,) * workers, seed)
+
+
+def labels_of_workers(shards, targets):
+    return [sorted(set(np.asarray(targets)[rows].tolist())) for rows in shards.rows]
+
+
+@pytest.mark.parametrize("one", CASES, ids=repr)
+def test_splits_keep_the_contract(one):
+    check_split(one)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (lambda size: [np.arange(size), *[np.zeros(0, np.int64)] * 5], "worker 1 has no sample"),
+        (lambda size: [np.arange(size)] * 6, "sample 0 is there twice"),
+        (lambda size: np.array_split(np.arange(1, size), 6), "sample 0 isn't there"),
+        (lambda size: [np.arange(size)], "shares are for 1 workers, but must be for 6"),
+        (lambda size: np.array_split(np.arange(size) + 1, 6), "an index is 240, but there are 240 samples"),
+        (lambda size: np.array_split(np.random.default_rng().permutation(size), 6), "made again, it is another"),
+    ],
+)
+def test_the_suite_finds_what_is_wrong(rows, said):
+    class Wrong(Split):
+        def split(self, task):
+            return Shards(tuple(rows(task.samples)), task.samples)
+
+    with pytest.raises(AssertionError, match=said):
+        check_split(Wrong())
+
+
+def test_the_suite_finds_wrong_sizes_and_wrong_synthetic_samples():
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Split):
+        by_speed: bool = False
+        made: object = None
+
+        def split(self, task):
+            rows = tuple(np.array_split(np.arange(task.samples), task.size))
+            made = None if self.made is None else np.zeros(0, self.made)
+            return Shards(rows, task.samples, made, made)
+
+    with pytest.raises(AssertionError, match="sizes are"):
+        check_split(Wrong(by_speed=True))
+    with pytest.raises(AssertionError, match="synthetic ones are unlike"):
+        check_split(Wrong(made=np.int8))
+
+
+@given(st.lists(st.floats(1, 6), min_size=1, max_size=9), st.integers(60, 400))
+@settings(max_examples=40, deadline=None)
+def test_sizes_by_speed_are_within_one_of_their_share(compute_s, samples):
+    one = task(np.zeros(samples), len(compute_s), compute_s=tuple(compute_s))
+    found = split("independent", by_speed=True).split(one)
+    exact = samples / np.array(compute_s) / (1 / np.array(compute_s)).sum()
+    assert np.abs(np.array([len(rows) for rows in found.rows]) - exact).max() < 1
+    assert sorted(np.concatenate(found.rows).tolist()) == list(range(samples))
+
+
+def test_labels_are_dealt_as_by_hand():
+    # Four labels of six samples each, four workers on two hosts.
+    targets = np.repeat([0, 1, 2, 3], 6)
+    hosts = (0, 0, 1, 1)
+    similar, different = (
+        labels_of_workers(split("by-label", groups=groups).split(task(targets, hosts=hosts)), targets)
+        for groups in ("similar", "different")
+    )
+    assert similar == [[0], [1], [2], [3]]
+    assert different == [[0], [2], [1], [3]]  # the first host has 0 and 2, the second 1 and 3
+    two = split("by-label", labels=2, groups="similar").split(task(targets, hosts=hosts))
+    # Eight pieces in order: 0 0 1 1 2 2 3 3; the first host has the first four, each of its workers every other one.
+    assert labels_of_workers(two, targets) == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    far = split("by-label", labels=2, group=2).split(task(targets, hosts=hosts))
+    assert labels_of_workers(far, targets) == [[0, 2], [1, 3], [0, 2], [1, 3]]
+
+
+@given(st.lists(st.integers(0, 5), min_size=24, max_size=80), st.integers(1, 4), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_no_worker_has_more_labels_than_it_should_where_there_are_enough_pieces(targets, workers, labels):
+    found = labels_of_workers(split("by-label", labels=labels).split(task(targets, workers)), targets)
+    if workers * labels >= len(set(targets)):
+        assert max(map(len, found)) <= labels
+
+
+def test_sets_of_labels_and_bins_of_real_values_are_labels():
+    columns = np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1], [0, 1, 0], [1, 1, 0], [1, 1, 0]])
+    sets = [{tuple(row) for row in columns[rows].tolist()} for rows in split("by-label").split(task(columns, 3)).rows]
+    assert sorted(map(sorted, sets)) == [[(0, 1, 0)], [(1, 0, 1)], [(1, 1, 0)]]
+    values = np.random.default_rng(0).permutation(np.linspace(-1, 5, 40))
+    found = split("by-label", bins=4).split(task(values, 4))
+    assert [set(rows.tolist()) for rows in found.rows] == [
+        set(part.tolist()) for part in np.array_split(np.argsort(values), 4)
+    ]
+
+
+def test_sorted_ones_are_in_order_and_ties_by_chance():
+    values = np.random.default_rng(3).random(50)
+    assert np.concatenate(split("sorted").split(task(values)).rows).tolist() == np.argsort(values).tolist()
+    ties = [np.concatenate(split("sorted").split(task(np.zeros(50), seed=seed)).rows).tolist() for seed in (0, 0, 1)]
+    assert ties[0] == ties[1] != ties[2]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 1.0, 20.0])
+def test_shares_of_labels_have_dirichlets_variance(alpha):
+    # A share of n workers' has the mean 1/n and the variance (1/n)(1 - 1/n)/(alpha n + 1): over many draws.
+    workers, targets = 4, np.zeros(2000, np.int64)
+    shares = [
+        np.array([len(rows) for rows in split("dirichlet", alpha=alpha, least=1).split(task(targets, workers, n)).rows])
+        for n in range(200)
+    ]
+    variance = np.var(np.array(shares)[:, 0] / len(targets))
+    assert np.mean(shares) == len(targets) / workers
+    if alpha >= 1:  # below, draws that leave a worker empty are drawn anew
+        assert variance == pytest.approx(0.25 * 0.75 / (alpha * workers + 1), rel=0.35)
+    else:
+        assert variance > 0.05
+
+
+def test_workers_over_labels_have_equal_sizes_and_the_mix_that_alpha_says():
+    targets = np.random.default_rng(0).integers(4, size=4000)
+
+    def spread(alpha):
+        found = split("dirichlet", alpha=alpha, definition="workers-over-labels").split(task(targets, 8))
+        assert {len(rows) for rows in found.rows} == {500}
+        mixes = np.array([np.bincount(targets[rows], minlength=4) / 500 for rows in found.rows])
+        return float(mixes.max(axis=1).mean())
+
+    assert spread(1000.0) < 0.35 < 0.6 < spread(0.1)
+
+
+def test_an_alpha_that_leaves_a_worker_empty_each_time_is_said():
+    with pytest.raises(ValueError, match=r"alpha is 0\.001, but must be larger: .* take a larger one, or definition"):
+        split("dirichlet", alpha=0.001).split(task(np.zeros(500, np.int64), 4))
+
+
+def test_clusters_are_those_that_there_are():
+    centers = np.repeat([[0, 0], [9, 0], [0, 9], [9, 9]], 25, axis=0)
+    inputs = centers + np.random.default_rng(0).normal(size=(100, 2))
+    found = split("clusters").split(task(np.zeros(100), 4, inputs=inputs))
+    assert sorted(sorted(rows.tolist()) for rows in found.rows) == np.arange(100).reshape(4, 25).tolist()
+
+
+def test_diverse_shares_are_spread_more_evenly_than_by_chance():
+    inputs = np.random.default_rng(0).random((512, 2))
+
+    def unevenness(one):
+        """The squared error of the counts in 8 x 8 fields, of all workers."""
+        rows = one.split(task(np.zeros(512), 8, inputs=inputs)).rows
+        counts = [np.histogram2d(*inputs[each].T, bins=4, range=[[0, 1], [0, 1]])[0] for each in rows]
+        return float(np.square(np.array(counts) - np.mean(counts, axis=0)).sum())
+
+    assert unevenness(split("diverse")) < 0.5 * unevenness(split("independent"))
+
+
+def test_moved_points_are_nearest_samples_by_brute_force():
+    # On a line: worker 0 has 0..9, worker 1 has 90..99; half of the points move to where a worker has none.
+    inputs = np.concatenate([np.arange(10.0), np.arange(90.0, 100.0)])[:, None]
+    targets = np.repeat([0, 1], 10)
+    moved = split("moved-points", base=split("sorted"), share=0.1, dimensions=1)
+    found = moved.split(task(targets, 2, inputs=inputs))
+    for own, other in ((0, 1), (1, 0)):
+        values = inputs[found.rows[own], 0]
+        assert len(values) == 10
+        assert np.sum(values < 50) == (9 if own == 0 else 1)
+        # The farthest point from a worker's is the other end of the line.
+        assert (99.0 if own == 0 else 0.0) in values
+        assert other in targets[found.rows[own]]
+    assert not found.synthetic.any()
+    half = dataclasses.replace(moved, step=0.5)
+    away = np.setdiff1d(half.split(task(targets, 2, inputs=inputs)).rows[0], np.arange(10))
+    assert away.size == 0 or set(inputs[away, 0]) <= {90.0}  # near the middle the nearest are the ends of the gap
+
+
+def test_what_the_inverse_makes_is_marked_and_has_the_nearest_target():
+    inputs = np.concatenate([np.arange(10.0), np.arange(90.0, 100.0)])[:, None]
+    targets = np.repeat([0, 1], 10)
+    made = split("moved-points", base=split("sorted"), share=0.2, step=0.25, replaced_by="inverse", dimensions=1)
+    found = made.split(task(targets, 2, inputs=inputs))
+    assert found.synthetic.tolist() == [False] * 20 + [True] * 4
+    distances = np.abs(found.made_inputs - inputs.T)
+    assert found.made_targets.tolist() == targets[distances.argmin(axis=1)].tolist()
+    # A quarter of the way to the farthest points.
+    assert (found.made_inputs[:2] > 20).all()
+    assert (found.made_inputs[:2] < 35).all()
+
+
+def test_synthetic_samples_are_trained_on_and_noted():
+    digits = problem("digits-mlp")
+    made = split("moved-points", base=split("by-label"), replaced_by="inverse")
+    job = Job(digits, 0.01, shards=made)
+    run = simulate(job, example_cluster(1, 4), "all-reduce", until=Until(steps=5), looks=0)
+    (note,) = run.notes
+    count = int(made.split(SplitTask(*digits.train, (0,) * 4, (1.0,) * 4, 0)).synthetic.sum())
+    assert note == f"{count} of {1437 + count} training samples are synthetic: those from number 1437 on"
+    only = dataclasses.replace(job, shards=[range(4), range(4), range(4), range(4)])
+    assert simulate(only, example_cluster(1, 4), "all-reduce", until=Until(steps=5), looks=0).notes == ()
+
+
+def test_a_job_draws_its_split_by_the_seed_of_the_run():
+    digits, cluster = problem("digits-mlp"), example_cluster(1, 4)
+    job = Job(digits, 0.01, shards=split("dirichlet", alpha=1.0))
+    rows = [job.split(cluster, seed).rows for seed in (3, 3, 4)]
+    assert all(map(np.array_equal, rows[0], rows[1]))
+    assert not all(map(np.array_equal, rows[0], rows[2]))
+    given_rows = dataclasses.replace(job, shards=[each.tolist() for each in rows[0]])
+    one, same = (simulate(each, cluster, "all-reduce", until=Until(steps=5), seed=3) for each in (job, given_rows))
+    assert one.same(same)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: split("dirichlet", alpha=0.0), r"alpha is 0\.0, but must be a finite number above 0"),
+        (lambda: split("dirichlet", definition="yurochkin"), "definition is 'yurochkin', but must be one of"),
+        (lambda: split("by-label", labels=0), "labels is 0, but must be a whole number"),
+        (lambda: split("by-label", groups="same"), "groups is 'same', but must be one of 'similar', 'different'"),
+        (lambda: split("diverse", projection="tsne"), "projection is 'tsne', but must be one of 'pca', 'umap'"),
+        (lambda: split("moved-points", base=split("sorted"), step=0.0), r"step is 0\.0, but must be above 0"),
+        (lambda: split("moved-points", base=split("sorted"), share=1.0), r"share is 1\.0, but must be at least 0"),
+        (lambda: split("dirichlets"), "there is no split named 'dirichlets'"),
+        (lambda: split("independent").split(task(np.zeros(3))), "samples is 3, but must be at least 4"),
+        (lambda: split("by-label", labels=2).split(task(np.zeros(7))), "samples is 7, but must be at least 8"),
+        (lambda: split("clusters", clusters=9).split(task(np.zeros(8))), "samples is 8, but must be at least 9"),
+        (lambda: split("by-label").split(task(np.full((9, 3), 7))), r"targets has the shape \(9, 3\), but must be"),
+        (lambda: split("independent", by_speed=True).split(task(np.zeros(9), compute_s=(0.0,) * 4)), "compute_s is"),
+        (lambda: split("sorted", by_speed=True).split(task(np.zeros(9), compute_s=(1, 1, 1, 99.0))), "worker 3 would"),
+        (lambda: Job(None, 1.0, num_bytes=1, shards=split("sorted")), "must be None where time alone is simulated"),
+    ],
+)
+def test_what_can_not_be_is_said(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_umap_that_isnt_installed_is_missed_before_anything_begins(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r'pip install "alpa-dejavu\[umap\]", or choose projection=\'pca\''):
+        split("diverse", projection="umap")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("umap") is None, reason="umap-learn is not installed")
+@pytest.mark.slow
+def test_umap_is_the_same_again_and_makes_samples():
+    made = split("moved-points", base=split("sorted"), projection="umap", dimensions=2, replaced_by="inverse")
+    points = task(np.repeat([0, 1], 20), inputs=np.random.default_rng(0).normal(size=(40, 5)))
+    one, same = made.split(points), made.split(points)
+    assert one.synthetic.sum() == 4
+    np.testing.assert_array_equal(one.made_inputs, same.made_inputs)
+    even = split("diverse", projection="umap", dimensions=2).split(points)
+    assert sorted(np.concatenate(even.rows).tolist()) == list(range(40))
