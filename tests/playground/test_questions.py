@@ -2,10 +2,10 @@
 
 import dataclasses
 import math
-import pathlib
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 from scipy import stats
 
@@ -181,5 +181,5 @@ def test_the_gallery_can_be_run(path):
 
 
 def test_the_gallery_has_ten_questions():
-    assert len({read_scenario(path).question.text for path in GALLERY}) == len(GALLERY) >= 10
-    assert pathlib.Path(GALLERY[0]).parent.name == "gallery"
+    texts = {yaml.safe_load(path.read_text(encoding="utf-8"))["question"]["text"] for path in GALLERY}
+    assert len(texts) == len(GALLERY) >= 10
