@@ -117,7 +117,7 @@ def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool =
     except BaseException:
         if runs is not None and json_path is not None:
             write_output(json_path, runs_text(runs))
-            count = (1 + real) * len(scenario.exchanges) * len(scenario.seeds)
+            count = (1 + real) * len(scenario.names) * len(scenario.seeds)
             said = f"{len(runs.runs)} of {count} runs were finished"
             progress().print(f"{said}, and are in {json_path}", soft_wrap=True)
         raise
@@ -160,7 +160,15 @@ def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: path
 
 
 def _print_table(every: Sequence[Runs], to: Console) -> None:
-    from alpa_dejavu.playground.scenarios import NOTE, compared, details, side_by_side, tables, target_text
+    from alpa_dejavu.playground.scenarios import (
+        NOTE,
+        answer_lines,
+        compared,
+        details,
+        side_by_side,
+        tables,
+        target_text,
+    )
 
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}", soft_wrap=True)
     found = compared(every)
@@ -176,7 +184,7 @@ def _print_table(every: Sequence[Runs], to: Console) -> None:
         to.print()
         to.print(table)
     to.print()
-    for line in (*details(found), NOTE):
+    for line in (*answer_lines(every), *details(found), NOTE):
         to.print(line, soft_wrap=True)
 
 

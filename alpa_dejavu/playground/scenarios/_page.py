@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from alpa_dejavu.playground.scenarios._answer import answer_lines
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs
 from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
@@ -44,7 +45,7 @@ def runs_page(*every: Runs) -> str:
             ("seeds", ", ".join(map(str, sorted(seeds)))),
         ],
         tables=[{"heads": heads, "rows": rows} for heads, rows in tables(found)],
-        notes=[*details(found), NOTE],
+        notes=[*answer_lines(every), *details(found), NOTE],
         charts=_charts(found),
         timelines=_timelines(every, found),
         plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),

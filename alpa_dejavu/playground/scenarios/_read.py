@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,10 @@ from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Join
 from alpa_dejavu.playground.job import Job, Problem, Until, draws
 from alpa_dejavu.playground.problems import problem
+from alpa_dejavu.playground.scenarios._comparison import AXES
 from alpa_dejavu.playground.scenarios._named import made, name_and_settings
-from alpa_dejavu.playground.scenarios._scenario import Scenario, Target
-from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
+from alpa_dejavu.playground.scenarios._scenario import Question, Scenario, Target
+from alpa_dejavu.playground.scenarios.scenario_format import ClusterPartData, ScenarioData
 from alpa_dejavu.playground.topology import topology
 from alpa_dejavu.problem import Cluster
 
@@ -51,15 +53,53 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
     need("playground", "scipy", "tqdm")
     file = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
     try:
-        return _scenario(file)
+        return _with_question(_with_variants(file), file.data)
     except WrongDataError as error:
         raise file.problem(error.where, str(error)) from None
 
 
-def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
-    data = file.data
+def _with_variants(file: CheckedFile[ScenarioData]) -> Scenario:
+    """The scenario; where it has variants, each is one with some keys in place of the scenario's own."""
+    data, folder = file.data, file.path.parent
+    variants: list[Scenario] = []
+    for name, keys in data.get("variants", {}).items():
+        changed: Any = {**data, **keys}
+        try:
+            variants.append(_scenario(changed, folder, name))
+        except WrongDataError as error:
+            own = error.where[:1] and error.where[0] in keys
+            raise WrongDataError(("variants", name, *error.where) if own else error.where, str(error)) from None
+    if not variants:
+        return _scenario(data, folder, file.path.stem)
+    return dataclasses.replace(variants[0], name=file.path.stem, variants=tuple(variants))
+
+
+def _with_question(scenario: Scenario, data: ScenarioData) -> Scenario:
+    """The scenario with its question.
+
+    Raises:
+        WrongDataError: the question is of runs that there aren't, or of a figure that they haven't.
+    """
+    if "question" not in data:
+        return scenario
+    asked, trained = Question(**data["question"]), scenario.job.problem
+    for key in ("better", "than"):
+        if getattr(asked, key) not in scenario.names:
+            raise WrongDataError(("question", key), f"{key} is {getattr(asked, key)!r}, but must be one of "
+                                 f"{', '.join(map(repr, scenario.names))}; take it from these")  # fmt: skip
+    if asked.better == asked.than:
+        raise WrongDataError(("question", "than"), f"better and than are both {asked.than!r}; ask of two")
+    if asked.by in AXES and scenario.target is None:
+        raise WrongDataError(("question", "by"), f"by is {asked.by!r}, the {asked.by} to a target, but there is none; "
+                             "add a target, or ask by loss")  # fmt: skip
+    if asked.by not in AXES and (trained is None or (asked.by == "accuracy" and trained.accuracy is None)):
+        raise WrongDataError(("question", "by"), f"by is {asked.by!r}, which these runs haven't; ask by seconds")
+    return dataclasses.replace(scenario, question=asked)
+
+
+def _scenario(data: ScenarioData, folder: pathlib.Path, name: str) -> Scenario:
     trained = _problem(data)
-    cluster = _cluster(file)
+    cluster = _cluster(data["cluster"], folder)
     with _at("until"):
         until = Until(**data["until"])
     target = _target(data, trained)
@@ -82,7 +122,7 @@ def _scenario(file: CheckedFile[ScenarioData]) -> Scenario:
         _check_survives(exchange, faults, ("exchanges", n))
         _try(job, cluster, exchange, [], _BEGINNING, ("exchanges", n))
     looks = data.get("looks", _LOOKS)
-    return Scenario(file.path.stem, job, cluster, exchanges, faults, until, seeds, looks, target, conditions)
+    return Scenario(name, job, cluster, exchanges, faults, until, seeds, looks, target, conditions)
 
 
 def _by_name(what: str, entries: Sequence[Any], known: Mapping[str, type[T]]) -> dict[str, T]:
@@ -108,9 +148,8 @@ def _problem(data: ScenarioData) -> Problem | None:
         return problem(name)
 
 
-def _cluster(file: CheckedFile[ScenarioData]) -> Cluster:
-    part = file.data["cluster"]
-    beside = file.path.parent / part["name"]
+def _cluster(part: ClusterPartData, folder: pathlib.Path) -> Cluster:
+    beside = folder / part["name"]
     with _at("cluster", "name"):
         name = str(beside) if beside.is_file() else part["name"]
         return named_cluster(name, part.get("hosts", 1), part.get("devices_per_host"))

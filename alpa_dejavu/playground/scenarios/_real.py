@@ -31,8 +31,11 @@ def growing_real_runs(scenario: Scenario, workers: RealWorkers, progress: bool =
         progress: whether bars are shown for what takes more than two seconds.
 
     Raises:
-        ValueError: an exchange or a fault can't be for real; nothing has been run then.
+        ValueError: an exchange or a fault can't be for real, or there are variants; nothing has been run then.
     """
+    if scenario.variants:
+        raise ValueError(f"{scenario.name}: variants are {', '.join(one.name for one in scenario.variants)}, but real "
+                         "workers run one scenario; give a file without variants")  # fmt: skip
     for exchange in scenario.exchanges.values():
         workers.check(exchange, scenario.faults, scenario.until)
     job, cluster = workers.measured()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import numpy as np
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
 from alpa_dejavu.playground.history import TIMELINE, History
-from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Target
+from alpa_dejavu.playground.scenarios._scenario import Question, Run, Runs, Target
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.scenarios.runs_format import RunsData
@@ -33,6 +34,8 @@ def runs_text(runs: Runs) -> str:
     data: dict[str, Any] = {"version": 1, "scenario": runs.name, "problem": runs.problem, "hosts": list(runs.hosts)}
     data |= {"conditions": list(runs.conditions)} if runs.conditions else {}
     data["target"] = target
+    if runs.question is not None:
+        data["question"] = dataclasses.asdict(runs.question)
     # A line for each run and each of its keys: short enough to look at, and to compare.
     lines = ",\n".join(
         "{" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in _run_data(run).items()) + "}"
@@ -62,8 +65,14 @@ def read_runs(path: str | os.PathLike[str]) -> Runs:
     data = file.data
     target = None if data["target"] is None else Target(data["target"]["measure"], data["target"]["value"])
     runs = tuple(_run(file, n) for n in range(len(data["runs"])))
+    question = Question(**data["question"]) if "question" in data else None
+    names = {run.exchange for run in runs}
+    for key in ("better", "than"):
+        if question is not None and getattr(question, key) not in names:
+            said = f"{key} is {getattr(question, key)!r}, but must be an exchange of the runs"
+            raise file.problem(("question", key), said)
     conditions = tuple(data.get("conditions", ()))
-    return Runs(data["scenario"], data["problem"], tuple(data["hosts"]), target, runs, conditions)
+    return Runs(data["scenario"], data["problem"], tuple(data["hosts"]), target, runs, conditions, question)
 
 
 def _run_data(run: Run) -> dict[str, Any]:

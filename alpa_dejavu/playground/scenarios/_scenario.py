@@ -40,6 +40,23 @@ class Target:
 
 
 @final
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question whether one exchange, or variant, of a scenario is better than another.
+
+    Attributes:
+        text: the question, for people.
+        better, than: the names of the two, as runs have them.
+        by: "seconds", "steps" or "bytes" to the target, or the "loss" or "accuracy" at the end.
+    """
+
+    text: str
+    better: str
+    than: str
+    by: str
+
+
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenario:
     """A job on a cluster, and the exchanges by which it is to be trained, each with each seed.
@@ -55,6 +72,8 @@ class Scenario:
         looks: at how many moments the model is looked at, besides the first and the last.
         target: what runs are timed to; None: nothing.
         conditions: what runs are checked against, by their names for people.
+        variants: scenarios that differ from this one in some keys, and are run in its place; none: it is run itself.
+        question: what its runs answer; None: nothing.
     """
 
     name: str
@@ -67,6 +86,15 @@ class Scenario:
     looks: int
     target: Target | None
     conditions: Mapping[str, Condition] = dataclasses.field(default_factory=dict)
+    variants: tuple[Scenario, ...] = ()
+    question: Question | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of its exchanges, with their variant's name before them where there are variants."""
+        if not self.variants:
+            return tuple(self.exchanges)
+        return tuple(_named(each, name) for each in self.variants for name in each.exchanges)
 
 
 @final
@@ -91,6 +119,7 @@ class Runs:
         target: what runs are timed to; None: nothing.
         runs: by exchange, and then by seed. The first seed of each exchange has a timeline.
         conditions: the names of what runs were checked against, in the order of `History.violated_s`.
+        question: what they answer; None: nothing.
     """
 
     name: str
@@ -99,14 +128,15 @@ class Runs:
     target: Target | None
     runs: tuple[Run, ...]
     conditions: tuple[str, ...] = ()
+    question: Question | None = None
 
 
 def no_runs(scenario: Scenario) -> Runs:
     """Returns the runs of a scenario before the first one."""
     problem, hosts = scenario.job.problem, scenario.cluster.hosts
     names = tuple(hosts[n].name for n in scenario.job.worker_hosts(scenario.cluster))
-    conditions = tuple(scenario.conditions)
-    return Runs(scenario.name, None if problem is None else problem.name, names, scenario.target, (), conditions)
+    name = None if problem is None else problem.name
+    return Runs(scenario.name, name, names, scenario.target, (), tuple(scenario.conditions), scenario.question)
 
 
 def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
@@ -126,12 +156,19 @@ def growing_runs(scenario: Scenario, progress: bool = False) -> Iterator[Runs]:
     Where a run fails or is interrupted, the caller still has those before it.
     """
     runs = no_runs(scenario)
-    for name, exchange in scenario.exchanges.items():
-        for n, seed in enumerate(scenario.seeds):
-            history = simulate(
-                scenario.job, scenario.cluster, exchange, faults=scenario.faults,
-                conditions=tuple(scenario.conditions.values()), until=scenario.until, seed=seed, looks=scenario.looks,
-                progress=progress, intervals=INTERVALS if n == 0 else 0,
-            )  # fmt: skip
-            runs = dataclasses.replace(runs, runs=(*runs.runs, Run(name, seed, history)))
-            yield runs
+    for one in scenario.variants or (scenario,):
+        for name, exchange in one.exchanges.items():
+            shown = _named(one, name) if scenario.variants else name
+            for n, seed in enumerate(one.seeds):
+                history = simulate(
+                    one.job, one.cluster, exchange, faults=one.faults, conditions=tuple(one.conditions.values()),
+                    until=one.until, seed=seed, looks=one.looks, progress=progress,
+                    intervals=INTERVALS if n == 0 else 0,
+                )  # fmt: skip
+                runs = dataclasses.replace(runs, runs=(*runs.runs, Run(shown, seed, history)))
+                yield runs
+
+
+def _named(variant: Scenario, exchange: str) -> str:
+    """Returns the name of an exchange of a variant: the variant's alone where it has one exchange."""
+    return variant.name if len(variant.exchanges) == 1 else f"{variant.name}: {exchange}"

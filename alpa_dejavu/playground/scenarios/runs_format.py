@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from typing_extensions import NotRequired, TypedDict
 
 from alpa_dejavu._util.format_fields import WHOLE, Bytes, Index, Seconds, Text, Words, file_format, listed, said, whole
+from alpa_dejavu.playground.scenarios.scenario_format import QuestionData
 
 _Number: TypeAlias = Annotated[float, said("a number")]
 _SecondsList: TypeAlias = Annotated[list[Seconds], listed("a list of seconds, as many as its neighbours have")]
@@ -83,4 +84,5 @@ class RunsData(TypedDict):
     hosts: Annotated[list[Text], listed("a list of the host of each worker", min_length=1)]
     conditions: NotRequired[Annotated[list[Text], listed("a list of the names of conditions")]]
     target: Annotated[ReachedData | None, said('an object such as {"measure": "loss", "value": 0.5}, or null')]
+    question: NotRequired[Annotated[QuestionData, said("an object with text, better, than and by")]]
     runs: Annotated[list[Annotated[RunData, said("a run")]], listed("a list of at least one run", min_length=1)]

@@ -40,6 +40,14 @@ _Drop: TypeAlias = Annotated[
     list[list[Annotated[float, said("a share of at least 0 and below 1", ge=0, lt=1)]]],
     listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
 ]
+_ComputeSeconds: TypeAlias = Annotated[
+    Literal["predicted"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
+    said('"predicted", or seconds of a gradient: of all workers, or a list with those of each'),
+]
+_Split: TypeAlias = Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]
+_Moves: TypeAlias = Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]
+_Exchanges: TypeAlias = Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
+_Faults: TypeAlias = Annotated[list[Named], listed("a list of faults")]
 
 
 class ClusterPartData(TypedDict):
@@ -78,6 +86,32 @@ class TargetData(TypedDict):
     accuracy: NotRequired[Annotated[float, said("a share above 0 and at most 1", gt=0, le=1)]]
 
 
+class QuestionData(TypedDict):
+    """A question that the runs of a scenario answer: whether one of them is better than another."""
+
+    text: Annotated[Text, said("a question, such as Does gossip reach the target sooner?")]
+    better: Annotated[Text, said("the name of an exchange or variant, as the tables have it")]
+    than: Annotated[Text, said("the name of another one, as the tables have it")]
+    by: Annotated[
+        Literal["seconds", "steps", "bytes", "loss", "accuracy"],
+        said('"seconds", "steps" or "bytes" to the target, or the "loss" or "accuracy" at the end'),
+    ]
+
+
+class VariantData(TypedDict):
+    """The keys of a scenario that one of its variants has in their place."""
+
+    compute_s: NotRequired[_ComputeSeconds]
+    spread: NotRequired[NotNegative]
+    batch: NotRequired[_Batch]
+    drop: NotRequired[_Drop]
+    data: NotRequired[_Split]
+    moves: NotRequired[_Moves]
+    optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
+    exchanges: NotRequired[_Exchanges]
+    faults: NotRequired[_Faults]
+
+
 @file_format
 class ScenarioData(TypedDict):
     """A scenario of the playground: what is trained, on which workers, by which exchanges, and what goes wrong."""
@@ -87,19 +121,16 @@ class ScenarioData(TypedDict):
     num_bytes: NotRequired[Bytes]
     cluster: Annotated[ClusterPartData, said("an object such as {name: p3.16xlarge, hosts: 2}")]
     workers: NotRequired[Annotated[WorkersData, said("an object such as {hosts: [0, 0, 1]}")]]
-    compute_s: Annotated[
-        Literal["predicted"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
-        said('"predicted", or seconds of a gradient: of all workers, or a list with those of each'),
-    ]
+    compute_s: _ComputeSeconds
     spread: NotRequired[NotNegative]
     batch: NotRequired[_Batch]
     drop: NotRequired[_Drop]
-    data: NotRequired[Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]]
-    moves: NotRequired[Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]]
+    data: NotRequired[_Split]
+    moves: NotRequired[_Moves]
     sample_bytes: NotRequired[Bytes]
     optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
-    exchanges: Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
-    faults: NotRequired[Annotated[list[Named], listed("a list of faults")]]
+    exchanges: _Exchanges
+    faults: NotRequired[_Faults]
     conditions: NotRequired[Annotated[list[Named], listed("a list of conditions")]]
     until: Annotated[UntilData, said("an object with seconds, or steps, or both")]
     seeds: NotRequired[
@@ -110,3 +141,10 @@ class ScenarioData(TypedDict):
     ]
     looks: NotRequired[Index]
     target: NotRequired[Annotated[TargetData, said("an object with either loss or accuracy")]]
+    variants: NotRequired[
+        Annotated[
+            dict[str, Annotated[VariantData, said("an object with keys of the scenario, such as {data: sorted}")]],
+            said("an object with the keys that differ, by the variants' names", min_length=1),
+        ]
+    ]
+    question: NotRequired[Annotated[QuestionData, said("an object with text, better, than and by")]]
