@@ -34,6 +34,8 @@ class Problem:
         held_out: inputs and targets by which the history's loss and accuracy are told.
         coordinates: returns for some inputs the indices of the parameters, flat, that each one's loss depends on, shape
             (samples, indices); None: all of them.
+        logits: what the model puts out, by the parameters and some inputs, shape (*targets, classes); None: there are
+            no classes.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Problem:
     train: tuple[NDArray[Any], NDArray[Any]]
     held_out: tuple[NDArray[Any], NDArray[Any]]
     coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    logits: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         for field in ("train", "held_out"):

@@ -59,9 +59,8 @@ def _classified(name: str, init: Any, logits: Any) -> Problem:
         return jnp.mean(jnp.argmax(logits(params, inputs), axis=-1) == targets)
 
     images, targets = _digits()
-    return Problem(
-        name, init, loss, accuracy, (images[_HELD_OUT:], targets[_HELD_OUT:]), (images[:_HELD_OUT], targets[:_HELD_OUT])
-    )
+    train, held_out = (images[_HELD_OUT:], targets[_HELD_OUT:]), (images[:_HELD_OUT], targets[:_HELD_OUT])
+    return Problem(name, init, loss, accuracy, train, held_out, logits=logits)
 
 
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
