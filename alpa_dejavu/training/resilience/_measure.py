@@ -13,7 +13,14 @@ import numpy as np
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._ray_points import on_workers
 from alpa_dejavu.training.resilience._result import Point, Resilience
-from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts
+from alpa_dejavu.training.resilience._subject import (
+    Judge,
+    Subject,
+    accuracy,
+    checked_shares,
+    found_parts,
+    struck,
+)
 from alpa_dejavu.training.resilience.faults import Fault, fault
 from alpa_dejavu.training.resilience.parts import Parts, counted, drawn
 
@@ -132,8 +139,10 @@ def _tried(subject: Subject, fault: Fault, parts: Parts) -> None:
     """Raises ValueError if the model doesn't take parameters with a fault, by shapes alone."""
     hit, key = jax.ShapeDtypeStruct((parts.count,), bool), jax.random.PRNGKey(0)
     try:
-        jax.eval_shape(lambda hit: subject.outputs(fault, parts, hit, key), hit)
-    except (TypeError, AttributeError) as error:
+        jax.eval_shape(struck(subject.apply_fn, fault, parts), subject.params, subject.inputs, hit, key)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever a model raises that checks its parameters
         said = str(error).partition("\n")[0]
         raise ValueError(f"fault is {fault}, but must leave parameters that apply_fn takes: {said}; choose "
                          "another fault or other parts") from error  # fmt: skip

@@ -94,7 +94,7 @@ class Subject:
     def judged(self, outputs: Any) -> Any:
         """Returns what the judge says of outputs, and the share of samples with an output that isn't finite."""
         rows = outputs.reshape(len(outputs), -1)
-        return self.judge(outputs, self.targets), 1 - jnp.mean(jnp.isfinite(rows).all(axis=1))
+        return self.judge(outputs, self.targets), jnp.mean(~jnp.isfinite(rows).all(axis=1))
 
 
 def struck(apply_fn: Model, fault: Fault, parts: Parts) -> Callable[[Any, Any, Any, Any], Any]:

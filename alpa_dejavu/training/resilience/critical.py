@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, cross_entropy, found_parts
-from alpa_dejavu.training.resilience.faults import Fault, Removed, fault
+from alpa_dejavu.training.resilience.faults import Fault, fault
 from alpa_dejavu.training.resilience.parts import Parts
 
-__all__ = ["SCORES", "WAYS", "Chosen", "chosen_parts", "harms", "tried"]
+__all__ = ["SCORES", "WAYS", "Chosen", "chosen_parts", "harms", "judged_without"]
 
 Floats: TypeAlias = NDArray[np.float64]
 SCORES = ("gradient", "curvature", "tried")
@@ -84,7 +84,7 @@ def harms(
     subject, units, what = _asked(apply_fn, params, data, parts, faulty, loss)
     singles = np.eye(units.count, dtype=bool)
     if by == "tried":
-        losses = tried(subject, units, np.vstack([np.zeros((1, units.count), bool), singles]), what)
+        losses = _tried(subject, units, np.vstack([np.zeros((1, units.count), bool), singles]), what)
         return losses[1:] - losses[0]
     if units.kind.startswith("activations"):
         raise ValueError(f"by is {by!r}, but must be 'tried' for {units.kind}; the parameters don't have them")
@@ -140,27 +140,51 @@ def chosen_parts(
         found = _ordered(score, least)[:k]
     sets = np.zeros((2, units.count), bool)
     sets[1, found] = True
-    losses = tried(certified, units, sets, what)
+    losses = _tried(certified, units, sets, what)
     classes = jnp.issubdtype(certified.targets.dtype, jnp.integer)
     right = dataclasses.replace(certified, judge=accuracy) if classes else None
-    accuracies = tried(right, units, sets, what) if right is not None else np.full(2, math.nan)
+    accuracies = _tried(right, units, sets, what) if right is not None else np.full(2, math.nan)
     return Chosen(tuple(found), tuple(map(units.name, found)), *map(float, (*losses, *accuracies)))
 
 
-def tried(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: Fault | None = None) -> Floats:
-    """Returns what the judge says of a model with each set of parts faulty together, shape (sets,).
+def judged_without(
+    apply_fn: Callable[[Any, Any], Any],
+    params: Any,
+    data: tuple[Any, Any],
+    parts: str | Parts,
+    sets: Any,
+    *,
+    faulty: str | Fault = "removed",
+    judge: Judge = accuracy,
+) -> Floats:
+    """Returns what a judge says of a model with each set of parts faulty together, shape (sets,).
 
     Args:
-        subject: the model and its data.
-        parts: its units.
-        sets: which units are hit in each set, shape (sets, units).
-        faulty: the fault; None: they are removed.
+        apply_fn: the model: takes parameters and inputs, and returns outputs.
+        params: its parameters, a pytree of arrays.
+        data: inputs and targets.
+        parts: a kind, or what was found.
+        sets: which units are hit in each set, shape (sets, units), bool.
+        faulty: the fault.
+        judge: what is measured, by outputs and targets.
+
+    Raises:
+        ValueError: the data don't fit, or sets aren't of these parts.
     """
-    what, key = faulty or Removed(), jax.random.PRNGKey(0)
+    subject, units, what = _asked(apply_fn, params, data, parts, faulty, judge)
+    wanted = np.asarray(sets, bool)
+    if wanted.ndim != 2 or wanted.shape[1] != units.count or not len(wanted):
+        raise ValueError(f"sets is of shape {wanted.shape}, but must be of one set or more of {units.count} units; "
+                         "give a row for each set")  # fmt: skip
+    return _tried(subject, units, wanted, what)
+
+
+def _tried(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: Fault) -> Floats:
+    key = jax.random.PRNGKey(0)
 
     @jax.jit
     def every(some: Any) -> Any:
-        return jax.lax.map(lambda hit: subject.judged(subject.outputs(what, parts, hit, key))[0], some)
+        return jax.lax.map(lambda hit: subject.judged(subject.outputs(faulty, parts, hit, key))[0], some)
 
     # All calls have as many sets, so that one program does.
     size = min(len(sets), 1024)
@@ -188,7 +212,7 @@ def _greedy(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool, 
         sets = np.zeros((parts.count, parts.count), bool)
         sets[:, taken] = True
         np.fill_diagonal(sets, True)
-        order = _ordered(tried(subject, parts, sets, faulty), least)
+        order = _ordered(_tried(subject, parts, sets, faulty), least)
         taken += [unit for unit in order if unit not in taken][: min(at_once, k - len(taken))]
     return taken
 
@@ -201,7 +225,7 @@ def _exact(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool) -
     every = list(itertools.combinations(range(parts.count), k))
     sets = np.zeros((count, parts.count), bool)
     np.put_along_axis(sets, np.array(every), True, axis=1)
-    return list(every[_ordered(tried(subject, parts, sets, faulty), least)[0]])
+    return list(every[_ordered(_tried(subject, parts, sets, faulty), least)[0]])
 
 
 def _taylor(subject: Subject, parts: Parts, faulty: Fault, second: bool) -> Floats:

@@ -157,9 +157,9 @@ def disturbed(
 
         def mean_loss(params: Any) -> Any:
             model = without(params, is_out)
-            each = [loss(apply_fn(model, inputs[some]), targets[some]) for some in rows.reshape(replicas, -1)]
+            each = jax.vmap(lambda some: loss(apply_fn(model, inputs[some]), targets[some]))(rows.reshape(replicas, -1))
             weights = jnp.where(jnp.asarray(lost) & is_out, 0.0, 1.0)
-            return jnp.sum(jnp.stack(each) * weights) / jnp.sum(weights)
+            return jnp.sum(each * weights) / jnp.sum(weights)
 
         updates, state = optimizer.update(jax.grad(mean_loss)(params), state, params)
         leaves, tree = jax.tree_util.tree_flatten(updates)
