@@ -56,6 +56,7 @@ def residual() -> Subject:
 
 def _trained(removed: float) -> Subject:
     digits = problem("digits-mlp")
+    assert digits.logits is not None, "digits have classes"
     start = digits.init(jax.random.PRNGKey(1))
     drills = [hardening.Drill(Removed(), find_parts(start, but="out"), removed)] if removed else []
     params = hardening.hardened(

@@ -59,7 +59,7 @@ def flipped(values: Any, dtype: str, bits: Any) -> Any:
 
 
 def kept_as(params: Any, dtype: str) -> Any:
-    """Returns parameters rounded to a format of `FORMATS`, in arrays of the dtype that they had.
+    """Returns parameters rounded to a format of `FORMATS`, in arrays of the dtype that they had; whole numbers stay.
 
     Raises:
         ValueError: there is no such format.
@@ -69,6 +69,8 @@ def kept_as(params: Any, dtype: str) -> Any:
 
     def rounded(leaf: Any) -> Any:
         leaf = jnp.asarray(leaf)
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
         scale = _scale(leaf)
         return (_quantised(leaf, scale) * scale if dtype == "int8" else leaf.astype(dtype)).astype(leaf.dtype)
 

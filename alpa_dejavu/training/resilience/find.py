@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from alpa_dejavu._util.near_names import near
@@ -47,8 +48,12 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}{near(kind, KINDS)}; name one")
     paths = paths_of(params)
-    shapes = [tuple(np.shape(leaf)) for leaf in jax.tree_util.tree_leaves(params)]
-    wanted = [_matched(path, only) and not (but and _matched(path, but)) for path in paths]
+    leaves = jax.tree_util.tree_leaves(params)
+    shapes = [tuple(np.shape(leaf)) for leaf in leaves]
+    wanted = [
+        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and _matched(path, only)
+        and not (but and _matched(path, but)) for path, leaf in zip(paths, leaves, strict=True)
+    ]  # fmt: skip
     found = KINDS[kind](paths, shapes, wanted, only)
     if not found.count:
         said = "" if only is None and not but else f" by only={only!r}, but={but!r}"

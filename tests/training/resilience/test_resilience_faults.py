@@ -171,6 +171,7 @@ def test_kinds_of_parts_by_the_conventions_of_flax():
     conv = {"kernel": np.zeros((3, 3, 2, 7)), "bias": np.zeros(7)}
     kernel = find_parts({"conv": conv, "out": np.zeros((3, 3))}, "filters")
     assert (kernel.groups, kernel.sizes, kernel.name(3)) == (("conv",), (7,), "conv[3]")
+    assert find_parts({"steps": np.zeros((2, 2), int), "out": np.zeros((3, 2))}, "weights").groups == ("out",)
     # A lost head puts out nothing: what is left is the sum of the others' outputs.
     attention = params["params"]["MultiHeadDotProductAttention_0"]
     module = nn.MultiHeadDotProductAttention(num_heads=4)
