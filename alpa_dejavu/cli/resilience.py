@@ -12,6 +12,8 @@ from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_out
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
     from alpa_dejavu.training.resilience import Parts, Resilience
@@ -47,6 +49,7 @@ def resilience(
 ) -> None:  # fmt: skip
     """Says which parts of a network may fail: the function returns (apply_fn, params, (inputs, targets))."""
     check_outputs(html_path, json_path)
+    plan = None if plan_path is None else read_plan(plan_path)
     with progress().status(f"loading {function}"):
         from alpa_dejavu.training.resilience import resilience as measure
 
@@ -56,7 +59,7 @@ def resilience(
         found = measure(*subject, faults, parts=parts, shares=shares, masks=masks, by_layer=by_layer, seed=seed)
     with progress().status("looking for critical parts"):
         chosen = _chosen(subject, parts, k)
-    stages = None if plan_path is None else _stages(subject, plan_path, blocks)
+    stages = None if plan is None else _stages(subject, plan, blocks)
     to = console(takes_stdout(html_path, json_path))
     _print(function, found, chosen, stages, to)
     written = []
@@ -117,15 +120,13 @@ def _chosen(subject: tuple[Any, Any, Any], parts: str | Parts, k: int) -> dict[s
     }
 
 
-def _stages(subject: tuple[Any, Any, Any], plan_path: pathlib.Path, blocks: str) -> Rows:
-    from alpa_dejavu.plans import read_plan
+def _stages(subject: tuple[Any, Any, Any], plan: Plan, blocks: str) -> Rows:
     from alpa_dejavu.training.resilience import find_parts
     from alpa_dejavu.training.resilience import resilience as measure
     from alpa_dejavu.training.resilience.outages import stage_parts
     from alpa_dejavu.training.resilience.spares import blocks_of_stages
     from alpa_dejavu.training.resilience.tables import stage_rows
 
-    plan = read_plan(plan_path)
     held = blocks_of_stages(plan, find_parts(subject[1], "layers", only=blocks).groups)
     there = {stage: each for stage, each in held.items() if each}
     found = measure(*subject, parts=stage_parts(subject[1], there), shares=(1.0,), masks=1, by_layer=True)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 DRAW = np.random.default_rng(0)
-PARAMS = {"blocks": [DRAW.standard_normal((4, 4)) * 0.3 for _ in range(4)], "<in>": np.eye(4),
+PARAMS = {"blocks": [DRAW.standard_normal((4, 4)) * 0.3 for _ in range(2)], "<in>": np.eye(4),
           "out": DRAW.standard_normal((4, 3))}
 INPUTS = DRAW.standard_normal((20, 4)).astype(np.float32)
 
@@ -45,7 +45,7 @@ def command(tmp_path, monkeypatch):
 def test_curves_critical_parts_and_stages_are_printed_and_written(command, tmp_path):
     write_plan(example_plan(), tmp_path / "plan.json")
     result = command(
-        "my_network:made", "--but", "out", "--share", 0, "--share", 0.5, "--masks", 3, "--by-layer", "--critical", 2,
+        "my_network:made", "--but", "out", "--share", 0, "--share", 0.5, "--masks", 3, "--critical", 2,
         "--bits", "int8", "--plan", "plan.json", "--html", "page.html", "--json", "found.json",
     )  # fmt: skip
     assert (result.exit_code, result.stderr) == (0, "")
@@ -53,11 +53,11 @@ def test_curves_critical_parts_and_stages_are_printed_and_written(command, tmp_p
     assert "the 2 that harm most" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith("stage ")]
     assert [" ".join(row[:-1]) for row in rows if row[1].isdigit()] == [
-        "stage 0 p3.16xlarge-0 blocks/0, blocks/1, blocks/2", "stage 1 p3.16xlarge-0 blocks/3"
+        "stage 0 p3.16xlarge-0 blocks/0", "stage 1 p3.16xlarge-0 blocks/1"
     ]  # fmt: skip
     found = json.loads((tmp_path / "found.json").read_text())
-    assert (found["parts"], found["units"], found["base"]) == ("neurons", 20, 1.0)
-    assert len(found["points"]) == 2 * 6
+    assert (found["parts"], found["units"], found["base"]) == ("neurons", 12, 1.0)
+    assert len(found["points"]) == 2
     assert all(point["mean"] == 1.0 for point in found["points"] if point["share"] == 0)
     page = (tmp_path / "page.html").read_text()
     assert '"curves"' in page

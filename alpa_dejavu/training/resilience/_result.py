@@ -1,4 +1,4 @@
-"""What was measured: accuracies under each mask, and their mean, interval and 5th percentile."""
+"""The figures that were measured: accuracies under each mask, and their mean, interval and 5th percentile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Point:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Resilience:
-    """What `resilience` has measured.
+    """The figures that `resilience` has measured.
 
     Attributes:
         kind: the word for the parts.

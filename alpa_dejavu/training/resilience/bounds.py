@@ -1,4 +1,4 @@
-"""What no fault of neurons exceeds: bounds of a fully connected network's error by its weights alone.
+"""Bounds that no fault of neurons exceeds: of a fully connected network's error, by its weights alone.
 
 In: the weight matrices of a network whose activations have a Lipschitz constant, and which neurons fail, or how many.
 Out: the largest error that an output may have, whatever the inputs.

@@ -19,7 +19,7 @@ __all__ = ["Spare", "blocks_of_stages", "spares"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Spare:
-    """What a spare for a stage of a plan is worth.
+    """A spare for a stage of a plan, and what it is worth.
 
     Attributes:
         stage: the number of the stage.

@@ -1,4 +1,4 @@
-"""What was measured as tables for people: curves, critical and harmless parts, and the stages of a plan."""
+"""The figures as tables for people: curves, critical and harmless parts, and the stages of a plan."""
 
 from __future__ import annotations
 
