@@ -226,7 +226,7 @@ def _data(case: Case) -> Row:
         start = case.problem.init(key)
         return hardened(case.model, cross_entropy, start, (inputs, targets), optax.adam(RATE), steps=600, batch=BATCH)
 
-    found = data_resilience(case.model, train, case.problem.train, case.held_out, shares=(0.1, 0.3, 0.5), masks=5)
+    found = data_resilience(case.model, train, case.problem.train, case.held_out, shares=(0.3,), masks=3)
     rows = [{"fault": p.fault, "share": p.share, "mean": p.mean, "low": float(p.judged.min())} for p in found.points]
     return {"rows": [{"fault": "none", "share": 0.0, "mean": found.base, "low": found.base}, *rows]}
 
@@ -237,13 +237,13 @@ def _stages(case: Case) -> Row:
     stages = stage_parts(params, {f"stage {n}": [f"blocks/{n}"] for n in range(len(params["blocks"]))})
     run = functools.partial(
         disturbed, case.model, cross_entropy, params, case.problem.train, case.held_out, optax.adam(RATE), stages,
-        steps=400, batch=BATCH, replicas=4, looks=20,
+        steps=240, batch=BATCH, replicas=4, looks=24,
     )  # fmt: skip
     plain, rows = run(), []
-    asked = {f"block {n}": Outage(n, 100, 100) for n in range(2)} | {"one replica of 4": Outage(None, 100, 100, 0)}
+    asked = {f"block {n}": Outage(n, 60, 60) for n in range(2)} | {"one replica of 4": Outage(None, 60, 60, 0)}
     for name, outage in asked.items():
         found = run(outage)
-        during = (found.steps > 100) & (found.steps <= 200)
+        during = (found.steps > 60) & (found.steps <= 120)
         worst, then = (float(each[during].max()) for each in (found.answered, plain.loss))
         rows.append({"name": name, "worst": worst, "then": then, "end": float(found.loss[-1]),
                      "plain": float(plain.loss[-1]), "behind": found.behind(plain)})  # fmt: skip
@@ -299,7 +299,7 @@ def _tables(rows: Mapping[str, list[Row]], drills: Any, bound: Any, data: Any, s
                  "Training data, digits-mlp"),
         Table.of(stages, {"no answer of": "{name}", "worst loss meanwhile": "{worst:.3f}", "undisturbed": "{then:.3f}",
                           "loss at the end": "{end:.3f}", "undisturbed at the end": "{plain:.3f}",
-                          "steps behind": "{behind:.0f}"}, "100 of 400 steps of text-gpt without an answer"),
+                          "steps behind": "{behind:.0f}"}, "60 of 240 steps of text-gpt without an answer"),
     ]  # fmt: skip
 
 
