@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, cross_entropy, found_parts
+from alpa_dejavu.training.resilience._taylor import taylor
 from alpa_dejavu.training.resilience.faults import Fault, fault
 from alpa_dejavu.training.resilience.parts import Parts
 
@@ -88,7 +89,7 @@ def harms(
         return losses[1:] - losses[0]
     if units.kind.startswith("activations"):
         raise ValueError(f"by is {by!r}, but must be 'tried' for {units.kind}; the parameters don't have them")
-    return _taylor(subject, units, what, second=by == "curvature")
+    return taylor(subject, units, what, second=by == "curvature")
 
 
 def chosen_parts(
@@ -226,35 +227,3 @@ def _exact(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool) -
     sets = np.zeros((count, parts.count), bool)
     np.put_along_axis(sets, np.array(every), True, axis=1)
     return list(every[_ordered(_tried(subject, parts, sets, faulty), least)[0]])
-
-
-def _taylor(subject: Subject, parts: Parts, faulty: Fault, second: bool) -> Floats:
-    """Returns the change of the loss for each unit by its gradient, and by half of its curvature if wanted."""
-    key = jax.random.PRNGKey(0)
-
-    def loss(params: Any) -> Any:
-        return subject.judge(subject.apply_fn(params, subject.inputs), subject.targets)
-
-    def change(hit: Any) -> Any:
-        made = faulty.faulty(subject.params, parts, hit, key)
-        return jax.tree_util.tree_map(jnp.subtract, made, subject.params)
-
-    def along(one: Any, other: Any) -> Any:
-        products = jax.tree_util.tree_map(lambda a, b: jnp.sum(a * b), one, other)
-        return sum(jax.tree_util.tree_leaves(products))
-
-    @jax.jit
-    def each(units: Any) -> Any:
-        gradient = jax.grad(loss)(subject.params)
-
-        def score(unit: Any) -> Any:
-            delta = change(jnp.arange(parts.count) == unit)
-            first = along(gradient, delta)
-            if not second:
-                return first
-            curved = jax.jvp(jax.grad(loss), (subject.params,), (delta,))[1]
-            return first + along(curved, delta) / 2
-
-        return jax.lax.map(score, units)
-
-    return np.asarray(each(jnp.arange(parts.count)), float)
