@@ -30,6 +30,7 @@ from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
 from alpa_dejavu.cli.replan import replan
+from alpa_dejavu.cli.resilience import resilience
 
 __all__ = ["main"]
 
@@ -44,5 +45,7 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
-for _command in (plan, replan, estimate, explain, diff, profile, history, calibrate, calibration, playground, doctor):
+for _command in (
+    plan, replan, estimate, explain, diff, profile, history, calibrate, calibration, playground, resilience, doctor,
+):  # fmt: skip
     main.add_command(_command)

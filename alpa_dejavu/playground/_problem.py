@@ -50,6 +50,8 @@ class Problem:
             outputs of one, such as filters, are the inputs of the next one, the last one's classes; units of all but
             the last one may be left out. Empty: none may.
         narrowed: returns the problem with fewer units in these layers, given their numbers; None: there is none.
+        logits: returns what the model puts out for the parameters and some inputs, shape (*targets, classes); None:
+            there are no classes.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Problem:
     later: Later | None = None
     chain: tuple[str, ...] = ()
     narrowed: Callable[[Sequence[int]], Problem] | None = None
+    logits: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         for field in ("train", "held_out"):

@@ -1,18 +1,15 @@
 """Scenario files that say where the data go: what is read, what is refused with its line, and the gallery."""
 
 import dataclasses
-import pathlib
 import re
 
 import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.playground import Until
 from alpa_dejavu.playground.data import MOVES, SPLITS, move, split
 from alpa_dejavu.playground.scenarios import compared, details, read_scenario, run_scenario
 
-GALLERY = sorted((pathlib.Path(__file__).parents[2] / "examples" / "playground" / "gallery").glob("*label*.yaml"))
 DATA = """\
 version: 1
 problem: digits-mlp
@@ -97,10 +94,3 @@ def test_data_without_samples_and_moves_without_data_are_refused(tmp_path):
 def test_the_list_has_splits_and_policies():
     said = CliRunner().invoke(main, ["playground", "list"]).output
     assert all(f"  {name} " in said for name in (*SPLITS, *MOVES))
-
-
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
-def test_the_gallery_can_be_run(path):
-    scenario = read_scenario(path)
-    short = dataclasses.replace(scenario, until=Until(steps=1), seeds=scenario.seeds[:1])
-    assert {run.history.end for run in run_scenario(short).runs} == {"steps"}

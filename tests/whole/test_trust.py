@@ -117,6 +117,7 @@ COMMANDS = [
     "calibration show {calibration}",
     "calibration show {database}",
     "calibration convert {pickle} --output {output}",
+    "resilience nobody --plan {plan}",
     "playground run {scenario}",
     "playground compare {runs} {scenario}",
 ]

@@ -74,6 +74,7 @@ def _classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narro
     return Problem(
         name, init, loss, accuracy, (images[_HELD_OUT:], targets[_HELD_OUT:]),
         (images[:_HELD_OUT], targets[:_HELD_OUT]), chain=chain, narrowed=narrowed,
+        logits=logits,
     )  # fmt: skip
 
 

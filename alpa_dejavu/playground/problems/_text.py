@@ -41,7 +41,7 @@ def text_gpt() -> Problem:
         return jnp.mean(jnp.argmax(_logits(params, batch[0]), axis=-1) == batch[1])
 
     return Problem("text-gpt", _init, loss, accuracy, (inputs[held_out:], targets[held_out:]),
-                   (inputs[:held_out], targets[:held_out]))  # fmt: skip
+                   (inputs[:held_out], targets[:held_out]), logits=_logits)  # fmt: skip
 
 
 def _text() -> NDArray[np.int32]:

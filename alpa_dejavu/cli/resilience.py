@@ -1,0 +1,145 @@
+"""`alpa-dejavu resilience`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.parameters import PLAN_FILE
+from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.training.resilience import Parts, Resilience
+    from alpa_dejavu.training.resilience.critical import Chosen
+    from alpa_dejavu.training.resilience.tables import Rows
+
+_KINDS = ("neurons", "filters", "heads", "layers", "weights", "activations", "values")
+_FORMATS = ("float32", "bfloat16", "float16", "int8")
+
+
+@click.command()
+@click.argument("function", metavar="MODULE:FUNCTION")
+@click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write a page: curves, heat maps, tables.")
+@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
+@click.option("--parts", "kind", type=click.Choice(_KINDS), default="neurons", show_default=True, help="What fails.")
+@click.option("--only", multiple=True, metavar="PATH", help="Parts of these alone, as blocks/*/up; may be repeated.")
+@click.option("--but", multiple=True, metavar="PATH", help="No parts of these, as the last layer; may be repeated.")
+@click.option("--fault", "faults", multiple=True, default=("removed",), show_default=True, metavar="NAME",
+              help="removed, stuck, flipped, noisy; may be repeated.")  # fmt: skip
+@click.option("--share", "shares", multiple=True, type=float, default=(0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
+              show_default=True, help="Of the parts, from 0 to 1; may be repeated.")  # fmt: skip
+@click.option("--masks", default=50, show_default=True, help="Drawn for each point.")
+@click.option("--by-layer", is_flag=True, help="Strike each layer alone, too.")
+@click.option("--critical", "k", default=5, show_default=True, help="How many critical and harmless parts; 0: none.")
+@click.option("--bits", "formats", multiple=True, type=click.Choice(_FORMATS), help="Heat maps of flipped bits.")
+@click.option("--plan", "plan_path", type=PLAN_FILE, metavar="PLAN.json", help="Skip each stage of a plan.")
+@click.option("--blocks", default="blocks/*", show_default=True, metavar="PATH", help="The model's blocks, for --plan.")
+@click.option("--seed", default=0, show_default=True, help="Of the masks.")
+def resilience(
+    function: str, html_path: pathlib.Path | None, json_path: pathlib.Path | None, kind: str, only: tuple[str, ...],
+    but: tuple[str, ...], faults: tuple[str, ...], shares: tuple[float, ...], masks: int, by_layer: bool, k: int,
+    formats: tuple[str, ...], plan_path: pathlib.Path | None, blocks: str, seed: int,
+) -> None:  # fmt: skip
+    """Says which parts of a network may fail: the function returns (apply_fn, params, (inputs, targets))."""
+    check_outputs(html_path, json_path)
+    plan = None if plan_path is None else read_plan(plan_path)
+    with progress().status(f"loading {function}"):
+        from alpa_dejavu.training.resilience import resilience as measure
+
+        subject = _subject(function)
+    with progress().status("striking parts"):
+        parts = _parts(subject[1], kind, only, but)
+        found = measure(*subject, faults, parts=parts, shares=shares, masks=masks, by_layer=by_layer, seed=seed)
+    with progress().status("looking for critical parts"):
+        chosen = _chosen(subject, parts, k)
+    stages = None if plan is None else _stages(subject, plan, blocks)
+    to = console(takes_stdout(html_path, json_path))
+    _print(function, found, chosen, stages, to)
+    written = []
+    if html_path is not None:
+        from alpa_dejavu.training.resilience.bit_map import bit_map
+        from alpa_dejavu.training.resilience.page import resilience_page
+
+        with progress().status("flipping bits"):
+            maps = [bit_map(*subject, dtype, seed=seed) for dtype in formats]
+        written += write_output(html_path, resilience_page(function, found, maps=maps, chosen=chosen, stages=stages))
+    if json_path is not None:
+        written += write_output(json_path, json.dumps(found.data(), indent=1) + "\n")
+    for path in written:
+        to.print(f"wrote {path}")
+
+
+def _subject(function: str) -> tuple[Any, Any, Any]:
+    """Returns what the named function returns.
+
+    Raises:
+        ValueError: it isn't a function of a module, or returns something else.
+    """
+    from alpa_dejavu.layers import resolve
+
+    if ":" not in function:
+        raise ValueError(f"MODULE:FUNCTION is {function!r}, but must name a function of a module; give it as "
+                         "my_model:made")  # fmt: skip
+    made = resolve(function)()
+    if not (isinstance(made, tuple) and len(made) == 3 and callable(made[0])):
+        raise ValueError(f"{function} returned a {type(made).__name__}, but must return (apply_fn, params, (inputs, "
+                         "targets)); return these three")  # fmt: skip
+    return made
+
+
+def _parts(params: Any, kind: str, only: tuple[str, ...], but: tuple[str, ...]) -> str | Parts:
+    from alpa_dejavu.training.resilience import find_parts
+
+    if kind in ("activations", "values"):
+        if only or but:
+            raise ValueError(f"--parts is {kind}, but must be of parameters where --only or --but is given; leave "
+                             "these out")  # fmt: skip
+        return kind
+    return find_parts(params, kind, only=only or None, but=but)
+
+
+def _chosen(subject: tuple[Any, Any, Any], parts: str | Parts, k: int) -> dict[str, Chosen]:
+    from alpa_dejavu.training.resilience import Parts
+    from alpa_dejavu.training.resilience.critical import chosen_parts
+
+    # Each step of the greedy choice tries all parts: of many, only those that gradients name are worth it.
+    by = "greedy" if isinstance(parts, Parts) and parts.count <= 512 else "gradient"
+    if not k or not isinstance(parts, Parts):
+        return {}
+    k = min(k, parts.count)
+    return {
+        f"the {k} that harm {'least' if least else 'most'}": chosen_parts(*subject, parts, k, by=by, least=least)
+        for least in (False, True)
+    }
+
+
+def _stages(subject: tuple[Any, Any, Any], plan: Plan, blocks: str) -> Rows:
+    from alpa_dejavu.training.resilience import find_parts
+    from alpa_dejavu.training.resilience import resilience as measure
+    from alpa_dejavu.training.resilience.outages import stage_parts
+    from alpa_dejavu.training.resilience.spares import blocks_of_stages
+    from alpa_dejavu.training.resilience.tables import stage_rows
+
+    held = blocks_of_stages(plan, find_parts(subject[1], "layers", only=blocks).groups)
+    there = {stage: each for stage, each in held.items() if each}
+    found = measure(*subject, parts=stage_parts(subject[1], there), shares=(1.0,), masks=1, by_layer=True)
+    return stage_rows(plan, held, {stage: found.curve("removed", stage)[0] for stage in there})
+
+
+def _print(function: str, found: Resilience, chosen: dict[str, Chosen], stages: Rows | None, to: Any) -> None:
+    from alpa_dejavu.training.resilience.tables import chosen_rows, curve_rows
+
+    to.print(f"{function}: {found.base:.4f} without faults", soft_wrap=True)
+    for heads, rows in (curve_rows(found), *([chosen_rows(chosen)] if chosen else []), *([stages] if stages else [])):
+        table = new_table(heads[:2], heads[2:], ())
+        for row in rows:
+            table.add_row(*row)
+        to.print()
+        to.print(table)

@@ -1,0 +1,156 @@
+"""A model, its data and its judge, checked before anything runs; and the model with a fault in some of its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.training.resilience.activations import Model, activation_parts, with_strikes
+from alpa_dejavu.training.resilience.faults import Fault
+from alpa_dejavu.training.resilience.find import KINDS, find_parts
+from alpa_dejavu.training.resilience.parts import Parts
+
+__all__ = ["Judge", "Subject", "accuracy", "checked_shares", "cross_entropy", "found_parts"]
+
+Judge: TypeAlias = Callable[[Any, Any], Any]
+"""Takes a model's outputs and the targets, and returns a number."""
+_ACTIVATIONS = {"activations": "features", "values": "values"}
+
+
+def accuracy(outputs: Any, targets: Any) -> Any:
+    """Returns the share of targets that the largest of the outputs, shape (*targets, classes), names; an output that
+    isn't finite names none.
+    """
+    finite = jnp.isfinite(outputs).all(axis=-1)
+    return jnp.mean((jnp.argmax(outputs, axis=-1) == targets) & finite)
+
+
+def cross_entropy(outputs: Any, targets: Any) -> Any:
+    """Returns the mean cross-entropy of outputs, shape (*targets, classes), as logits of targets; infinity where an
+    output isn't finite.
+    """
+    logs = jax.nn.log_softmax(outputs)
+    loss = -jnp.mean(jnp.take_along_axis(logs, targets[..., None], axis=-1))
+    return jnp.where(jnp.isnan(loss), jnp.inf, loss)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """A model with data that it is judged by.
+
+    Attributes:
+        apply_fn: takes parameters and inputs, and returns outputs, shape (*targets, classes) where they are classes.
+        params: the parameters, a pytree of arrays.
+        inputs, targets: arrays, first dimension the samples.
+        judge: what is measured, by outputs and targets.
+    """
+
+    apply_fn: Model
+    params: Any
+    inputs: Any
+    targets: Any
+    judge: Judge = accuracy
+
+    @classmethod
+    def checked(cls, apply_fn: Model, params: Any, data: Any, judge: Judge = accuracy) -> Subject:
+        """Returns a subject whose model takes its data; its shapes alone are tried.
+
+        Raises:
+            ValueError: data aren't inputs and as many targets, or don't fit the model.
+        """
+        if not (isinstance(data, Sequence) and len(data) == 2):
+            raise ValueError(f"data is {type(data).__name__}, but must be (inputs, targets); give both")
+        inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
+        counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree_util.tree_leaves((inputs, targets))}
+        if len(counts) != 1 or 0 in counts:
+            raise ValueError(f"data is of {sorted(counts)} samples, but must be of as many inputs as targets, and of "
+                             "one at least; give each sample its target")  # fmt: skip
+        params = jax.tree_util.tree_map(jnp.asarray, params)
+        made = cls(apply_fn, params, inputs, targets, judge)
+        try:
+            outputs = jax.eval_shape(apply_fn, params, inputs)
+            judged = jax.eval_shape(judge, outputs, targets)
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"data is of shapes {_shapes(inputs)} and {_shapes(targets)}, but must fit apply_fn and "
+                             f"its judge: {said}; give data that the model takes") from error  # fmt: skip
+        if judged.shape != () or (judge in (accuracy, cross_entropy) and outputs.shape[:-1] != targets.shape):
+            raise ValueError(f"targets is of shape {targets.shape}, but must be {outputs.shape[:-1]}, that of outputs "
+                             "without their classes; give targets that fit, or another judge")  # fmt: skip
+        return made
+
+    def outputs(self, fault: Fault, parts: Parts, hit: Any, key: Any) -> Any:
+        """Returns what the model puts out with a fault in the hit units; a pure function of JAX."""
+        return struck(self.apply_fn, fault, parts)(self.params, self.inputs, hit, key)
+
+    def judged(self, outputs: Any) -> Any:
+        """Returns what the judge says of outputs, and the share of samples with an output that isn't finite."""
+        rows = outputs.reshape(len(outputs), -1)
+        return self.judge(outputs, self.targets), jnp.mean(~jnp.isfinite(rows).all(axis=1))
+
+
+def struck(apply_fn: Model, fault: Fault, parts: Parts) -> Callable[[Any, Any, Any, Any], Any]:
+    """Returns a model that takes parameters, inputs, which units are hit, and a key; the fault is in its weights, or in
+    its activations if the parts are of these.
+    """
+    if not parts.kind.startswith("activations"):
+        return lambda params, inputs, hit, key: apply_fn(fault.faulty(params, parts, hit, key), inputs)
+
+    def run(params: Any, inputs: Any, hit: Any, key: Any) -> Any:
+        def strike(number: int, site: Any, values: Any) -> Any:
+            del site
+            return fault.faulty((values,), parts.alone(number), hit, jax.random.fold_in(key, number))[0]
+
+        return with_strikes(apply_fn, strike)(params, inputs)
+
+    return run
+
+
+def found_parts(subject: Subject, wanted: str | Parts) -> Parts:
+    """Returns the parts that a kind stands for, "activations" and "values" among them, or given ones, which must fit.
+
+    Raises:
+        ValueError: the model has none of that kind, or others.
+    """
+    if isinstance(wanted, str) and wanted in _ACTIVATIONS:
+        return activation_parts(subject.apply_fn, subject.params, subject.inputs, _ACTIVATIONS[wanted])
+    if isinstance(wanted, str):
+        known = (*KINDS, *_ACTIVATIONS)
+        if wanted not in known:
+            raise ValueError(
+                f"parts is {wanted!r}, but must be one of {', '.join(known)}{near(wanted, known)}; name one"
+            )
+        return find_parts(subject.params, wanted)
+    shapes = tuple(tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(subject.params))
+    if not wanted.kind.startswith("activations") and wanted.shapes != shapes:
+        raise ValueError(f"parts is of arrays {wanted.shapes}, but must be of the model's, {shapes}; find them in "
+                         "these parameters")  # fmt: skip
+    if not wanted.count:
+        raise ValueError("parts is empty, but must have a unit; name parts that the model has")
+    return wanted
+
+
+def checked_shares(shares: Sequence[float]) -> tuple[float, ...]:
+    """Returns shares in ascending order, each once.
+
+    Raises:
+        ValueError: there is none, or one outside of 0 to 1.
+    """
+    for share in shares:
+        if not (math.isfinite(share) and 0 <= share <= 1):
+            raise ValueError(f"shares has {share}, but must be of 0 to 1; 0.1 is 10 %")
+    if not len(shares):
+        raise ValueError("shares is empty, but must have one at least; give shares such as (0.05, 0.1, 0.2)")
+    return tuple(sorted({float(share) for share in shares}))
+
+
+def _shapes(tree: Any) -> str:
+    return ", ".join(str(tuple(np.shape(leaf))) for leaf in jax.tree_util.tree_leaves(tree))

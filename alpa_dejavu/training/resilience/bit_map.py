@@ -1,0 +1,119 @@
+"""The harm of flipped bits by layer and position: one program for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.resilience._bits import FORMATS, flipped, kept_as
+from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts
+from alpa_dejavu.training.resilience.parts import Parts, counted
+
+__all__ = ["BitMap", "bit_map"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class BitMap:
+    """The harm of flipped bits.
+
+    Attributes:
+        dtype: the format of the numbers.
+        groups: the names of the groups that were struck; empty: all numbers.
+        base: what the judge says without flips, of numbers rounded to the format.
+        judged: what it says with flips, the mean over masks, shape (groups, bits), the lowest bit first.
+        not_finite: the share of samples with an output that isn't finite, likewise.
+    """
+
+    dtype: str
+    groups: tuple[str, ...]
+    base: float
+    judged: NDArray[np.float64]
+    not_finite: NDArray[np.float64]
+
+    @property
+    def harm(self) -> NDArray[np.float64]:
+        """Returns how much less the judge says with flips, at least 0, shape (groups, bits)."""
+        return np.maximum(0.0, self.base - self.judged)
+
+    def exponents_share(self, group: str = "") -> float:
+        """Returns the share of the harm of all bits of a group that the exponent's have; NaN where none harms."""
+        harm = self.harm[self.groups.index(group)]
+        first, end = FORMATS[self.dtype].exponent
+        return float(harm[first:end].sum() / harm.sum()) if harm.sum() > 0 else float("nan")
+
+
+def bit_map(
+    apply_fn: Callable[[Any, Any], Any],
+    params: Any,
+    data: tuple[Any, Any],
+    dtype: str = "float32",
+    *,
+    parts: str | Parts = "weights",
+    share: float = 1e-3,
+    masks: int = 10,
+    by_layer: bool = True,
+    judge: Judge = accuracy,
+    seed: int = 0,
+) -> BitMap:
+    """Returns how accurate a model is with one bit flipped in a share of a layer's numbers, for each layer and bit.
+
+    Args:
+        apply_fn: the model: takes parameters and inputs, and returns outputs.
+        params: its parameters, a pytree of arrays; they are rounded to the format first.
+        data: inputs and targets.
+        dtype: the format that numbers are kept in: "float32", "bfloat16", "float16" or "int8".
+        parts: whose numbers are struck; "weights" are single ones.
+        share: of a layer's units, each of whose numbers has the bit flipped; one unit at least.
+        masks: how many are drawn for each layer and bit.
+        by_layer: whether layers are struck alone as well.
+        judge: what is measured, by outputs and targets.
+        seed: of the masks.
+
+    Raises:
+        ValueError: there is no such format, the model has no such parts, or the data don't fit.
+    """
+    checked_shares((share,))
+    checks.count("bit_map", "masks", masks)
+    subject = Subject.checked(apply_fn, params, data, judge)
+    subject = dataclasses.replace(subject, params=kept_as(subject.params, dtype))
+    units = found_parts(subject, parts)
+    if units.kind.startswith("activations"):
+        raise ValueError(f"parts is {units.kind}, but must be of parameters; use resilience with Flipped for these")
+    groups = ("", *units.groups) if by_layer else ("",)
+    asked = [
+        (among.start, among.stop - among.start, max(1, counted(units, share, group)), bit)
+        for group in groups for among in (units.group(group),) for bit in range(FORMATS[dtype].bits)
+    ]  # fmt: skip
+
+    def struck(params: Any, key: Any, start: Any, size: Any, count: Any, bit: Any) -> Any:
+        numbers = jnp.arange(units.count)
+        drawn = jax.random.uniform(key, (units.count,)) + 2.0 * ((numbers < start) | (numbers >= start + size))
+        hit = jnp.zeros(units.count, bool).at[jnp.argsort(drawn)].set(numbers < count)
+        leaves, tree = jax.tree_util.tree_flatten(params)
+        made = [
+            leaf if mask is None else jnp.where(mask, flipped(leaf, dtype, bit), leaf)
+            for leaf, mask in zip(leaves, units.masks(hit), strict=True)
+        ]
+        return subject.judged(apply_fn(jax.tree_util.tree_unflatten(tree, made), subject.inputs))
+
+    @jax.jit
+    def every(params: Any, asked: Any) -> Any:
+        def one(place: Any) -> Any:
+            keys = jax.random.split(jax.random.PRNGKey(seed), masks)
+            judged, not_finite = jax.lax.map(lambda key: struck(params, key, *place), keys)
+            return judged.mean(), not_finite.mean()
+
+        return jax.lax.map(one, asked)
+
+    found = every(subject.params, tuple(np.array(asked).T))
+    judged, not_finite = (np.asarray(each, float).reshape(len(groups), -1) for each in found)
+    base = float(subject.judged(apply_fn(subject.params, subject.inputs))[0])
+    return BitMap(dtype, groups, base, judged, not_finite)

@@ -1,0 +1,229 @@
+"""The k parts whose loss harms most and least: by gradient, curvature, greedily or exactly, certified by trying.
+
+In: a model, data and parts. Out: a score for each part, or the chosen parts with what losing them together does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, cross_entropy, found_parts
+from alpa_dejavu.training.resilience._taylor import taylor
+from alpa_dejavu.training.resilience.faults import Fault, fault
+from alpa_dejavu.training.resilience.parts import Parts
+
+__all__ = ["SCORES", "WAYS", "Chosen", "chosen_parts", "harms", "judged_without"]
+
+Floats: TypeAlias = NDArray[np.float64]
+SCORES = ("gradient", "curvature", "tried")
+WAYS = (*SCORES, "greedy", "exact")
+MOST_SETS = 50_000
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Parts that were chosen, with what the model does without them.
+
+    Attributes:
+        units: their numbers, in the order in which they were chosen.
+        names: their names.
+        loss_before, loss: of the model without a fault, and with it in all of these parts together.
+        accuracy_before, accuracy: likewise; on data that aren't classes NaN.
+    """
+
+    units: tuple[int, ...]
+    names: tuple[str, ...]
+    loss_before: float
+    loss: float
+    accuracy_before: float
+    accuracy: float
+
+
+def harms(
+    apply_fn: Callable[[Any, Any], Any],
+    params: Any,
+    data: tuple[Any, Any],
+    parts: str | Parts = "neurons",
+    *,
+    by: str = "tried",
+    faulty: str | Fault = "removed",
+    loss: Judge = cross_entropy,
+) -> Floats:
+    """Returns for each part by how much its loss alone raises the loss, shape (units,).
+
+    Args:
+        apply_fn: the model: takes parameters and inputs, and returns outputs.
+        params: its parameters, a pytree of arrays.
+        data: inputs and targets.
+        parts: a kind, or what was found.
+        by: "tried" measures it; "gradient" and "curvature" are Taylor's sum up to the first and the second term, for
+            what the fault changes in parameters.
+        faulty: the fault; with its random key 0 where it draws.
+        loss: takes outputs and targets.
+
+    Raises:
+        ValueError: there is no such way, the data don't fit, or the parts are of activations, which can only be tried.
+
+    References:
+        LeCun, Denker and Solla, Optimal Brain Damage, NIPS 1989. Molchanov et al., Pruning Convolutional Neural
+        Networks for Resource Efficient Inference, ICLR 2017.
+    """
+    if by not in SCORES:
+        raise ValueError(f"by is {by!r}, but must be one of {', '.join(SCORES)}{near(by, SCORES)}; name one")
+    subject, units, what = _asked(apply_fn, params, data, parts, faulty, loss)
+    singles = np.eye(units.count, dtype=bool)
+    if by == "tried":
+        losses = _tried(subject, units, np.vstack([np.zeros((1, units.count), bool), singles]), what)
+        return losses[1:] - losses[0]
+    if units.kind.startswith("activations"):
+        raise ValueError(f"by is {by!r}, but must be 'tried' for {units.kind}; the parameters don't have them")
+    return taylor(subject, units, what, second=by == "curvature")
+
+
+def chosen_parts(
+    apply_fn: Callable[[Any, Any], Any],
+    params: Any,
+    data: tuple[Any, Any],
+    parts: str | Parts,
+    k: int,
+    *,
+    by: str = "greedy",
+    least: bool = False,
+    at_once: int = 1,
+    faulty: str | Fault = "removed",
+    loss: Judge = cross_entropy,
+    judged: tuple[Any, Any] | None = None,
+) -> Chosen:
+    """Returns the k parts whose loss together harms most, or least, as far as a way finds them.
+
+    Args:
+        apply_fn: the model: takes parameters and inputs, and returns outputs.
+        params: its parameters, a pytree of arrays.
+        data: inputs and targets that parts are chosen by.
+        parts: a kind, or what was found.
+        k: how many.
+        by: one of `WAYS`: "greedy" takes the parts that harm most (least) beside those taken already; "exact" tries all
+            sets, up to 50,000 of them; others take the highest (lowest) scores.
+        least: whether those that harm least are wanted.
+        at_once: parts that a greedy step takes, by their harm alone beside those taken already.
+        faulty: the fault.
+        loss: takes outputs and targets.
+        judged: inputs and targets by which the choice is certified; None: the same data.
+
+    Raises:
+        ValueError: there is no such way, k isn't a number of parts, or there are too many sets to be tried.
+    """
+    if by not in WAYS:
+        raise ValueError(f"by is {by!r}, but must be one of {', '.join(WAYS)}{near(by, WAYS)}; name one")
+    subject, units, what = _asked(apply_fn, params, data, parts, faulty, loss)
+    checks.count("chosen_parts", "at_once", at_once)
+    if not 1 <= k <= units.count:
+        raise ValueError(f"k is {k}, but must be of 1 to {units.count}, the number of {units.kind}; give another one")
+    certified = Subject.checked(apply_fn, params, judged, loss) if judged is not None else subject
+    if by == "exact":
+        found = _exact(subject, units, what, k, least)
+    elif by == "greedy":
+        found = _greedy(subject, units, what, k, least, at_once)
+    else:
+        score = harms(apply_fn, params, data, units, by=by, faulty=what, loss=loss)
+        found = _ordered(score, least)[:k]
+    sets = np.zeros((2, units.count), bool)
+    sets[1, found] = True
+    losses = _tried(certified, units, sets, what)
+    classes = jnp.issubdtype(certified.targets.dtype, jnp.integer)
+    right = dataclasses.replace(certified, judge=accuracy) if classes else None
+    accuracies = _tried(right, units, sets, what) if right is not None else np.full(2, math.nan)
+    return Chosen(tuple(found), tuple(map(units.name, found)), *map(float, (*losses, *accuracies)))
+
+
+def judged_without(
+    apply_fn: Callable[[Any, Any], Any],
+    params: Any,
+    data: tuple[Any, Any],
+    parts: str | Parts,
+    sets: Any,
+    *,
+    faulty: str | Fault = "removed",
+    judge: Judge = accuracy,
+) -> Floats:
+    """Returns what a judge says of a model with each set of parts faulty together, shape (sets,).
+
+    Args:
+        apply_fn: the model: takes parameters and inputs, and returns outputs.
+        params: its parameters, a pytree of arrays.
+        data: inputs and targets.
+        parts: a kind, or what was found.
+        sets: which units are hit in each set, shape (sets, units), bool.
+        faulty: the fault.
+        judge: what is measured, by outputs and targets.
+
+    Raises:
+        ValueError: the data don't fit, or sets aren't of these parts.
+    """
+    subject, units, what = _asked(apply_fn, params, data, parts, faulty, judge)
+    wanted = np.asarray(sets, bool)
+    if wanted.ndim != 2 or wanted.shape[1] != units.count or not len(wanted):
+        raise ValueError(f"sets is of shape {wanted.shape}, but must be of one set or more of {units.count} units; "
+                         "give a row for each set")  # fmt: skip
+    return _tried(subject, units, wanted, what)
+
+
+def _tried(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: Fault) -> Floats:
+    key = jax.random.PRNGKey(0)
+
+    @jax.jit
+    def every(some: Any) -> Any:
+        return jax.lax.map(lambda hit: subject.judged(subject.outputs(faulty, parts, hit, key))[0], some)
+
+    # All calls have as many sets, so that one program does.
+    size = min(len(sets), 1024)
+    filled = np.concatenate([sets, np.zeros((-len(sets) % size, sets.shape[1]), bool)])
+    found = [np.asarray(every(filled[first : first + size]), float) for first in range(0, len(filled), size)]
+    return np.concatenate(found)[: len(sets)]
+
+
+def _asked(
+    apply_fn: Callable[[Any, Any], Any], params: Any, data: Any, parts: str | Parts, faulty: str | Fault, loss: Judge
+) -> tuple[Subject, Parts, Fault]:
+    subject = Subject.checked(apply_fn, params, data, loss)
+    return subject, found_parts(subject, parts), fault(faulty)
+
+
+def _ordered(scores: Floats, least: bool) -> list[int]:
+    """Returns units by descending harm, or ascending; of equal ones the first; NaN counts as the most harm."""
+    harm = np.nan_to_num(scores, nan=np.inf, posinf=np.inf, neginf=-np.inf)
+    return [int(unit) for unit in np.argsort(harm if least else -harm, kind="stable")]
+
+
+def _greedy(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool, at_once: int) -> list[int]:
+    taken: list[int] = []
+    while len(taken) < k:
+        sets = np.zeros((parts.count, parts.count), bool)
+        sets[:, taken] = True
+        np.fill_diagonal(sets, True)
+        order = _ordered(_tried(subject, parts, sets, faulty), least)
+        taken += [unit for unit in order if unit not in taken][: min(at_once, k - len(taken))]
+    return taken
+
+
+def _exact(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool) -> list[int]:
+    count = math.comb(parts.count, k)
+    if count > MOST_SETS:
+        raise ValueError(f"k is {k} of {parts.count} {parts.kind}, but must make at most {MOST_SETS} sets, not "
+                         f"{count}, to be tried exactly; take by='greedy'")  # fmt: skip
+    every = list(itertools.combinations(range(parts.count), k))
+    sets = np.zeros((count, parts.count), bool)
+    np.put_along_axis(sets, np.array(every), True, axis=1)
+    return list(every[_ordered(_tried(subject, parts, sets, faulty), least)[0]])

@@ -1,0 +1,162 @@
+"""Faults of training data: samples removed, doubled or mislabelled, and how accurate a model is after training.
+
+In: training data, a function that trains on some, and data to judge by. Out: accuracies against the share of samples.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_dejavu._util.by_name import resolve
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.resilience._result import Point, Resilience
+from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares
+
+__all__ = ["DATA_FAULTS", "DataFault", "Doubled", "Mislabelled", "RemovedSamples", "data_resilience"]
+
+
+class DataFault(abc.ABC):
+    """An interface of faults that training data may have."""
+
+    @abc.abstractmethod
+    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
+        """Returns inputs and targets with so many faulty samples, all sets of them as likely.
+
+        It is a pure function of JAX but for the count, on which shapes depend.
+
+        Args:
+            inputs: an array, first dimension the samples.
+            targets: likewise.
+            count: the number of samples that are faulty.
+            key: a random key.
+        """
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RemovedSamples(DataFault):
+    """Samples that aren't there."""
+
+    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
+        """Returns the samples that are left."""
+        left = jnp.sort(jax.random.permutation(key, len(targets))[count:])
+        return inputs[left], targets[left]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Doubled(DataFault):
+    """Samples that are there twice, the second time at the end."""
+
+    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
+        """Returns all samples, and some again."""
+        again = jax.random.permutation(key, len(targets))[:count]
+        return jnp.concatenate([inputs, inputs[again]]), jnp.concatenate([targets, targets[again]])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Mislabelled(DataFault):
+    """Samples whose target is another class, each as likely.
+
+    Attributes:
+        classes: the number of classes, which are 0..classes - 1.
+    """
+
+    classes: int = 10
+
+    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
+        """Returns the samples with wrong targets in some."""
+        of_samples, of_classes = jax.random.split(key)
+        hit = jax.random.permutation(of_samples, len(targets)) < count
+        step = jax.random.randint(of_classes, targets.shape, 1, self.classes)
+        hit = hit.reshape(-1, *[1] * (targets.ndim - 1))
+        return inputs, jnp.where(hit, (targets + step) % self.classes, targets)
+
+
+DATA_FAULTS: dict[str, type[DataFault]] = {
+    "removed": RemovedSamples,
+    "doubled": Doubled,
+    "mislabelled": Mislabelled,
+}
+"""For each name the fault of training data, a frozen dataclass."""
+
+
+def data_resilience(
+    apply_fn: Callable[[Any, Any], Any],
+    train_fn: Callable[[Any, Any, Any], Any],
+    data: tuple[Any, Any],
+    held_out: tuple[Any, Any],
+    faults: Sequence[str | DataFault] = tuple(DATA_FAULTS),
+    *,
+    shares: Sequence[float] = (0.1, 0.3, 0.5),
+    masks: int = 5,
+    judge: Judge = accuracy,
+    side_by_side: bool = True,
+    seed: int = 0,
+) -> Resilience:
+    """Returns how accurate a model is that was trained with a share of faulty samples, for each fault and share.
+
+    Args:
+        apply_fn: the model: takes parameters and inputs, and returns outputs.
+        train_fn: takes inputs, targets and a random key, and returns trained parameters. It must be a pure function of
+            JAX where trainings run side by side. Trainings of the same number get the same key, whatever the fault.
+        data: inputs and targets to train on, arrays whose first dimension is that of the samples.
+        held_out: inputs and targets that the trained model is judged by.
+        faults: names of `DATA_FAULTS`, or objects.
+        shares: of the samples, from 0 to 1; where samples are removed, below 1.
+        masks: trainings for each fault and share, each with other samples.
+        judge: what is measured; the share of targets that the largest output names.
+        side_by_side: whether the trainings of a share run side by side by `vmap`; if not, `train_fn` may do anything.
+        seed: of the samples and of the keys.
+
+    Returns:
+        Points whose judgements are those of the trainings; `base` is the mean of trainings on the data as they are.
+
+    Raises:
+        ValueError: a share isn't one, or data don't fit; before anything is trained.
+    """
+    checks.count("data_resilience", "masks", masks)
+    given = checked_shares(shares)
+    every = [resolve("data fault", one, DATA_FAULTS, DataFault) for one in faults]  # type: ignore[type-abstract]
+    inputs, targets = map(jnp.asarray, data)
+    if not 0 < len(inputs) == len(targets):
+        raise ValueError(f"data is {len(inputs)} inputs and {len(targets)} targets, but must be as many of both; give "
+                         "each sample its target")  # fmt: skip
+    if given[-1] == 1 and any(isinstance(one, RemovedSamples) for one in every):
+        raise ValueError("shares has 1.0, but must be below 1 where samples are removed; leave some to train on")
+    shape = jax.eval_shape(train_fn, inputs, targets, jax.random.PRNGKey(0)) if side_by_side else None
+    if shape is not None:
+        abstract = jax.tree_util.tree_map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
+        Subject.checked(apply_fn, abstract, held_out, judge)
+    keys = jax.random.split(jax.random.PRNGKey(seed), masks)
+
+    def trained(one: DataFault, count: int) -> tuple[Any, Any]:
+        def once(key: Any) -> Any:
+            of_data, of_training = jax.random.split(key)
+            params = train_fn(*one.faulty(inputs, targets, count, of_data), of_training)
+            subject = Subject(apply_fn, params, jnp.asarray(held_out[0]), jnp.asarray(held_out[1]), judge)
+            return subject.judged(apply_fn(params, subject.inputs))
+
+        if side_by_side:
+            return jax.jit(jax.vmap(once))(keys)
+        found = [once(key) for key in keys]
+        return [each[0] for each in found], [each[1] for each in found]
+
+    points = []
+    for one in every:
+        name = next((name for name, kind in DATA_FAULTS.items() if type(one) is kind), str(one))
+        for share in given:
+            count = math.floor(share * len(targets) + 0.5)
+            judged, not_finite = (np.asarray(each, float) for each in trained(one, count))
+            points.append(Point(name, "", share, count, judged, not_finite))
+    base = float(np.mean(np.asarray(trained(RemovedSamples(), 0)[0], float)))
+    return Resilience("samples", (), len(targets), base, tuple(points))

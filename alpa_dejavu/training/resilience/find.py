@@ -1,0 +1,205 @@
+"""Finds the parts of a model in its parameters, by the conventions of flax and plain JAX, or along given axes."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.training.resilience.parts import Axis, Owner, Parts, paths_of
+
+__all__ = ["KINDS", "find_parts", "parts_of_axes"]
+
+Patterns: TypeAlias = str | Sequence[str]
+_PROJECTIONS = ("query", "key", "value")
+
+
+def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = None, but: Patterns = ()) -> Parts:
+    """Returns the units of a kind in a model's parameters, by the conventions of flax and plain JAX.
+
+    - "neurons" are indices of the last axis of arrays of two or more dimensions, with the biases beside them; the
+      neurons of a convolution are its filters.
+    - "filters" are those of arrays of three or more dimensions alone.
+    - "heads" are those of flax's attention: kernels (width, heads, width of a head) named query, key, value, and out.
+    - "layers" are all arrays of a module; where one is lost, a residual block passes its input on.
+    - "weights" are single numbers.
+
+    Args:
+        params: the parameters, a pytree of arrays.
+        kind: one of `KINDS`.
+        only: patterns of paths, as "blocks/*/up", whose arrays are taken, and what lies below them; for layers each
+            path that matches is a layer. None: all.
+        but: patterns of paths that are left out, such as those of the last layer, whose neurons are the classes.
+
+    Raises:
+        ValueError: there is no such kind, or no such part in the parameters.
+
+    >>> params = {"hidden": {"kernel": np.zeros((4, 3)), "bias": np.zeros(3)}, "out": np.zeros((3, 2))}
+    >>> found = find_parts(params, but="out")
+    >>> found.groups, found.sizes, found.name(2)
+    (('hidden',), (3,), 'hidden[2]')
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}{near(kind, KINDS)}; name one")
+    paths = paths_of(params)
+    leaves = jax.tree_util.tree_leaves(params)
+    shapes = [tuple(np.shape(leaf)) for leaf in leaves]
+    wanted = [
+        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and _matched(path, only)
+        and not (but and _matched(path, but)) for path, leaf in zip(paths, leaves, strict=True)
+    ]  # fmt: skip
+    found = KINDS[kind](paths, shapes, wanted, only)
+    if not found.count:
+        said = "" if only is None and not but else f" by only={only!r}, but={but!r}"
+        raise ValueError(f"kind is {kind!r}, but must be of parts that are there: the model has no {kind}{said}; its "
+                         f"arrays are {', '.join(map('{} {}'.format, paths, shapes))}")  # fmt: skip
+    return found
+
+
+def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) -> Parts:
+    """Returns units that lie along given axes: for each group, all arrays that its units have numbers in.
+
+    Where a group has those who read it, too, a removed unit is the same as one that never was, whatever the activation.
+
+    Args:
+        params: the parameters, a pytree of arrays.
+        kind: the word for a unit in the plural.
+        groups: by name, the axes of a group; all must have as many units.
+
+    Raises:
+        ValueError: there is no such array or axis, or an axis doesn't divide into the units.
+
+    >>> heads = {"block": [Axis("qkv", width=2, units=4), Axis("mixed", axis=0, width=2, scaled=False)]}
+    >>> parts_of_axes({"qkv": np.zeros((8, 24)), "mixed": np.zeros((8, 8))}, "heads", heads).sizes
+    (4,)
+    """
+    shapes = [tuple(np.shape(leaf)) for leaf in jax.tree_util.tree_leaves(params)]
+    return _along(kind, paths_of(params), shapes, groups)
+
+
+def _matched(path: str, patterns: Patterns | None) -> bool:
+    return patterns is None or _prefix(path, patterns) is not None
+
+
+def _prefix(path: str, patterns: Patterns) -> str | None:
+    """Returns the beginning of a path that matches a pattern, name by name; None: nothing does."""
+    names = path.split("/")
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        wanted = pattern.split("/")
+        if len(wanted) <= len(names) and all(map(fnmatch.fnmatchcase, names, wanted)):
+            return "/".join(names[: len(wanted)])
+    return None
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+_Shapes: TypeAlias = Sequence[tuple[int, ...]]
+_Finder: TypeAlias = Callable[[Sequence[str], _Shapes, Sequence[bool], "Patterns | None"], Parts]
+
+
+def _neurons(least: int, kind: str) -> _Finder:
+    def found(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+        del only
+        matrices = [_parent(path) for path, shape in zip(paths, shapes, strict=True) if len(shape) >= 2]
+        groups: dict[str, list[Axis]] = {}
+        for path, shape, is_wanted in zip(paths, shapes, wanted, strict=True):
+            if not is_wanted or len(shape) < least:
+                continue
+            module, single = _parent(path), matrices.count(_parent(path)) == 1
+            beside = [
+                other for other, size in zip(paths, shapes, strict=True)
+                if module and single and _parent(other) == module and size == shape[-1:]
+            ]  # fmt: skip
+            groups[module if module and single else path] = [Axis(path), *map(Axis, beside)]
+        return _along(kind, paths, shapes, groups)
+
+    return found
+
+
+def _heads(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+    del only
+    groups: dict[str, list[Axis]] = {}
+    for path, shape, is_wanted in zip(paths, shapes, wanted, strict=True):
+        module, _, name = path.rpartition("/")
+        block, _, role = module.rpartition("/")
+        if is_wanted and role in _PROJECTIONS and name in ("kernel", "bias") and len(shape) == 2 + (name == "kernel"):
+            groups.setdefault(block, []).append(Axis(path, -2, scaled=role == "value"))
+        elif is_wanted and role == "out" and name == "kernel" and len(shape) == 3:
+            groups.setdefault(block, []).append(Axis(path, 0, scaled=False))
+    return _along("heads", paths, shapes, {name: axes for name, axes in groups.items() if len(axes) > 1})
+
+
+def _layers(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+    names = [(_parent(path) or path) if only is None else (_prefix(path, only) or "") for path in paths]
+    groups = tuple(dict.fromkeys(name for name, is_wanted in zip(names, wanted, strict=True) if is_wanted))
+    owners = tuple(
+        (Owner(np.full((1,) * len(shape), groups.index(name), np.int32)),) if is_wanted else ()
+        for name, shape, is_wanted in zip(names, shapes, wanted, strict=True)
+    )
+    return Parts("layers", groups, (1,) * len(groups), owners, tuple(shapes))
+
+
+def _weights(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+    del only
+    owners: list[tuple[Owner, ...]] = []
+    groups: list[str] = []
+    sizes: list[int] = []
+    for path, shape, is_wanted in zip(paths, shapes, wanted, strict=True):
+        size = math.prod(shape) * is_wanted
+        owners.append((Owner(sum(sizes) + np.arange(size, dtype=np.int32).reshape(shape)),) if size else ())
+        if size:
+            groups.append(path)
+            sizes.append(size)
+    return Parts("weights", tuple(groups), tuple(sizes), tuple(owners), tuple(shapes))
+
+
+def _along(kind: str, paths: Sequence[str], shapes: _Shapes, groups: Mapping[str, Sequence[Axis]]) -> Parts:
+    owners: list[list[Owner]] = [[] for _ in paths]
+    sizes: list[int] = []
+    for number, (name, axes) in enumerate(groups.items()):
+        counts = [_units(one, paths, shapes) for one in axes]
+        if len(set(counts)) != 1:
+            raise ValueError(f"group {name} is of {counts} units in its arrays, but must be of as many in each; give "
+                             "width and units of each axis")  # fmt: skip
+        for one in axes:
+            leaf = paths.index(one.leaf)
+            axis = one.axis % len(shapes[leaf])
+            shape = [1] * len(shapes[leaf])
+            shape[axis] = shapes[leaf][axis]
+            units = (np.arange(shape[axis]) // one.width % counts[0] + sum(sizes)).astype(np.int32).reshape(shape)
+            owners[leaf].append(Owner(units, one.scaled, axis, one.width, number))
+        sizes.append(counts[0])
+    return Parts(kind, tuple(groups), tuple(sizes), tuple(map(tuple, owners)), tuple(shapes))
+
+
+def _units(one: Axis, paths: Sequence[str], shapes: _Shapes) -> int:
+    if one.leaf not in paths:
+        raise ValueError(f"leaf is {one.leaf!r}, but must be one of {', '.join(paths)}{near(one.leaf, paths)}; name an "
+                         "array of the parameters")  # fmt: skip
+    shape = shapes[paths.index(one.leaf)]
+    if not -len(shape) <= one.axis < len(shape):
+        raise ValueError(f"axis is {one.axis}, but must be one of {one.leaf}, whose shape is {shape}; name another one")
+    size = shape[one.axis]
+    units = size // one.width if one.units is None else one.units
+    if units < 1 or one.width < 1 or size % (one.width * units):
+        raise ValueError(f"width is {one.width} for {units} units, but must divide the {size} indices of axis "
+                         f"{one.axis} of {one.leaf}; give other ones")  # fmt: skip
+    return units
+
+
+KINDS: Mapping[str, _Finder] = {
+    "neurons": _neurons(2, "neurons"),
+    "filters": _neurons(3, "filters"),
+    "heads": _heads,
+    "layers": _layers,
+    "weights": _weights,
+}
+"""For each kind of parts how it is found in parameters."""

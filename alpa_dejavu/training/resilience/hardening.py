@@ -1,0 +1,137 @@
+"""Training by which more parts may fail: under faults that are drawn anew each step, with averaged weights.
+
+In: a loss, parameters and data. Out: trained parameters. Dropout is training under removed and rescaled neurons, weight
+noise under noisy weights; clipped activations are `activations.clipped`, and cost no training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.resilience._subject import checked_shares, struck
+from alpa_dejavu.training.resilience.faults import Fault, Noisy, Removed
+from alpa_dejavu.training.resilience.parts import Parts, drawn
+
+__all__ = ["Drill", "dropout", "hardened", "weight_noise"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drill:
+    """A fault that a model is trained under, in other units each step.
+
+    Attributes:
+        fault: the fault.
+        parts: the units that it may hit.
+        most: the share of them that is hit at most: each step draws one from 0 to that.
+        always: whether each step hits that share.
+    """
+
+    fault: Fault
+    parts: Parts
+    most: float
+    always: bool = True
+
+    def __post_init__(self) -> None:
+        checked_shares((self.most,))
+
+
+def dropout(parts: Parts, share: float) -> Drill:
+    """Returns training under removed parts, of which the others of a group are rescaled.
+
+    References:
+        Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting, JMLR 2014.
+    """
+    return Drill(Removed(rescaled=True), parts, share)
+
+
+def weight_noise(parts: Parts, spread: float) -> Drill:
+    """Returns training under noise of all numbers of the parts, in proportion to each.
+
+    References:
+        Murray and Edwards, Enhanced MLP Performance and Fault Tolerance Resulting from Synaptic Weight Noise During
+        Training, IEEE Transactions on Neural Networks 1994.
+    """
+    return Drill(Noisy(spread), parts, 1.0)
+
+
+def hardened(
+    apply_fn: Callable[[Any, Any], Any],
+    loss: Callable[[Any, Any], Any],
+    params: Any,
+    data: tuple[Any, Any],
+    optimizer: Any,
+    *,
+    steps: int,
+    batch: int = 64,
+    drills: Sequence[Drill] = (),
+    averaged: float = 0.0,
+    seed: int = 0,
+) -> Any:
+    """Returns parameters trained under drills; without any, by plain training on the same batches.
+
+    Args:
+        apply_fn: the model: takes parameters and inputs, and returns outputs.
+        loss: takes outputs and targets, and returns a number, the mean over samples.
+        params: the parameters to begin with.
+        data: inputs and targets to train on; batches are drawn from them with replacement.
+        optimizer: one of optax.
+        steps: the number of steps.
+        batch: samples of a step.
+        drills: the faults of each step, one after the other; those of activations one at most.
+        averaged: the mean of the parameters over this last share of the steps is returned; 0: the last ones are.
+        seed: of batches and faults.
+
+    Raises:
+        ValueError: two drills are of activations, or a share isn't one; before anything is trained.
+
+    References:
+        Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, UAI 2018.
+    """
+    checks.count("hardened", "steps", steps)
+    checks.count("hardened", "batch", batch)
+    checked_shares((averaged,))
+    if sum(drill.parts.kind.startswith("activations") for drill in drills) > 1:
+        raise ValueError("drills has several of activations, but must have one at most; leave one out")
+    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
+    first_averaged = steps - max(1, round(averaged * steps))
+
+    def drilled(params: Any, rows: Any, key: Any) -> Any:
+        model = apply_fn
+        for number, drill in enumerate(drills):
+            of_share, of_mask, of_fault = jax.random.split(jax.random.fold_in(key, number), 3)
+            share = drill.most * (1.0 if drill.always else jax.random.uniform(of_share))
+            hit = drawn(drill.parts, of_mask, jnp.floor(share * drill.parts.count + 0.5))
+            if drill.parts.kind.startswith("activations"):
+                model = _with_hit(struck(apply_fn, drill.fault, drill.parts), hit, of_fault)
+            else:
+                params = drill.fault.faulty(params, drill.parts, hit, of_fault)
+        return loss(model(params, inputs[rows]), targets[rows])
+
+    def step(carry: Any, number: Any) -> Any:
+        params, state, mean = carry
+        of_rows, of_drills = jax.random.split(jax.random.fold_in(jax.random.PRNGKey(seed), number))
+        rows = jax.random.randint(of_rows, (batch,), 0, len(targets))
+        gradient = jax.grad(drilled)(params, rows, of_drills)
+        updates, state = optimizer.update(gradient, state, params)
+        params = jax.tree_util.tree_map(jnp.add, params, updates)
+        weight = 1 / jnp.maximum(number - first_averaged + 1, 1)
+        mean = jax.tree_util.tree_map(lambda old, new: old + weight * (new - old), mean, params)
+        return (params, state, mean), None
+
+    @jax.jit
+    def trained(params: Any) -> Any:
+        last, _ = jax.lax.scan(step, (params, optimizer.init(params), params), jnp.arange(steps))
+        return last[2 if averaged else 0]
+
+    return trained(jax.tree_util.tree_map(jnp.asarray, params))
+
+
+def _with_hit(model: Callable[..., Any], hit: Any, key: Any) -> Callable[[Any, Any], Any]:
+    return lambda params, inputs: model(params, inputs, hit, key)

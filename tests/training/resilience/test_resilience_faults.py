@@ -1,0 +1,216 @@
+"""Parts and faults: against networks made by hand, and numpy's view of bits."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.training.resilience import Axis, Fault, find_parts, kept_as, parts_of_axes
+from alpa_dejavu.training.resilience.data_faults import DATA_FAULTS, DataFault
+from alpa_dejavu.training.resilience.faults import FAULTS, Added, Flipped, Noisy, Removed, Stuck
+from alpa_dejavu.training.resilience.parts import counted, drawn
+from alpa_dejavu.training.resilience.testing import check_data_fault, check_fault
+
+KEY = jax.random.PRNGKey(5)
+
+
+def network(sizes=(3, 6, 5, 2), seed=0):
+    draw = np.random.default_rng(seed)
+    return [
+        {"kernel": draw.standard_normal((a, b)).astype(np.float32), "bias": draw.standard_normal(b).astype(np.float32)}
+        for a, b in itertools.pairwise(sizes)
+    ]
+
+
+def outputs(params, inputs, activation=jax.nn.sigmoid):
+    for layer in params[:-1]:
+        inputs = activation(inputs @ layer["kernel"] + layer["bias"])
+    return inputs @ params[-1]["kernel"] + params[-1]["bias"]
+
+
+def hidden(params):
+    """The hidden neurons, with the rows of those who read them."""
+    return parts_of_axes(params, "neurons", {
+        f"hidden {n}": [Axis(f"{n}/kernel"), Axis(f"{n}/bias"), Axis(f"{n + 1}/kernel", axis=0, scaled=False)]
+        for n in range(len(params) - 1)
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_faults_are_sound(name):
+    check_fault(FAULTS[name](), changes_shapes=name == "added")
+
+
+@pytest.mark.parametrize("one", [Removed(rescaled=True), Flipped(3, "bfloat16"), Flipped(None, "int8"), Stuck(-2.0)])
+def test_faults_with_settings_are_sound(one):
+    check_fault(one)
+
+
+@pytest.mark.parametrize("name", sorted(DATA_FAULTS))
+def test_faults_of_data_are_sound(name):
+    check_data_fault(DATA_FAULTS[name]())
+
+
+def test_what_isnt_sound_is_found():
+    class All(Fault):
+        def faulty(self, params, parts, hit, key):
+            return jax.tree_util.tree_map(jnp.zeros_like, params)
+
+    class Fewer(DataFault):
+        def faulty(self, inputs, targets, count, key):
+            return inputs[count:], targets
+
+    with pytest.raises(AssertionError, match="numbers change that no hit unit owns"):
+        check_fault(All())
+    with pytest.raises(AssertionError, match="19 inputs have 20 targets"):
+        check_data_fault(Fewer())
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 11), st.integers(0, 2**16))
+def test_without_neurons_a_network_is_the_smaller_one(count, seed):
+    params, inputs = network(seed=seed), np.random.default_rng(seed).standard_normal((4, 3)).astype(np.float32)
+    parts = hidden(params)
+    hit = np.asarray(drawn(parts, jax.random.PRNGKey(seed), count))
+    made = Removed().faulty(params, parts, jnp.asarray(hit), KEY)
+    first, second = ~hit[:6], ~hit[6:]
+    smaller = [
+        {"kernel": params[0]["kernel"][:, first], "bias": params[0]["bias"][first]},
+        {"kernel": params[1]["kernel"][first][:, second], "bias": params[1]["bias"][second]},
+        {"kernel": params[2]["kernel"][second], "bias": params[2]["bias"]},
+    ]
+    np.testing.assert_allclose(outputs(made, inputs), outputs(smaller, inputs), atol=1e-5)
+
+
+def test_rescaled_survivors_are_dropouts():
+    params, inputs = network((3, 8, 2)), np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    parts = find_parts(params, "neurons", but="1")
+    hit = drawn(parts, KEY, 2)
+    found = outputs(Removed(rescaled=True).faulty(params, parts, hit, KEY), inputs, jax.nn.relu)
+    values = np.maximum(inputs @ params[0]["kernel"] + params[0]["bias"], 0) * ~np.asarray(hit) * 8 / 6
+    np.testing.assert_allclose(found, values @ params[1]["kernel"] + params[1]["bias"], rtol=1e-4, atol=1e-5)
+
+
+def test_added_neurons_are_a_wider_network_that_is_the_same_where_none_is_hit():
+    params, inputs = network(), np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    parts = hidden(params)
+    none = Added().faulty(params, parts, jnp.zeros(11, bool), KEY)
+    assert [layer["kernel"].shape for layer in none] == [(3, 12), (12, 10), (10, 2)]
+    np.testing.assert_allclose(outputs(none, inputs), outputs(params, inputs), atol=1e-5)
+    some = Added().faulty(params, parts, drawn(parts, KEY, 3), KEY)
+    assert sum(int((layer["bias"] != 0).sum()) for layer in some[:-1]) == 11 + 3
+    assert not np.allclose(outputs(some, inputs), outputs(params, inputs), atol=1e-3)
+    with pytest.raises(ValueError, match="parts is weights, but must lie along axes to be added to"):
+        Added().faulty(params, find_parts(params, "weights"), jnp.zeros(find_parts(params, "weights").count, bool), KEY)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(["float32", "float16", "bfloat16", "int8"]), st.integers(0, 31), st.integers(0, 2**16))
+def test_flipped_bits_are_those_of_numpys_view(dtype, bit, seed):
+    values = np.random.default_rng(seed).standard_normal(64).astype(np.float32)
+    kept = np.asarray(kept_as([values], dtype)[0])
+    bits = {"float32": 32, "int8": 8}.get(dtype, 16)
+    bit %= bits
+    parts = find_parts([values], "weights", only="0")
+    hit = drawn(parts, jax.random.PRNGKey(seed), 20)
+    found = np.asarray(Flipped(bit, dtype).faulty([kept], parts, hit, KEY)[0])
+    if dtype == "bfloat16":
+        wanted = (kept.view(np.uint32) ^ np.uint32(1 << (bit + 16))).view(np.float32)
+    elif dtype == "int8":
+        scale = np.float32(np.abs(kept).max()) / np.float32(127)
+        whole = np.round(kept / scale).astype(np.int8).view(np.uint8) ^ np.uint8(1 << bit)
+        wanted = whole.view(np.int8) * scale
+    else:
+        unsigned = f"uint{bits}"
+        wanted = (kept.astype(dtype).view(unsigned) ^ np.array(1 << bit, unsigned)).view(dtype).astype(np.float32)
+    wanted = np.where(np.asarray(hit), wanted, kept)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6 if dtype == "int8" else 0)
+
+
+def test_a_drawn_bit_is_another_for_each_number():
+    ones = [np.ones(4000, np.float32)]
+    parts = find_parts(ones, "weights")
+    found = np.asarray(Flipped().faulty(ones, parts, jnp.ones(4000, bool), KEY)[0])
+    bits = np.log2((found.view(np.uint32) ^ ones[0].view(np.uint32)).astype(float))
+    assert set(bits) == set(range(32))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_masks_of_smaller_shares_are_in_those_of_larger_ones(one, other):
+    params = network()
+    parts = hidden(params)
+    few, many = (counted(parts, share) for share in sorted((one, other)))
+    small, large = drawn(parts, KEY, few), drawn(parts, KEY, many)
+    assert abs(few - min(one, other) * 11) <= 0.5 + 1e-9
+    assert int(small.sum()) == few
+    assert not bool((small & ~large).any())
+    assert not bool(drawn(parts, KEY, 3, "hidden 1")[:6].any())
+
+
+def test_kinds_of_parts_by_the_conventions_of_flax():
+    nn = pytest.importorskip("flax.linen")
+
+    class Block(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = x + nn.MultiHeadDotProductAttention(num_heads=4)(nn.LayerNorm()(x))
+            return x + nn.Dense(8)(nn.relu(nn.Dense(16)(x)))
+
+    inputs = jnp.ones((2, 5, 8))
+    params = Block().init(KEY, inputs)
+    heads = find_parts(params, "heads")
+    assert (heads.groups, heads.sizes) == (("params/MultiHeadDotProductAttention_0",), (4,))
+    assert find_parts(params, "neurons", only="params/Dense_*").sizes == (8, 16)
+    assert "params/LayerNorm_0" in find_parts(params, "layers").groups
+    assert find_parts(params, "weights").count == sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+    conv = {"kernel": np.zeros((3, 3, 2, 7)), "bias": np.zeros(7)}
+    kernel = find_parts({"conv": conv, "out": np.zeros((3, 3))}, "filters")
+    assert (kernel.groups, kernel.sizes, kernel.name(3)) == (("conv",), (7,), "conv[3]")
+    assert find_parts({"steps": np.zeros((2, 2), int), "out": np.zeros((3, 2))}, "weights").groups == ("out",)
+    # A lost head puts out nothing: what is left is the sum of the others' outputs.
+    attention = params["params"]["MultiHeadDotProductAttention_0"]
+    module = nn.MultiHeadDotProductAttention(num_heads=4)
+    alone = [
+        module.apply({"params": Removed().faulty(attention, find_parts({"a": attention}, "heads"),
+                                                 jnp.arange(4) != head, KEY)}, inputs)
+        for head in range(4)
+    ]  # fmt: skip
+    bias = attention["out"]["bias"]
+    np.testing.assert_allclose(sum(alone) - 3 * bias, module.apply({"params": attention}, inputs), atol=1e-5)
+
+
+def test_a_lost_layer_of_a_residual_block_passes_its_input_on():
+    params = {"blocks": [{"up": np.ones((3, 4)), "down": np.ones((4, 3))} for _ in range(2)]}
+    parts = find_parts(params, "layers", only="blocks/*")
+    assert parts.groups == ("blocks/0", "blocks/1")
+    made = Removed().faulty(params, parts, jnp.array([False, True]), KEY)
+    x = jnp.arange(3.0)
+
+    def block(x, part):
+        return x + jax.nn.relu(x @ part["up"]) @ part["down"]
+
+    np.testing.assert_array_equal(block(block(x, made["blocks"][0]), made["blocks"][1]), block(x, params["blocks"][0]))
+
+
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda: find_parts(network(), "neuron"), "kind is 'neuron', but must be one of neurons, .*did you mean 'neurons'"),
+    (lambda: find_parts(network(), "heads"), "the model has no heads; its arrays are 0/bias"),
+    (lambda: find_parts(network(), but="*"), "no neurons by only=None, but='\\*'"),
+    (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/kernels")]}), "leaf is '0/kernels', but must be one of"),
+    (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/bias", axis=1)]}), "axis is 1, but must be one of"),
+    (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/bias", width=4)]}), "width is 4 for 1 units, but must"),
+    (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/bias"), Axis("1/bias")]}), r"is of \[6, 5\] units"),
+    (lambda: Flipped(8, "int8"), "bit is 8, but must be one of 0..7"),
+    (lambda: Flipped(0, "float8"), "dtype is 'float8', but must be one of float32"),
+    (lambda: kept_as([np.ones(2)], "int4"), "dtype is 'int4', but must be one of"),
+    (lambda: Noisy(-1.0), "spread is -1.0, but must be a number of at least 0"),
+    (lambda: hidden(network()).group("hidden 7"), "group is 'hidden 7', but must be one of hidden 0, hidden 1"),
+])  # fmt: skip
+def test_wrong_parts_and_faults_are_told(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
