@@ -65,6 +65,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @offload_option
+@click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
 @click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
@@ -90,6 +91,7 @@ def plan(
     history: pathlib.Path | None,
     objective: str,
     offload: str,
+    replicas: int,
     strategy: str,
     other_schedules: bool,
     order_path: pathlib.Path | None,
@@ -140,6 +142,7 @@ def plan(
                 history=history,
                 objective=objective,
                 offload=offload,
+                replicas=replicas,
                 strategy=strategy,
                 communication=communication,
                 cache=False if no_cache else None,
