@@ -64,6 +64,7 @@ setup(
         "benchmarks": ["matplotlib>=3.9", "pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
+        "byzfl": ["byzfl>=0.0.11"],
         "dev": [
             "pytest",
             "pytest-xdist",

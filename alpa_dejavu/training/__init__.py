@@ -1,5 +1,6 @@
-"""Ways to make training itself better, which may ask the planner: for now `initialization`, a race of many starts.
+"""Ways to make training itself better, which may ask the planner.
 
-In: a train step and ways to start it.
-Out: the start that promises most, trained on. What needs Alpa is passed in from `alpa`.
+In: a train step and ways to start it, or gradients of replicas.
+Out: `initialization`: the start that promises most, trained on; `robust`: one gradient that survives wrong ones. What
+needs Alpa is passed in from `alpa`.
 """
