@@ -15,6 +15,7 @@ from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.training.robust._suspects import Suspects
+    from alpa_dejavu.training.robust._tolerance import replicas_to_tolerate
     from alpa_dejavu.training.robust._value_and_grad import (
         Judged,
         RobustState,
@@ -33,12 +34,14 @@ __all__ = [
     "RobustValueAndGrad",
     "Rule",
     "Suspects",
+    "replicas_to_tolerate",
     "robust_value_and_grad",
     "rule",
 ]
 
 _HOME = {
     "Suspects": "_suspects",
+    "replicas_to_tolerate": "_tolerance",
     **dict.fromkeys(("Judged", "RobustState", "RobustValueAndGrad", "robust_value_and_grad"), "_value_and_grad"),
     **dict.fromkeys(("RULES", "Aggregated", "Evidence", "Prepared", "Rule", "rule"), "rules"),
 }
