@@ -70,6 +70,7 @@ setup(
         "playground": PLAYGROUND_NEEDS,
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
+        "byzfl": ["byzfl>=0.0.11"],
         "dev": [
             "pytest",
             "pytest-xdist",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 
 import click
@@ -37,6 +38,7 @@ from alpa_dejavu.cli.parameters import (
 )
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
+from alpa_dejavu.cli.tolerance import least_replicas, print_tolerance
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.task import OBJECTIVES
@@ -65,6 +67,9 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @offload_option
+@click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
+@click.option("--tolerate", type=click.IntRange(min=0), default=0, help="Wrong replicas of a stage that do no harm.")
+@click.option("--rule", default="suspicion", show_default=True, help="By which they do none, as `krum`.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
 @click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
@@ -90,6 +95,9 @@ def plan(
     history: pathlib.Path | None,
     objective: str,
     offload: str,
+    replicas: int,
+    tolerate: int,
+    rule: str,
     strategy: str,
     other_schedules: bool,
     order_path: pathlib.Path | None,
@@ -108,7 +116,8 @@ def plan(
     A model function takes a batch size and returns a train step and its abstract arguments. With `--objective pareto`
     the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
     aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
-    and a number of tokens, and returns a step without gradients.
+    and a number of tokens, and returns a step without gradients. With `--tolerate` each stage has as many replicas as
+    the rule needs, and a table says what that costs.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
@@ -123,7 +132,8 @@ def plan(
             from alpa_dejavu.planning import plan_model
             from alpa_dejavu.planning.kept import Kept
 
-            planned = plan_model(
+            ask = functools.partial(
+                plan_model,
                 model,
                 connected() if cluster == "ray" else cluster,
                 hosts,
@@ -144,6 +154,7 @@ def plan(
                 communication=communication,
                 cache=False if no_cache else None,
             )
+            planned = ask(replicas=least_replicas(replicas, rule, tolerate))
     except UnlikePipelinesError as unlike:
         print_pipelines(unlike.made, unlike.cluster, to)
         if any(path is not None for path in paths):
@@ -152,6 +163,8 @@ def plan(
     lacking = ""
     try:
         print_planned(planned, to)
+        if tolerate:
+            print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if other_schedules:
             print_other_schedules(planned, to)
         order = None if order_path is None else print_improved_order(planned, to)

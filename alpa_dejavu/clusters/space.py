@@ -85,6 +85,7 @@ def search_space(
     remat: Sequence[str] = ("none",),
     zero: Sequence[int] = (0,),
     imbalance: float = math.inf,
+    replicas: int = 1,
 ) -> SearchSpace:
     """Returns the search space of a stage: every split of every submesh into data and tensor parallelism, with every
     remat and ZeRO level.
@@ -92,7 +93,8 @@ def search_space(
     Tensor-parallel devices are in one host, but for stages on parts of several hosts, and the number of data-parallel
     ones divides the micro-batch. If the number of all devices does, they are offered in one row, too, which Alpa's
     auto-sharding pass may divide as it likes, such as among the experts of a mixture. ZeRO levels above 0 are offered
-    where there are several data-parallel devices.
+    where there are several data-parallel devices. Where replicas are asked for, the one row isn't offered, since Alpa's
+    pass might cut something else than the batch there.
     On hosts of unlike kinds (`host_kinds`) a submesh occurs once for each choice of kinds of hosts that it may be on.
 
     Args:
@@ -102,9 +104,11 @@ def search_space(
         remat: the choices of remat, from "none" and "layer".
         zero: the choices of the ZeRO level, from 0, 2 and 3.
         imbalance: the factor, less one, by which a stage's shares of operations and devices may differ.
+        replicas: the least number of data-parallel devices of each stage.
 
     Raises:
         ValueError: the kind of submeshes is unknown.
+        NoPlanError: no submesh has so many replicas, or the micro-batch can't be divided among them.
     """
     unlike = max(kinds_of(cluster)) > 0
 
@@ -112,11 +116,17 @@ def search_space(
         across = not unlike and takes_part_of_several(submesh, cluster)
         return submesh.num_devices if across else submesh.devices_per_host
 
-    of_shape = functools.cache(lambda submesh: _configs(submesh, micro_batch, remat, zero, unlike, along(submesh)))
+    @functools.cache
+    def of_shape(submesh: Submesh) -> list[MeshConfig]:
+        every = _configs(submesh, micro_batch, remat, zero, unlike, along(submesh))
+        return [config for config in every if replicas == 1 or (config.batch_forced and config.shape[0] >= replicas)]
+
     if not unlike:
-        choices = submeshes(cluster, kind)
+        choices = tuple(each for each in submeshes(cluster, kind) if replicas == 1 or of_shape(each))
+        _check_replicas(len(choices), replicas, cluster, micro_batch)
         return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
     found = [site for site in _sites(cluster, kind) if of_shape(site[0])]
+    _check_replicas(len(found), replicas, cluster, micro_batch)
     rows = _even([of_shape(submesh) for submesh, _ in found])
     return SearchSpace(tuple(s for s, _ in found), rows, imbalance, tuple(hosts for _, hosts in found))
 
@@ -160,6 +170,14 @@ def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     if not chosen:
         raise _none_of(space, cluster)
     return space.part(chosen)
+
+
+def _check_replicas(choices: int, replicas: int, cluster: Cluster, micro_batch: int) -> None:
+    if not choices and replicas > 1:
+        raise NoPlanError(
+            f"replicas is {replicas}, but no stage on {cluster.name} can have so many: they are devices that divide a "
+            f"micro-batch of {micro_batch} samples; give fewer replicas, fewer micro-batches or more devices"
+        )
 
 
 def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:

@@ -156,8 +156,8 @@ class Bench:
             return None
         bound = best[0].step_s * (1 - AS_GOOD)
         for shape in sorted(self._found, reverse=True):
-            costs = self._costs[shape.layers, shape.micro_batches]
-            if shape.stages or costs.exact or shape in self._looked_at:
+            costs = self._costs.get((shape.layers, shape.micro_batches))
+            if costs is None or shape.stages or costs.exact or shape in self._looked_at:
                 continue
             self._looked_at.add(shape)
             roomier = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
@@ -255,6 +255,15 @@ def is_small(task: PlanningTask) -> bool:
 
 
 def nothing_fits(task: PlanningTask) -> NoPlanError:
-    """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches."""
-    costs = Bench(task, Clock()).costs(task.layers[0], task.micro_batches[-1])
-    return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)
+    """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches that
+    stages can have.
+    """
+    bench, none = Bench(task, Clock()), NoPlanError("there is no number of micro-batches")
+    for count in reversed(task.micro_batches):
+        try:
+            costs = bench.costs(task.layers[0], count)
+        except NoPlanError as error:  # no submesh is for such micro-batches
+            none = error
+            continue
+        return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)
+    return none

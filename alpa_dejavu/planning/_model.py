@@ -25,7 +25,7 @@ from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
 from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, PricedBy
-from alpa_dejavu.problem.checks import one_of
+from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
 from alpa_dejavu.schedules import schedule_kind
@@ -55,6 +55,7 @@ def plan_model(
     zero: Sequence[int] = (0, 2, 3),
     submeshes: str = "power_of_two",
     offload: str = "none",
+    replicas: int = 1,
     slicing: str | Slicer = "dynamic",
     latency: str | LatencyModel = "auto",
     communication: str | CommunicationModel = "auto",
@@ -87,6 +88,7 @@ def plan_model(
         submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
         offload: where stages may offload what they keep: "none"; "cpu", the memory of their hosts; "nvme", drives for
             the optimizer's state and parameters; "auto", either. Only under Alpa's schedules.
+        replicas: the least number of data-parallel replicas of each stage, as robust training needs them.
         slicing: a slicer or its name.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: a communication model or its name; "auto": the calibration's, or without one "alpha-beta".
@@ -124,6 +126,7 @@ def plan_model(
     """
     one_of("plan_model", "objective", objective, OBJECTIVES)
     check_sizes(batch, layers, micro_batches)
+    count("plan_model", "replicas", replicas)
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
     from alpa_dejavu.clusters import named_cluster
@@ -142,7 +145,8 @@ def plan_model(
         )
     priced = prices(given, known, latency, communication, runtime_profile(runtime or ALPA, overlap))
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload)
+    search = slicer(slicing)
+    space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
     source = _source(model, batch, counts, cache, clock)
@@ -151,6 +155,7 @@ def plan_model(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
         micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
         strategy=strategy if isinstance(strategy, str) else type(strategy).__name__, offload=offload,
+        replicas=replicas,
     )  # fmt: skip
     task = PlanningTask(
         source=source,

@@ -170,7 +170,7 @@ class KeptSpace(StageSpace):
     def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:
         """Returns the space of the configs whose sharding is kept, and on how many logical meshes it isn't."""
         kept = self.kept
-        rules = SpaceRules(kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload)
+        rules = SpaceRules(kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload, kept.replicas)
         space = rules.space(cluster, micro_batch)
         known = space.filtered(kept.knows)
         offered, left = ({c.shape for row in each.configs for c in row if c is not None} for each in (space, known))

@@ -53,6 +53,7 @@ class SpaceRules(StageSpace):
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
         offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
+        replicas: the least number of data-parallel replicas of each stage.
     """
 
     submeshes: str = "power_of_two"
@@ -60,14 +61,17 @@ class SpaceRules(StageSpace):
     zero: tuple[int, ...] = (0, 2, 3)
     imbalance: float = math.inf
     offload: str = "none"
+    replicas: int = 1
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples.
 
         Raises:
             ValueError: stages may offload, but not enough is known of some host's memory or drives.
+            NoPlanError: no stage can have so many replicas.
         """
-        space = search_space(cluster, micro_batch, self.submeshes, self.remat, self.zero, self.imbalance)
+        rules = self.submeshes, self.remat, self.zero, self.imbalance, self.replicas
+        space = search_space(cluster, micro_batch, *rules)
         return with_offload(space, cluster, self.offload)
 
 

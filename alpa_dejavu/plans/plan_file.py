@@ -184,8 +184,8 @@ def _hardware(data: HardwareData) -> ClusterSummary:
 
 
 def _priced_by_data(by: PricedBy) -> dict[str, Any]:
-    """Returns the data of a plan's pricing; Alpa's own runtime isn't named, nor that nothing is offloaded."""
-    unnamed = {"runtime": PricedBy.runtime, "offload": PricedBy.offload}
+    """Returns the data of a plan's pricing; what plans seldom have is named only where they have it."""
+    unnamed = {name: getattr(PricedBy, name) for name in ("runtime", "offload", "replicas")}
     return {key: value for key, value in dataclasses.asdict(by).items() if unnamed.get(key) != value}
 
 

@@ -78,6 +78,7 @@ class PricedByData(TypedDict):
     strategy: NotRequired[Annotated[str, said("text: whose search it was")]]
     runtime: NotRequired[Annotated[str, said("text: the runtime profile")]]
     offload: NotRequired[Annotated[str, said("text: where stages could offload")]]
+    replicas: NotRequired[Annotated[Size, said("a whole number of replicas that each stage had at least")]]
 
 
 class CorrectionData(TypedDict):

@@ -26,6 +26,7 @@ class PricedBy:
         strategy: the name of the search strategy.
         runtime: the name of the runtime profile: which training framework the plan is priced for.
         offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
+        replicas: the least number of data-parallel replicas that stages could have.
     """
 
     latency: str = ""
@@ -43,6 +44,7 @@ class PricedBy:
     strategy: str = ""
     runtime: str = "alpa"
     offload: str = "none"
+    replicas: int = 1
 
     @property
     def streams(self) -> bool:

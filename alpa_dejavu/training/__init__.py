@@ -1,6 +1,6 @@
-"""Ways to make training itself better, which may ask the planner: `initialization`, a race of many starts, and
-`resilience`, which parts of a network may fail.
+"""Ways to make training itself better, which may ask the planner.
 
-In: a train step and ways to start it, or a trained network.
-Out: the start that promises most, trained on; or what is lost with which parts. What needs Alpa is passed in.
+In: a train step and ways to start it, gradients of replicas, or a trained network.
+Out: `initialization`: the start that promises most, trained on; `robust`: one gradient that survives wrong ones;
+`resilience`: which parts of a network may fail. What needs Alpa is passed in.
 """

@@ -7,6 +7,9 @@ import pytest
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.kept import Kept, read_kept, write_with_kept
+from alpa_dejavu.planning.replanning import replan
+from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import NoPlanError
 from tanh_layers import inferred, trained
 
@@ -51,3 +54,24 @@ def test_a_model_that_does_not_fit_says_what_is_missing():
 def test_a_plan_says_what_share_of_memory_it_left_free():
     assert plan_model(trained, CLUSTER, batch=32, layers=4).plan.priced_by.margin == 0.05
     assert plan_model(trained, CLUSTER, batch=32, layers=4, memory_margin=0.2).plan.priced_by.margin == 0.2
+
+
+def test_replicas_that_are_asked_for_are_there_and_are_asked_for_again(tmp_path):
+    cluster = named_cluster("p3.16xlarge", 2)
+    planned = plan_model(trained, cluster, batch=32, layers=4, replicas=4)
+    assert all(stage.logical_mesh[0] >= 4 for stage in planned.plan.stages)
+    assert planned.plan.step_s >= plan_model(trained, cluster, batch=32, layers=4).plan.step_s * (1 - 1e-9)
+    path = tmp_path / "plan.json"
+    write_with_kept(planned.plan, Kept.of(planned), path)
+    assert read_plan(path).priced_by.replicas == 4
+    again = replan(planned.plan, read_kept(path), without=[cluster.hosts[1].name]).plan
+    assert all(stage.logical_mesh[0] >= 4 for stage in again.stages)
+    for other in planned.plan.contingencies.values():
+        assert all(stage.logical_mesh[0] >= 4 for stage in other.stages)
+
+
+def test_more_replicas_than_there_are_devices_are_refused():
+    with pytest.raises(NoPlanError, match=r"replicas is 16, but no stage on 1 x p3\.16xlarge can have so many"):
+        plan_model(trained, CLUSTER, batch=32, layers=4, replicas=16)
+    with pytest.raises(ValueError, match="replicas is 0, but must be a whole number of at least 1"):
+        plan_model(trained, CLUSTER, batch=32, replicas=0)

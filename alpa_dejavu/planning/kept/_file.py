@@ -32,6 +32,7 @@ def kept_data(kept: Kept) -> dict[str, Any]:
         "models": list(kept.models),
         "memory_margin": kept.memory_margin,
         "offload": kept.offload,
+        "replicas": kept.replicas,
         "cluster": cluster_data(kept.cluster),
         "model": model_data(kept.model),
         "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
@@ -56,13 +57,15 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
         models=(latency, communication),
         memory_margin=data.get("memory_margin"),
         offload=data.get("offload", "none"),
+        replicas=int(data.get("replicas", 1)),
     )
 
 
 def _meshes(kept: Kept) -> list[Mesh]:
     """Returns the meshes that a search on the plan's cluster asks for, as far as they were solved already."""
     micro_batch = kept.batch // kept.run.num_micro_batches
-    space = search_space(kept.cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
+    rules = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.replicas
+    space = search_space(kept.cluster, micro_batch, *rules)
     meshes = dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)
     solved = kept.model.sharding.solved if isinstance(kept.model.sharding, ModelSharding) else None
     return [mesh for mesh in meshes if mesh in solved.meshes] if isinstance(solved, KeptLayers) else [*meshes]

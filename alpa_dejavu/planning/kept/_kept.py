@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.problem import Cluster, ClusterSummary, MeshConfig, Model, Plan, Run
+from alpa_dejavu.problem import Cluster, ClusterSummary, MeshConfig, Model, Plan, PricedBy, Run
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.result import PlanningResult
@@ -32,6 +32,7 @@ class Kept:
         models: the latency and the communication model that priced the plan, by the names of their classes.
         memory_margin: the share of the memory that the plan left free; None: the hosts' own.
         offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
+        replicas: the least number of data-parallel replicas of each stage.
     """
 
     model: Model
@@ -45,6 +46,7 @@ class Kept:
     models: tuple[str, str] = DEFAULT_MODELS
     memory_margin: float | None = None
     offload: str = "none"
+    replicas: int = 1
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
@@ -54,6 +56,7 @@ class Kept:
             ValueError: the plan's batch isn't known, or the costs of its stages aren't.
         """
         costs, batch = planned.table.stage_costs, planned.plan.batch
+        priced_by = planned.plan.priced_by or PricedBy()
         if costs is None or batch is None:
             raise ValueError("what the plan was made from isn't known: its batch, or its costs")
         configs = [config for row in planned.space.configs for config in row if config is not None]
@@ -67,7 +70,8 @@ class Kept:
             imbalance=planned.space.allowed_imbalance,
             models=costs.models.names,
             memory_margin=planned.table.margin.free_share,
-            offload=planned.plan.priced_by.offload if planned.plan.priced_by else "none",
+            offload=priced_by.offload,
+            replicas=priced_by.replicas,
         )
 
     def knows(self, config: MeshConfig) -> bool:

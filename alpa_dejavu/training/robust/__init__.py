@@ -1,0 +1,49 @@
+"""Training that survives wrong gradients: each replica's gradient by itself, and a rule that makes one of them.
+
+    batch ─▶ gradient of each replica [N, ...] ─▶ (momentum, mixing, clipping) ─▶ rule ─▶ one gradient, and who is suspect
+
+`robust_value_and_grad` stands in a train step where `jax.value_and_grad` or Alpa's stood. `rules` puts gradients into
+one, `before` prepares them, `attacks` has what wrong replicas send, `testing` the conformance suites. All is pure JAX;
+what needs Alpa is passed in. See docs/concepts/robust-training.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.lazy import loaded_when_used
+
+if TYPE_CHECKING:
+    from alpa_dejavu.training.robust._suspects import Suspects
+    from alpa_dejavu.training.robust._tolerance import replicas_to_tolerate
+    from alpa_dejavu.training.robust._value_and_grad import (
+        Judged,
+        RobustState,
+        RobustValueAndGrad,
+        robust_value_and_grad,
+    )
+    from alpa_dejavu.training.robust.rules import RULES, Aggregated, Evidence, Prepared, Rule, rule
+
+__all__ = [
+    "RULES",
+    "Aggregated",
+    "Evidence",
+    "Judged",
+    "Prepared",
+    "RobustState",
+    "RobustValueAndGrad",
+    "Rule",
+    "Suspects",
+    "replicas_to_tolerate",
+    "robust_value_and_grad",
+    "rule",
+]
+
+_HOME = {
+    "Suspects": "_suspects",
+    "replicas_to_tolerate": "_tolerance",
+    **dict.fromkeys(("Judged", "RobustState", "RobustValueAndGrad", "robust_value_and_grad"), "_value_and_grad"),
+    **dict.fromkeys(("RULES", "Aggregated", "Evidence", "Prepared", "Rule", "rule"), "rules"),
+}
+
+__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -1,0 +1,144 @@
+"""Sums over replicas' gradients that survive values that aren't finite.
+
+Gradients are a pytree whose leaves have the replicas as their first dimension, [N, ...]. Shapes depend on N alone, so
+that all of it runs under `jit`, in shards, and where some replicas aren't finite (valid [N] says which are).
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+__all__ = [
+    "cleared",
+    "column",
+    "count",
+    "distances",
+    "finite_rows",
+    "mean_of",
+    "mean_of_ranks",
+    "median_of",
+    "middle",
+    "norms",
+    "ranks",
+    "ranks_of_rows",
+    "squared_distances",
+    "weighted",
+]
+
+
+def count(gradients: Any) -> int:
+    """Returns the number of replicas.
+
+    Raises:
+        ValueError: leaves differ in it, or there are none.
+    """
+    shapes = [jnp.shape(x) for x in jax.tree_util.tree_leaves(gradients)]
+    found = {shape[0] if shape else None for shape in shapes}
+    if len(found) != 1 or None in found:
+        raise ValueError(f"gradients has leaves of shapes {shapes[:4]}, but must be of as many replicas each; stack the "
+                         "replicas along the first dimension")  # fmt: skip
+    return int(found.pop())  # type: ignore[arg-type]
+
+
+def column(values: Any, like: Any) -> Any:
+    """Returns one value for each replica in a shape that multiplies a leaf [N, ...]."""
+    return values.reshape((-1,) + (1,) * (like.ndim - 1))
+
+
+def finite_rows(gradients: Any) -> Any:
+    """Returns whether all values of each replica are finite, shape [N]."""
+    each = [jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))) for x in jax.tree_util.tree_leaves(gradients)]
+    return functools.reduce(jnp.logical_and, each)
+
+
+def cleared(gradients: Any, valid: Any) -> Any:
+    """Returns gradients with zeros for the replicas that aren't valid."""
+    return jax.tree_util.tree_map(lambda x: jnp.where(column(valid, x), x, 0), gradients)
+
+
+def weighted(gradients: Any, weights: Any) -> Any:
+    """Returns the sum of the replicas' gradients by weights [N]; what weighs nothing isn't looked at."""
+    def one(x: Any) -> Any:
+        w = column(weights.astype(x.dtype), x)
+        return jnp.sum(jnp.where(w != 0, x, 0) * w, axis=0)
+
+    return jax.tree_util.tree_map(one, gradients)
+
+
+def mean_of(gradients: Any, chosen: Any) -> Any:
+    """Returns the mean of the chosen replicas [N], or zeros where none is."""
+    return weighted(gradients, chosen / jnp.maximum(jnp.sum(chosen), 1))
+
+
+def norms(gradients: Any) -> Any:
+    """Returns the Euclidean norm of each replica's gradient, shape [N]."""
+    each = [jnp.sum(jnp.square(x.astype(jnp.float32)), axis=tuple(range(1, x.ndim)))
+            for x in jax.tree_util.tree_leaves(gradients)]  # fmt: skip
+    return jnp.sqrt(functools.reduce(operator.add, each))
+
+
+def distances(gradients: Any, centre: Any, valid: Any) -> Any:
+    """Returns the distance of each replica to a centre without the dimension of replicas; infinite if not valid."""
+    moved = jax.tree_util.tree_map(lambda x, c: x - c, cleared(gradients, valid), centre)
+    found = norms(moved)
+    return jnp.where(valid & jnp.isfinite(found), found, jnp.inf)
+
+
+def squared_distances(gradients: Any, valid: Any) -> Any:
+    """Returns the squared distances of all pairs, shape [N, N], infinite where one isn't valid, 0 to itself."""
+    # From their median: else a huge wrong gradient, or the part that all share, leaves no digits to the differences.
+    clean = cleared(gradients, valid)
+    flat = [cleared(x - median_of(x, valid), valid).reshape(x.shape[0], -1).astype(jnp.float32)
+            for x in jax.tree_util.tree_leaves(clean)]  # fmt: skip
+    products = functools.reduce(operator.add, [x @ x.T for x in flat])
+    squares = jnp.diagonal(products)
+    found = squares[:, None] + squares[None, :] - 2 * products
+    # What overflows is far away, too.
+    far = ~(valid[:, None] & valid[None, :]) | ~jnp.isfinite(found)
+    found = jnp.where(far, jnp.inf, jnp.maximum(found, 0))
+    return jnp.where(jnp.eye(len(valid), dtype=bool), 0, found)
+
+
+def ranks(values: Any) -> Any:
+    """Returns each value's place among the last dimension's in ascending order, from 0; equal ones in their order."""
+    # By comparisons: sorts and scatters of N numbers are no work, but programs of several devices split them badly.
+    place = jnp.arange(values.shape[-1])
+    one, other = values[..., :, None], values[..., None, :]
+    return jnp.sum((other < one) | ((other == one) & (place[None, :] < place[:, None])), axis=-1)
+
+
+def middle(values: Any, valid: Any) -> Any:
+    """Returns the lower median of the valid ones' values [N], or infinity where there is none."""
+    rank = ranks(jnp.where(valid, values, jnp.inf))
+    chosen = rank == jnp.maximum(jnp.sum(valid) - 1, 0) // 2
+    return jnp.min(jnp.where(chosen & valid, values, jnp.inf))
+
+
+def ranks_of_rows(x: Any, valid: Any) -> Any:
+    """Returns each value's rank in its coordinate over the replicas of a leaf [N, ...]; the valid ones come first."""
+    # By comparisons: XLA sorts each column by itself on CPUs, and takes minutes to compile a network of minima.
+    known = jnp.where(column(valid, x), x, jnp.inf)
+    place = column(jnp.arange(len(x)), x)
+    rank = jnp.zeros(x.shape, jnp.int16)
+    for j in range(len(x)):
+        rank = rank + ((known[j] < known) | ((known[j] == known) & (j < place))).astype(jnp.int16)
+    return rank
+
+
+def mean_of_ranks(x: Any, rank: Any, low: Any, high: Any) -> Any:
+    """Returns for each coordinate the mean of the values of ranks low up to, not with, high; or 0."""
+    kept = (rank >= low) & (rank < high)
+    return jnp.sum(jnp.where(kept, x, 0), axis=0) / jnp.maximum(high - low, 1).astype(x.dtype)
+
+
+def median_of(gradients: Any, valid: Any) -> Any:
+    """Returns the median of each coordinate over the valid replicas; 0 where there is none."""
+    n = jnp.sum(valid)
+    return jax.tree_util.tree_map(
+        lambda x: mean_of_ranks(x, ranks_of_rows(x, valid), (n - 1) // 2, jnp.where(n > 0, n // 2 + 1, 0)), gradients
+    )

@@ -1,0 +1,50 @@
+"""The scope in which a rule judges replicas: all parameters as one, each layer or stage by itself, or each leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from alpa_dejavu.problem import checks
+
+__all__ = ["SCOPES", "groups_of", "layer_of"]
+
+SCOPES = ("whole", "stage", "leaf")
+
+
+def groups_of(params: Any, scope: str, stage_of: Callable[[str], str] | None) -> tuple[str, ...]:
+    """Returns for each leaf of the parameters the group in which its replicas are judged.
+
+    Args:
+        params: a pytree.
+        scope: one of `SCOPES`.
+        stage_of: the stage of a leaf's path, such as "params/Dense_0/kernel"; None: its layer.
+
+    Raises:
+        ValueError: there is no such scope.
+    """
+    checks.one_of("robust value and grad", "scope", scope, SCOPES)
+    paths = [tuple(map(_name, path)) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    if scope == "whole":
+        return ("whole",) * len(paths)
+    if scope == "leaf":
+        return tuple("/".join(path) for path in paths)
+    return tuple(layer_of(path, paths) if stage_of is None else stage_of("/".join(path)) for path in paths)
+
+
+def layer_of(path: tuple[str, ...], paths: list[tuple[str, ...]]) -> str:
+    """Returns the layer of a leaf: its path down to the first place where paths part.
+
+    >>> layer_of(("params", "block_0", "kernel"), [("params", "block_0", "kernel"), ("params", "out", "kernel")])
+    'params/block_0'
+    """
+    depth = 1
+    while depth < len(path) - 1 and len({other[:depth] for other in paths}) == 1:
+        depth += 1
+    return "/".join(path[:depth])
+
+
+def _name(key: Any) -> str:
+    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))

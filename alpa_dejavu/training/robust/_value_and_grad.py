@@ -1,0 +1,229 @@
+"""Gradients of replicas, each on its part of the batch, and one gradient of them by a rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
+from alpa_dejavu.training.robust._scope import groups_of
+from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
+from alpa_dejavu.training.robust.rules import rule as chosen_rule
+
+__all__ = ["Judged", "RobustState", "RobustValueAndGrad", "robust_value_and_grad"]
+
+
+class RobustState(NamedTuple):
+    """The part of the train state that robust gradients need; a pytree, for checkpoints too.
+
+    Attributes:
+        offsets: zeros [N, ...] for each parameter, by which gradients are taken; None where none are needed.
+        rules: for each group the rule's state.
+    """
+
+    offsets: Any
+    rules: dict[str, Any]
+
+
+class Judged(NamedTuple):
+    """The gradient of a step, and what it says of the replicas.
+
+    Attributes:
+        gradients: a pytree like the parameters.
+        suspicion: for each group each replica's distance from the gradient over the median distance, shape [N].
+        weights: for each group each replica's share in the gradient, shape [N].
+    """
+
+    gradients: Any
+    suspicion: dict[str, Any]
+    weights: dict[str, Any]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class RobustValueAndGrad:
+    """A function of parameters, a batch and a state, made by `robust_value_and_grad`."""
+
+    loss: Callable[[Any, Any], Any]
+    rule: Rule
+    replicas: int
+    scope: str
+    stage_of: Callable[[str], str] | None
+    value_and_grad: Callable[..., Any]
+
+    def init(self, params: Any, *, offsets: bool = False) -> RobustState:
+        """Returns the state of the beginning.
+
+        Args:
+            params: the parameters.
+            offsets: whether gradients are taken by zero offsets, which pipelines of Alpa need; they take as much
+                memory as each device's share of the replicas' parameters.
+
+        Raises:
+            ValueError: the rule needs more replicas.
+        """
+        def stacked(p: Any) -> Any:
+            return jax.ShapeDtypeStruct((self.replicas, *jnp.shape(p)), jnp.result_type(p))
+
+        def states() -> dict[str, Any]:
+            zeros = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+            known = Evidence(jnp.zeros(self.replicas), jax.tree_util.tree_map(lambda x: x[0], zeros))
+            return {group: made.state for group, made in self._by_group(zeros, None, known).items()}
+
+        shapes = jax.tree_util.tree_map(stacked, params)
+        # A rule's first state is zeros, by the conformance suite.
+        rules = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(states))
+        zeros = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes) if offsets else None
+        return RobustState(zeros, rules)
+
+    def __call__(
+        self, params: Any, batch: Any, state: RobustState, *, fresh: Any = None, descent: Any = None,
+        tamper: Callable[[Any], Any] | None = None,
+    ) -> tuple[Any, Judged, RobustState]:  # fmt: skip
+        """Returns the mean loss of the replicas, the judged gradient, and the next state.
+
+        Args:
+            params: the parameters.
+            batch: a pytree of arrays with the samples first; replica i has the i-th part of them.
+            state: of the last step, or by `init`.
+            fresh: samples to judge by, for Zeno and Zeno++.
+            descent: for Zeno the descents [N] that `score` gave; None: they are computed here, of fresh samples.
+            tamper: changes the replicas' gradients [N, ...] before the rule, to try attacks.
+
+        Raises:
+            ValueError: the batch doesn't divide by the replicas, or fresh samples are missing.
+        """
+        losses, gradients = self.of_each(params, batch, state)
+        gradients = gradients if tamper is None else tamper(gradients)
+        made = self.judge(params, gradients, state, fresh=fresh, descent=descent)
+        return losses, *made
+
+    def of_each(self, params: Any, batch: Any, state: RobustState) -> tuple[Any, Any]:
+        """Returns the mean loss of the replicas, and the gradient of each, leaves [N, ...]."""
+        parts = self._parts(batch)
+
+        def total(moved: Any) -> Any:
+            if state.offsets is None:
+                return jnp.sum(jax.vmap(self.loss)(moved, parts))
+            return jnp.sum(jax.vmap(lambda o, part: self.loss(_added(params, o), part))(moved, parts))
+
+        every = state.offsets
+        if every is None:
+            every = jax.tree_util.tree_map(lambda p: jnp.broadcast_to(p, (self.replicas, *jnp.shape(p))), params)
+        value, gradients = self.value_and_grad(total)(every)
+        return value / self.replicas, gradients
+
+    def judge(
+        self, params: Any, gradients: Any, state: RobustState, *, fresh: Any = None, descent: Any = None
+    ) -> tuple[Judged, RobustState]:
+        """Returns the judged gradient of the replicas' gradients, and the next state."""
+        evidence = self._evidence(params, gradients, fresh, descent)
+        made = self._by_group(gradients, state.rules, evidence)
+        leaves, tree = jax.tree_util.tree_flatten(gradients)
+        groups = groups_of(gradients, self.scope, self.stage_of)
+        each = {group: iter(aggregated.gradient) for group, aggregated in made.items()}
+        one = jax.tree_util.tree_unflatten(tree, [next(each[group]) for group in groups])
+        suspicion = {group: _suspicion([x for x, g in zip(leaves, groups, strict=True) if g == group], found.gradient)
+                     for group, found in made.items()}  # fmt: skip
+        judged = Judged(one, suspicion, {group: found.weights for group, found in made.items()})
+        return judged, RobustState(state.offsets, {group: found.state for group, found in made.items()})
+
+    def score(self, params: Any, gradients: Any, fresh: Any) -> Any:
+        """Returns for each replica the loss on fresh samples less that after a step along its gradient, shape [N].
+
+        It is forward passes alone: of the replicas' parameters side by side, so that it can be parallelized by itself.
+
+        Raises:
+            ValueError: the rule has no learning rate to try.
+        """
+        if not isinstance(self.rule, Zeno):
+            raise ValueError(f"rule is {self.rule}, but must be a Zeno to have scores; choose it, or don't score")
+        rate = self.rule.rate
+        after = jax.vmap(lambda g: self.loss(jax.tree_util.tree_map(lambda p, u: p - rate * u, params, g), fresh))
+        return self.loss(params, fresh) - after(gradients)
+
+    def _evidence(self, params: Any, gradients: Any, fresh: Any, descent: Any) -> Evidence | None:
+        needs = isinstance(self.rule, (Zeno, ZenoPlusPlus)) and descent is None
+        if needs and fresh is None:
+            raise ValueError(f"fresh is None, but must be samples to judge by for {self.rule}; give a batch of them")
+        if isinstance(self.rule, Zeno):
+            if descent is None:
+                descent = self.score(params, cleared(gradients, finite_rows(gradients)), fresh)
+            return Evidence(descent=descent)
+        if isinstance(self.rule, ZenoPlusPlus):
+            return Evidence(trusted=jax.grad(self.loss)(params, fresh))
+        return None
+
+    def _by_group(self, gradients: Any, states: Any, evidence: Evidence | None) -> dict[str, Aggregated]:
+        """Each group's gradient as a list of its leaves."""
+        groups, leaves = groups_of(gradients, self.scope, self.stage_of), jax.tree_util.tree_leaves(gradients)
+        trusted = None if evidence is None else evidence.trusted
+        trusted_leaves = [None] * len(leaves) if trusted is None else jax.tree_util.tree_leaves(trusted)
+        made = {}
+        for group in dict.fromkeys(groups):
+            own = [x for x, g in zip(leaves, groups, strict=True) if g == group]
+            known = evidence
+            if evidence is not None and trusted is not None:
+                known = evidence._replace(trusted=[v for v, g in zip(trusted_leaves, groups, strict=True) if g == group])
+            made[group] = self.rule.aggregate(own, None if states is None else states[group], known)
+        return made
+
+    def _parts(self, batch: Any) -> Any:
+        def part(x: Any) -> Any:
+            if x.shape[0] % self.replicas:
+                raise ValueError(f"batch is {x.shape[0]} samples, but must divide by the {self.replicas} replicas (in "
+                                 "each micro-batch); take another batch size")  # fmt: skip
+            return x.reshape(self.replicas, x.shape[0] // self.replicas, *x.shape[1:])
+
+        return jax.tree_util.tree_map(part, batch)
+
+
+def robust_value_and_grad(
+    loss: Callable[[Any, Any], Any], rule: str | Rule, replicas: int, scope: str = "stage",
+    stage_of: Callable[[str], str] | None = None, value_and_grad: Callable[..., Any] = jax.value_and_grad,
+) -> RobustValueAndGrad:  # fmt: skip
+    """Returns a function to be used in place of `jax.value_and_grad(loss)`, or of Alpa's, in a train step.
+
+    Each replica's gradient is a row of a leading axis, which is sharded over the data-parallel devices like the batch.
+
+    Args:
+        loss: the mean loss of parameters on a batch; the rule is for gradients of its parts.
+        rule: a rule, or the name of one.
+        replicas: into how many parts the batch is cut, N.
+        scope: "whole": all parameters of a replica are judged as one; "stage": those of each stage by themselves, for
+            which nothing is sent between stages; "leaf": each array.
+        stage_of: the stage of a parameter by its path, such as "params/Dense_0/kernel"; None: its layer.
+        value_and_grad: `jax.value_and_grad`, or `alpa.value_and_grad` under Alpa.
+
+    Raises:
+        ValueError: there are no such rule or scope, or too few replicas.
+
+    Examples:
+        >>> loss = lambda params, batch: jnp.mean((batch["x"] * params["w"] - batch["y"]) ** 2)
+        >>> gradient = robust_value_and_grad(loss, "median", replicas=3)
+        >>> params = {"w": jnp.array(0.0)}
+        >>> batch = {"x": jnp.ones(3), "y": jnp.array([1.0, 1.0, -100.0])}
+        >>> value, judged, state = gradient(params, batch, gradient.init(params))
+        >>> float(judged.gradients["w"]), judged.suspicion["w"].tolist()
+        (-2.0, [0.0, 0.0, inf])
+    """
+    checks.count("robust value and grad", "replicas", replicas)
+    groups_of({}, scope, stage_of)
+    return RobustValueAndGrad(loss, chosen_rule(rule), replicas, scope, stage_of, value_and_grad)
+
+
+def _added(params: Any, offsets: Any) -> Any:
+    return jax.tree_util.tree_map(jnp.add, params, offsets)
+
+
+def _suspicion(gradients: Any, centre: Any) -> Any:
+    """Each replica's distance over the median distance; 0 where it has none, infinite where it isn't finite."""
+    valid = finite_rows(gradients)
+    far = distances(gradients, centre, valid)
+    usual = middle(far, valid)
+    return jnp.where(far == 0, 0, far / usual)

@@ -1,0 +1,68 @@
+"""The interface of rules: the gradients of all replicas in, one gradient out."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+from alpa_dejavu.training.robust._arrays import count
+
+__all__ = ["Aggregated", "Evidence", "Rule", "check_replicas"]
+
+
+class Evidence(NamedTuple):
+    """Knowledge about replicas that isn't in their gradients.
+
+    Attributes:
+        descent: for each replica the loss on fresh samples less that after a step along its gradient, shape [N].
+        trusted: a gradient on samples that are known to be right, a pytree without the dimension of replicas.
+    """
+
+    descent: Any = None
+    trusted: Any = None
+
+
+class Aggregated(NamedTuple):
+    """The gradient that a rule makes.
+
+    Attributes:
+        gradient: a pytree without the dimension of replicas.
+        weights: each replica's share in it, shape [N]; equal ones where each coordinate comes from other replicas.
+        state: for the rule's next call.
+    """
+
+    gradient: Any
+    weights: Any
+    state: Any
+
+
+class Rule(abc.ABC):
+    """A way to make one gradient of those of N replicas, of whom some may be wrong.
+
+    A replica of which a value isn't finite has no part in it, and counts as one of those that the rule takes to be
+    wrong. If none is finite, the gradient is zeros.
+    """
+
+    @abc.abstractmethod
+    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+        """Returns the gradient of all replicas.
+
+        Args:
+            gradients: a pytree with leaves [N, ...], the replicas first.
+            state: that of the last call; None: there was none.
+            evidence: what is known of the replicas beside; only some rules need it.
+
+        Raises:
+            ValueError: there are too few replicas, or the evidence that the rule needs is missing.
+        """
+
+
+def check_replicas(name: str, gradients: Any, wrong: int, least: int, why: str) -> int:
+    """Returns the number of replicas, or raises ValueError where a rule needs more of them."""
+    n = count(gradients)
+    if wrong < 0:
+        raise ValueError(f"{name}: wrong is {wrong}, but must be at least 0; give how many replicas may be wrong")
+    if n < least:
+        raise ValueError(f"{name}: replicas is {n}, but must be at least {least} ({why} with wrong = {wrong}); train "
+                         "with more replicas, or take fewer for wrong")  # fmt: skip
+    return n

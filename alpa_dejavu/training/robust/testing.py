@@ -1,0 +1,108 @@
+"""The conformance suite of rules: run any rule, ours or your own, through it.
+
+It raises AssertionError with what is wrong, and returns nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule
+
+__all__ = ["check_rule"]
+
+_SHAPES = {"bias": (5,), "kernel": (4, 5)}
+
+
+def check_rule(
+    rule: Rule, replicas: int = 9, *, mean_where_equal: bool = True, translates: bool = True, scales: bool = True,
+    permutes: bool = True,
+) -> None:  # fmt: skip
+    """Checks that a rule keeps its contract.
+
+    Weights are finite and not below 0. NaN or infinity of one replica, or of all, stays out of the result. The state of
+    a first step is as zeros, has the same shapes ever after, and is a pytree of arrays that goes through a file. It
+    runs under `jit`.
+
+    Args:
+        rule: the rule.
+        replicas: how many there are.
+        mean_where_equal: whether equal gradients give themselves.
+        translates: whether a vector added to all gradients is added to the result.
+        scales: whether a factor of all gradients is one of the result.
+        permutes: whether the order of replicas doesn't matter.
+    """
+    gradients, evidence = _gradients(replicas, 1), _evidence(replicas)
+    aggregate = jax.jit(rule.aggregate)
+    made = aggregate(gradients, None, evidence)
+    assert (np.asarray(made.weights) >= 0).all() and np.isfinite(made.weights).all(), f"weights are {made.weights}"
+    _check_state(aggregate, gradients, evidence, made)
+    _check_not_finite(aggregate, replicas, evidence)
+    if permutes:
+        order = np.random.default_rng(2).permutation(replicas)
+        other = aggregate(_mapped(lambda x: x[order], gradients), None,
+                               evidence._replace(descent=evidence.descent[order]))  # fmt: skip
+        _same(other.gradient, made.gradient, "the order of replicas matters")
+    if translates:
+        moved = aggregate(_mapped(lambda x: x + 3, gradients), None, evidence)
+        _same(moved.gradient, _mapped(lambda x: x + 3, made.gradient), "it doesn't move with all gradients")
+    if scales:
+        scaled = aggregate(_mapped(lambda x: 4 * x, gradients), None, evidence)
+        _same(scaled.gradient, _mapped(lambda x: 4 * x, made.gradient), "it doesn't grow with all gradients")
+    if mean_where_equal:
+        alike = _mapped(lambda x: jnp.broadcast_to(x[:1], x.shape), gradients)
+        _same(aggregate(alike, None, evidence).gradient, _mapped(lambda x: x[0], gradients),
+              "equal gradients don't give themselves")  # fmt: skip
+
+
+def _check_state(aggregate: Any, gradients: Any, evidence: Evidence, made: Aggregated) -> None:
+    zeros = _mapped(jnp.zeros_like, made.state)
+    _same(aggregate(gradients, zeros, evidence).gradient, made.gradient, "a state of zeros isn't a first step's")
+    leaves, tree = jax.tree_util.tree_flatten(made.state)
+    assert all(hasattr(leaf, "dtype") for leaf in leaves), f"the state has {leaves}, not arrays alone"
+    kept = jax.tree_util.tree_unflatten(tree, [np.asarray(leaf) for leaf in leaves])
+    second, again = (aggregate(gradients, state, evidence) for state in (made.state, kept))
+    _same(again.gradient, second.gradient, "a state that was in a file gives another result")
+    shapes = [[(x.shape, x.dtype) for x in jax.tree_util.tree_leaves(one.state)] for one in (made, second)]
+    assert shapes[0] == shapes[1], f"the state's shapes change: {shapes}"
+
+
+def _check_not_finite(aggregate: Any, replicas: int, evidence: Evidence) -> None:
+    for value in (np.nan, np.inf, -np.inf):
+        for last in (1, replicas):  # one replica, and all
+            spoilt = _mapped(lambda x, n=last, v=value: x.at[:n, 0].set(v), _gradients(replicas, 1))  # type: ignore[misc]
+            state = None
+            for _ in range(2):  # what isn't finite doesn't stay in the state either
+                made = aggregate(spoilt, state, evidence)
+                state = made.state
+                finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree_util.tree_leaves(made.gradient))
+                assert finite, f"{value} of {last} replicas gets into the result"
+            after = aggregate(_gradients(replicas, 1), state, evidence)
+            finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree_util.tree_leaves(after.gradient))
+            assert finite, f"{value} of {last} replicas stays in the state"
+
+
+def _gradients(replicas: int, seed: int) -> Any:
+    draw = np.random.default_rng(seed)
+    return {name: jnp.asarray(1 + draw.standard_normal((replicas, *shape)), jnp.float32)
+            for name, shape in _SHAPES.items()}  # fmt: skip
+
+
+def _evidence(replicas: int) -> Evidence:
+    draw = np.random.default_rng(3)
+    trusted = {name: jnp.ones(shape) for name, shape in _SHAPES.items()}
+    return Evidence(jnp.asarray(draw.standard_normal(replicas), jnp.float32), trusted)
+
+
+def _mapped(function: Any, *trees: Any) -> Any:
+    return jax.tree_util.tree_map(function, *trees)
+
+
+def _same(actual: Any, expected: Any, said: str) -> None:
+    for one, other in zip(jax.tree_util.tree_leaves(actual), jax.tree_util.tree_leaves(expected), strict=True):
+        scale = max(1.0, float(np.abs(other).max()))
+        assert np.abs(np.asarray(one) - np.asarray(other)).max() <= 1e-4 * scale, said

@@ -1,0 +1,63 @@
+"""`plan --tolerate`: as many replicas as a rule needs, and what they cost."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from click.testing import CliRunner
+
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.gathered_gradients import gathering_step_s
+from alpa_dejavu.training.robust import RULES, Evidence, replicas_to_tolerate, rule
+from tanh_layers import trained
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_takes_as_many_replicas_as_it_is_said_to_need_and_no_fewer(name):
+    if name == "mean":
+        assert replicas_to_tolerate(name, 0) == 1
+        with pytest.raises(ValueError, match="rule is 'mean', but must tolerate 1 wrong replicas, and a mean none"):
+            replicas_to_tolerate(name, 1)
+        return
+    for wrong in (1, 2):
+        least = replicas_to_tolerate(name, wrong)
+        assert least >= wrong + 1
+        asked = rule(name, wrong=wrong) if hasattr(rule(name), "wrong") else rule(name)
+        values = {"w": jnp.arange(least * 3.0).reshape(least, 3)}
+        beside = Evidence(jnp.arange(float(least)), {"w": jnp.ones(3)})
+        jax.eval_shape(lambda one, asked=asked, beside=beside: asked.aggregate(one, None, beside).gradient, values)
+        if hasattr(asked, "wrong"):
+            with pytest.raises(ValueError, match="but must be at least"):
+                asked.aggregate({"w": values["w"][:-1]}, None, beside._replace(descent=beside.descent[:-1]))
+
+
+def test_published_numbers_of_replicas():
+    # Krum: n > 2 f + 2. Trimmed mean, median: a majority. Zeno: one right replica.
+    known = {"krum": 5, "trimmed-mean": 3, "median": 3, "geometric-median": 3, "zeno": 2, "zeno++": 2}
+    assert {name: replicas_to_tolerate(name, 1) for name in known} == known
+
+
+def test_gathering_takes_in_half_as_many_times_the_bytes_as_there_are_replicas():
+    plan = plan_model(trained, named_cluster("p3.16xlarge"), batch=32, micro_batches=1, layers=4, replicas=8).plan
+    (stage,) = plan.stages
+    assert stage.synchronisation_s > 0
+    assert gathering_step_s(plan) == pytest.approx(plan.step_s + 3 * stage.synchronisation_s)
+    two = dataclasses.replace(plan, stages=(dataclasses.replace(stage, logical_mesh=(2, 4)),))
+    assert gathering_step_s(two) == plan.step_s
+
+
+def test_the_command_says_what_each_wrong_replica_costs():
+    asked = ["plan", "--model", "tanh_layers:trained", "--cluster", "p3.16xlarge", "--batch", "32", "--layers", "4"]
+    done = CliRunner().invoke(main, [*asked, "--micro-batches", "2", "--tolerate", "1", "--rule", "trimmed-mean"])
+    assert done.exit_code == 0, done.output
+    rows = re.findall(r"^(\d) +(\d) replicas? +(\S+ \S+) +(\S+ \S+) +(\S+)%", done.output, re.MULTILINE)
+    assert [(count, need) for count, need, *_ in rows] == [("0", "1"), ("1", "3")]
+    assert rows[0][2:] == (rows[0][2], rows[0][2], "0.0")
+    assert float(rows[1][4]) >= 0
+    wrong = CliRunner().invoke(main, [*asked, "--tolerate", "1", "--rule", "krumm"])
+    assert wrong.exit_code == 1
+    assert "did you mean 'krum'" in " ".join(wrong.output.split())

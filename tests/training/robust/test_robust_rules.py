@@ -1,0 +1,206 @@
+"""Rules keep their contract, equal ByzFL's, and see wrong replicas."""
+
+import json
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.training.robust import RULES, Evidence, Prepared, rule
+from alpa_dejavu.training.robust.attacks import ATTACKS, Tuned
+from alpa_dejavu.training.robust.before import BEFORE, Bucketing, Clipping, NearestNeighbours, Noise, WorkerMomentum
+from alpa_dejavu.training.robust.testing import check_rule
+
+GOLDEN = json.loads((Path(__file__).parent / "data" / "byzfl.json").read_text())["cases"]
+CLAIMED_NOT = {
+    "zeno": ("scales",),  # its penalty has the unit of one over the gradient's
+    "zeno++": ("scales", "translates", "mean_where_equal"),
+    "sketched-suspicion": ("scales", "translates", "mean_where_equal"),
+    "centered-clipping": ("translates", "mean_where_equal"),  # it begins at zero
+    "mda": ("permutes",),  # of equally wide subsets the first is taken
+    "sign": ("scales", "translates", "mean_where_equal"),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_keep_their_contract(name):
+    check_rule(rule(name), **dict.fromkeys(CLAIMED_NOT.get(name, ()), False))
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_prepared_rules_keep_it(name):
+    none = dict.fromkeys(("scales", "translates", "mean_where_equal", "permutes"), False)
+    check_rule(Prepared(rule("trimmed-mean"), (BEFORE[name](),)), **none)
+
+
+def ours(name, wrong, replicas):
+    own = {
+        "geometric-median": {"smoothing": 0.1, "steps": 5},
+        "centered-clipping": {"radius": 2.0, "steps": 3},
+        "krum": {"wrong": wrong, "neighbours": replicas - wrong - 1},
+        "multi-krum": {"wrong": wrong, "neighbours": replicas - wrong - 1},
+    }
+    return rule(name, **own.get(name, {"wrong": wrong} if name in ("trimmed-mean", "mda", "meamed") else {}))
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: str(len(case["gradients"])))
+def test_results_are_those_of_byzfl(case):
+    gradients, wrong = np.array(case["gradients"], np.float32), case["wrong"]
+    for name, expected in case["rules"].items():
+        mine = ours(name, wrong, len(gradients))
+        if "krum" in name and len(gradients) < 2 * wrong + 3:
+            with pytest.raises(ValueError, match="must be at least"):
+                mine.aggregate(gradients)
+            continue
+        made = jax.jit(mine.aggregate)(gradients).gradient
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    before = {"nearest-neighbours": NearestNeighbours(wrong), "clipping": Clipping(2.0)}
+    for name, expected in case["before"].items():
+        np.testing.assert_allclose(jax.jit(before[name].prepare)(gradients)[0], expected, rtol=1e-5, atol=1e-5, err_msg=name)
+    mask = jnp.arange(len(gradients)) < wrong
+    attacks = {"inner-product": 0.7, "a-little-is-enough": -1.5, "mimic": None}
+    for name, expected in case["attacks"].items():
+        attack = ATTACKS[name]() if attacks[name] is None else ATTACKS[name](attacks[name])
+        sent, _ = attack.send(gradients, mask, None)
+        np.testing.assert_allclose(sent[:wrong], [expected] * wrong, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2), st.integers(0, 99))
+def test_coordinates_are_those_of_numpy_over_finite_ones(lost, seed):
+    gradients = np.random.default_rng(seed).standard_normal((7, 4)).astype(np.float32)
+    finite = gradients[lost:].copy()
+    gradients[:lost, seed % 4] = np.nan
+    np.testing.assert_allclose(rule("median").aggregate(gradients).gradient, np.median(finite, axis=0), rtol=1e-6)
+    kept = np.sort(finite, axis=0)[2 - lost : len(finite) - (2 - lost)]
+    np.testing.assert_allclose(rule("trimmed-mean", wrong=2).aggregate(gradients).gradient, kept.mean(axis=0),
+                               rtol=1e-5, atol=1e-6)  # fmt: skip
+
+
+def test_a_huge_gradient_leaves_the_others_their_digits():
+    gradients = np.random.default_rng(0).standard_normal((9, 50)).astype(np.float32)
+    expected = rule("krum", wrong=2).aggregate(gradients[2:])
+    gradients[:2] = [[1e15], [-1e30]]
+    apart = rule("multi-krum", wrong=2).aggregate(gradients)
+    assert not apart.weights[:2].any()
+    assert np.isfinite(expected.gradient).all()
+
+
+def test_zeno_takes_those_that_descend():
+    gradients = jnp.array([[1.0], [2.0], [3.0], [jnp.nan]])
+    made = rule("zeno", wrong=2, penalty=0.1).aggregate(gradients, None, Evidence(jnp.array([0.5, 0.9, 0.1, 9.0])))
+    np.testing.assert_allclose(made.weights, [0.5, 0.5, 0, 0])  # 0.4, 0.5, -0.8, not finite
+    with pytest.raises(ValueError, match="evidence has no descent"):
+        rule("zeno").aggregate(gradients)
+
+
+def test_zeno_plus_plus_takes_what_agrees_at_the_trusted_length():
+    gradients = jnp.array([[10.0, 0.0], [-1.0, 0.0], [0.0, 0.1]])
+    made = rule("zeno++", slack=0.0, penalty=0.01).aggregate(gradients, None, Evidence(trusted=jnp.array([2.0, 1.0])))
+    np.testing.assert_allclose(made.gradient, np.array([1, 1]) * math.sqrt(5) / 2, rtol=1e-6)
+    np.testing.assert_allclose(made.weights, [0.5, 0, 0.5])
+
+
+def test_the_sketch_is_as_it_was_written():
+    gradients = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
+    gradients[0] += 9
+    weights = 2.0 / (2.0 + np.linalg.norm(gradients - gradients.mean(axis=0), axis=1))
+    replaced = gradients.copy()
+    replaced[0] = gradients[1:].mean(axis=0)
+    made = rule("sketched-suspicion", wrong=1, alpha=2.0).aggregate(gradients)
+    np.testing.assert_allclose(made.gradient, (weights[:, None] * replaced).sum(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("offset", "found"), [(0.7, False), (1.4, True)])
+def test_the_mean_finds_attackers_above_its_bound_only(offset, found):
+    # A third of wrong ones, who agree: sigma / sqrt(1 - 2 / 3) is 1.73 sigma, of offsets from the right ones' mean.
+    share, size = 1 / 3, 4000
+    draw, bound = np.random.default_rng(2), 1 / math.sqrt(1 - 2 * share)
+    gradients = draw.standard_normal((9, size)).astype(np.float32) / math.sqrt(size)
+    gradients[:3] = offset * bound * draw.standard_normal(size) / math.sqrt(size)
+    weights = rule("sketched-suspicion", wrong=3).aggregate(gradients).weights
+    assert (not np.asarray(weights[:3]).any()) == found
+
+
+def test_worker_momentum_is_a_moving_average():
+    steps, state, expected = np.random.default_rng(0).standard_normal((4, 3, 2)), None, np.zeros((3, 2))
+    for step in steps:
+        prepared, state = WorkerMomentum(0.8).prepare(jnp.asarray(step), state)
+        expected = 0.8 * expected + 0.2 * step
+        np.testing.assert_allclose(prepared, expected, rtol=1e-5)
+
+
+def test_buckets_are_means_of_all():
+    gradients = jnp.arange(7.0)[:, None]
+    first, state = Bucketing(2).prepare(gradients)
+    second, _ = Bucketing(2).prepare(gradients, state)
+    assert first.shape == (4, 1)
+    assert float((2 * first[:3]).sum() + first[3, 0]) == 21 == float((2 * second[:3]).sum() + second[3, 0])
+    assert first.tolist() != second.tolist()
+
+
+def test_noise_brings_the_median_to_the_mean():
+    # Nine of ten have 0, one has 1: the median is 0, and with noise wider than that it comes near to 0.1.
+    gradients = jnp.zeros((10, 20_000)).at[0].set(1.0)
+    noisy = Prepared(rule("median"), (Noise(2.0),)).aggregate(gradients).gradient
+    assert float(rule("median").aggregate(gradients).gradient.mean()) == 0
+    assert abs(float(noisy.mean()) - 0.1) < 0.03
+
+
+@pytest.mark.parametrize("name", ["inner-product", "a-little-is-enough", "sign-flip"])
+def test_a_tuned_attack_is_as_bad_as_the_worst_strength(name):
+    gradients = jnp.asarray(np.random.default_rng(3).standard_normal((10, 30)) + 1, jnp.float32)
+    mask, known = jnp.arange(10) < 3, rule("multi-krum", wrong=3)
+    right = gradients[3:].mean(axis=0)
+
+    def harm(attack):
+        return float(jnp.linalg.norm(known.aggregate(attack.send(gradients, mask, None)[0]).gradient - right))
+
+    tuned = Tuned(ATTACKS[name](), known, (0.1, 1.0, 3.0))
+    assert harm(tuned) == pytest.approx(max(harm(ATTACKS[name](strength)) for strength in tuned.strengths))
+
+
+def test_a_flipped_bit_is_one_bit():
+    gradients = jnp.full((4, 100), 1.5)
+    sent, _ = ATTACKS["bit-flip"](31).send(gradients, jnp.arange(4) < 1, jnp.array([0, 1], jnp.uint32))
+    assert sorted(sent[0].tolist())[:2] == [-1.5, 1.5]
+    assert (sent[1:] == gradients[1:]).all()
+    half, _ = ATTACKS["bit-flip"](14, "bfloat16").send(gradients, jnp.arange(4) < 1, jnp.array([0, 1], jnp.uint32))
+    assert int((half[0] != 1.5).sum()) == 1
+    assert not math.isclose(float(half[0].max()), 1.5) or float(half[0].min()) < 1e-30
+
+
+def test_stale_gradients_are_those_of_before():
+    attack, state, mask = ATTACKS["stale"](2), None, jnp.array([True, False])
+    seen = []
+    for step in range(4):
+        sent, state = attack.send(jnp.full((2, 1), float(step + 1)), mask, None, state)
+        seen.append(sent[:, 0].tolist())
+    assert seen == [[0, 1], [0, 2], [1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attacks_leave_right_replicas_alone(name):
+    gradients = {"w": jnp.asarray(np.random.default_rng(4).standard_normal((5, 8)), jnp.float32)}
+    sent, _ = ATTACKS[name]().send(gradients, jnp.arange(5) < 2, jnp.array([0, 1], jnp.uint32))
+    assert (sent["w"][2:] == gradients["w"][2:]).all()
+    assert not (sent["w"][:2] == gradients["w"][:2]).all()
+
+
+@pytest.mark.parametrize(("made", "said"), [
+    (lambda: rule("krum", wrong=2).aggregate(jnp.ones((6, 3))), r"replicas is 6, but must be at least 7"),
+    (lambda: rule("trimmed-mean", wrong=2).aggregate(jnp.ones((4, 3))), "must be at least 5"),
+    (lambda: rule("suspicion", wrong=5).aggregate(jnp.ones((4, 3))), "must be at least 11"),
+    (lambda: rule("mda", wrong=15).aggregate(jnp.ones((40, 3))), "at most 20000 subsets"),
+    (lambda: rule("median").aggregate({"a": jnp.ones((4, 3)), "b": jnp.ones((5, 3))}), "as many replicas"),
+    (lambda: rule("kram"), "did you mean 'krum'"),
+    (lambda: ATTACKS["bit-flip"](16, "bfloat16"), "must be of 0..15"),
+])  # fmt: skip
+def test_bad_input_is_told(made, said):
+    with pytest.raises(ValueError, match=said):
+        made()
