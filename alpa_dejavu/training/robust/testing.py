@@ -39,7 +39,8 @@ def check_rule(
     gradients, evidence = _gradients(replicas, 1), _evidence(replicas)
     aggregate = jax.jit(rule.aggregate)
     made = aggregate(gradients, None, evidence)
-    assert (np.asarray(made.weights) >= 0).all() and np.isfinite(made.weights).all(), f"weights are {made.weights}"
+    assert np.isfinite(made.weights).all(), f"weights are {made.weights}"
+    assert (np.asarray(made.weights) >= 0).all(), f"weights are {made.weights}"
     _check_state(aggregate, gradients, evidence, made)
     _check_not_finite(aggregate, replicas, evidence)
     if permutes:
