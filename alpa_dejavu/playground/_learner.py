@@ -6,7 +6,7 @@ that wait are computed side by side. So any exchange has its gradients in batche
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -32,11 +32,13 @@ class Gradient:
         worker: the number of the worker.
         step: how many gradients the worker had begun before.
         version: the worker's version of the parameters that it was computed at.
+        spoil: makes of the right gradient the one that the worker sends; None: that is the right one.
     """
 
     def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any]) -> None:
         self.worker, self.step, self.version = worker, step, version
         self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
+        self.spoil: Callable[[Vector], Vector] | None = None
 
     @property
     def values(self) -> Vector:
@@ -44,6 +46,8 @@ class Gradient:
         if self.found is None:
             self._learner.compute(self)
         assert self.found is not None, "it was computed"
+        if self.spoil is not None:
+            self.found, self.spoil = self.spoil(self.found), None
         return self.found
 
 

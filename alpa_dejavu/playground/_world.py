@@ -8,6 +8,7 @@ happened.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -16,7 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._learner import Learner, Vector
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._queue import Process, Queue
@@ -66,6 +67,7 @@ class World:
         self._spread, self._batch = job.spread, job.batch
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
+        self._spoilt: dict[int, Callable[[int, int, Vector], Vector]] = {}
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
         self._begun = [0] * self.size
         # Since when each program computes; infinity: it is held, as its worker has had its steps.
@@ -204,6 +206,14 @@ class World:
         """
         _change(self._slower[number], factor, ends)
 
+    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
+        """Has a worker's gradients that it begins from now on be changed, by a function of its number, its step and the
+        right gradient; None: no more.
+        """
+        self._spoilt.pop(number, None)
+        if change is not None:
+            self._spoilt[number] = change
+
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
         factors = self._shares[frozenset((a, b))]
@@ -287,6 +297,8 @@ class World:
         self._computing[process] = self.now_s
         seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
+        if number in self._spoilt:
+            gradient.spoil = functools.partial(self._spoilt[number], number, self._begun[number])
         self._begun[number] += 1
         computing = self.recorder.timeline.begin(number, COMPUTING, self.now_s)
 

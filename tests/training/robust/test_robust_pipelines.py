@@ -16,8 +16,13 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 WIDTH, STEPS = 64, 4
 DRAW = np.random.default_rng(0)
-PARAMS = {f"layer{n}": {"b": np.zeros(WIDTH, np.float32),
-                        "w": DRAW.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 8} for n in range(4)}  # fmt: skip
+PARAMS = {
+    f"layer{n}": {
+        "b": np.zeros(WIDTH, np.float32),
+        "w": DRAW.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 8,
+    }
+    for n in range(4)
+}
 BATCHES = [{name: np.random.default_rng(n).standard_normal((64, WIDTH)).astype(np.float32) for name in ("x", "y")}
            for n in range(STEPS)]  # fmt: skip
 

@@ -13,8 +13,13 @@ from alpa_dejavu.training.robust.before import WorkerMomentum
 
 N, WIDTH = 4, 16
 DRAW = np.random.default_rng(0)
-PARAMS = {f"layer{n}": {"b": np.zeros(WIDTH, np.float32),
-                        "w": DRAW.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 4} for n in range(3)}  # fmt: skip
+PARAMS = {
+    f"layer{n}": {
+        "b": np.zeros(WIDTH, np.float32),
+        "w": DRAW.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 4,
+    }
+    for n in range(3)
+}
 BATCH = {name: DRAW.standard_normal((32, WIDTH)).astype(np.float32) for name in ("x", "y")}
 SETTINGS = {"trimmed-mean": {"wrong": 1}, "suspicion": {"wrong": 1}, "centered-clipping": {}, "median": {}, "mean": {}}
 
