@@ -6,8 +6,9 @@
 Replicas train one model on batches of 32 by gradient descent; a share of them is wrong in every step, or at times.
 Each rule knows how many may be wrong, and each attacker knows the rule: of five learning rates each rule has the one
 that is best without an attack (the smallest within a point of it), and each attack the strength that is worst for the
-rule, both by a seed that isn't judged. Accuracies are on held-out data, means over seeds with 90 % intervals by Student's t over differences from the
-mean of right replicas alone, with the same seeds ("no attack"). Exit status 1 where an aim isn't held.
+rule, both by a seed that isn't judged. Accuracies are on held-out data, means over seeds with 90 % intervals by
+Student's t over differences from the mean of right replicas alone, with the same seeds ("no attack"). Exit status 1
+where an aim isn't held.
 
 - "suspicion" and "zeno" are within 2 points of no attack for all attacks but at most one, at 30 % and below.
 - "sketched-suspicion" is the first sketch as it was written, shown beside them. It has no aim.
