@@ -209,7 +209,8 @@ def summary(rows: Sequence[Row], reference: Sequence[float]) -> Row:
     worst = Interval.of(lost[ordered[0]].tolist(), CONFIDENCE)
     over = [kind for kind in ordered if means[kind] > AIM]
     strength = next(row["strength"] for row in rows if row["attack"] == ordered[0])
-    return {"setting": rows[0]["setting"], "rule": rows[0]["rule"], "rate": rows[0]["rate"],
+    label = rows[0]["rule"] + (", by label" if "by label" in rows[0]["setting"] else "")
+    return {"setting": rows[0]["setting"], "rule": rows[0]["rule"], "label": label, "rate": rows[0]["rate"],
             "none": 100 * float(np.mean(next(row["accuracies"] for row in rows if row["attack"] == "none"))),
             "worst": 100 * float(np.mean(reference) - worst.mean), "attack": ordered[0], "strength": strength,
             "lost": 100 * worst.mean, "low": 100 * worst.low, "high": 100 * worst.high,
@@ -244,15 +245,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reference = rows[0]["accuracies"]
         summaries.append(summary(rows, reference))
     columns = {
-        "setting": "{setting}",
-        "rule": "{rule}",
+        "rule": "{label}",
         "rate": "{rate:g}",
         "no attack, %": "{none:.1f}",
         "worst, %": "{worst:.1f}",
         "by": "{attack}, {strength:g}",
         "lost, points": "{lost:.1f} ({low:.1f} to {high:.1f})",
         "second worst": "{second}",
-        "attacks over 2 points": "{over}",
+        "over 2 points": "{over}",
+        "setting": "{setting}",
     }
     return results.shown(Table.of(summaries, columns), figures=[
         Figure(f"{row['rule']}, {row['setting']}", "attacks that cost over 2 points", "at most 1", str(row["over"]),
