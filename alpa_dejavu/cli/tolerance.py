@@ -51,9 +51,8 @@ def print_tolerance(
         if need not in plans:
             plans[need] = ask(need)
     first_s = plans[needs[0]].plan.step_s
-    table = new_table(
-        ("wrong replicas",), ("each stage has at least", "iteration", "with all gradients gathered", "longer", "price of a step")
-    )
+    figures = "each stage has at least", "iteration", "with all gradients gathered", "longer", "price of a step"
+    table = new_table(("wrong replicas",), figures)
     for count, need in enumerate(needs):
         plan = plans[need].plan
         step_s = gathering_step_s(plan) if count else plan.step_s

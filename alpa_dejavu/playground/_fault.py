@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
+    from alpa_dejavu.playground._learner import Vector
     from alpa_dejavu.playground._worker import Worker
 
 __all__ = ["Changed", "Fault", "change", "check_hosts", "check_times", "check_worker", "scaled"]
@@ -41,6 +42,11 @@ class Changed(Protocol):
     def slow(self, number: int, factor: float, ends: bool = False) -> None:
         """Has a worker take `factor` times as long, beside other slow-downs; or ends such a slow-down."""
 
+    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
+        """Has a worker's gradients that it begins from now on be changed, by a function of its number, its step and the
+        right gradient; None: no more.
+        """
+
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
 
@@ -53,7 +59,7 @@ class Fault(abc.ABC):
 
     @abc.abstractmethod
     def run(self, world: Changed) -> Program:
-        """Returns a program that changes the world (`crash`, `start`, `slow`, `scale_link`), and yields `Sleeping`
+        """Returns a program that changes the world (`crash`, `start`, `slow`, `spoil`, `scale_link`), and yields `Sleeping`
         between; what it does at second 0 happens before all workers begin.
 
         Raises:

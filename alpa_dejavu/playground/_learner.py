@@ -36,12 +36,14 @@ class Gradient:
         version: the worker's version of the parameters that it was computed at.
         rows: indices of its training samples.
         multipliers: of the parameters, shape (P,): 0 for those that the worker left out; None: none.
+        spoil: makes of the right gradient the one that the worker sends; None: that is the right one.
     """
 
     def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any],
                  multipliers: Vector | None = None) -> None:  # fmt: skip
         self.worker, self.step, self.version, self.multipliers = worker, step, version, multipliers
         self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
+        self.spoil: Callable[[Vector], Vector] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (self.worker, self.step, self.version, self.rows, self.values)
@@ -52,6 +54,8 @@ class Gradient:
         if self.found is None:
             self._learner.compute(self)
         assert self.found is not None, "it was computed"
+        if self.spoil is not None:
+            self.found, self.spoil = self.spoil(self.found), None
         return self.found
 
 

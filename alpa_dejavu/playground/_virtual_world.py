@@ -8,6 +8,7 @@ happened.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import change
-from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._learner import Learner, Vector
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
@@ -54,6 +55,7 @@ class VirtualWorld(World):
         self._spread, self._samples = job.spread, job.samples
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
+        self._spoilt: dict[int, Callable[[int, int, Vector], Vector]] = {}
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
 
     # What exchanges use.
@@ -152,6 +154,14 @@ class VirtualWorld(World):
         """
         change(self._slower[number], factor, ends)
 
+    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
+        """Has a worker's gradients that it begins from now on be changed, by a function of its number, its step and the
+        right gradient; None: no more.
+        """
+        self._spoilt.pop(number, None)
+        if change is not None:
+            self._spoilt[number] = change
+
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
         factors = self._shares[frozenset((a, b))]
@@ -213,6 +223,8 @@ class VirtualWorld(World):
         if self.mover is not None:
             seconds += self.mover.before(worker, self._begun[number])
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
+        if number in self._spoilt:
+            gradient.spoil = functools.partial(self._spoilt[number], number, self._begun[number])
         self._begun[number] += 1
         computing = self.recorder.timeline.begin(number, COMPUTING, self.now_s)
 

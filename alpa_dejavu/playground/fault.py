@@ -10,6 +10,7 @@ from typing import final
 from alpa_dejavu.playground._drawn_faults import DrawnCongestion, DrawnCrashes, DrawnSlowDowns
 from alpa_dejavu.playground._fault import Changed, Fault, check_hosts, check_times, check_worker, scaled
 from alpa_dejavu.playground._worker import Program, Sleeping
+from alpa_dejavu.playground._wrong_gradients import WrongGradient
 from alpa_dejavu.problem import checks
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "LinkRate",
     "Partition",
     "SlowDown",
+    "WrongGradient",
 ]
 
 
@@ -175,6 +177,7 @@ FAULTS: dict[str, type[Fault]] = {
     "slow-down": SlowDown,
     "link-rate": LinkRate,
     "partition": Partition,
+    "wrong-gradient": WrongGradient,
     "drawn-crashes": DrawnCrashes,
     "drawn-slow-downs": DrawnSlowDowns,
     "drawn-congestion": DrawnCongestion,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
-from alpa_dejavu.playground._learner import Gradient
+from alpa_dejavu.playground._learner import Gradient, Vector
 from alpa_dejavu.playground._worker import Message, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges._collectives import mean_gradient
@@ -20,8 +20,8 @@ class Held:
     a newer version than all that it had sent, and what it had applied is undone.
     """
 
-    def __init__(self, worker: Worker) -> None:
-        world = worker.world
+    def __init__(self, worker: Worker, combine: Callable[[Sequence[Gradient]], Vector] = mean_gradient) -> None:
+        world, self._combine = worker.world, combine
         self._worker, self._model, self._applied = worker, worker.replica(), collections.Counter[int]()
         before: Held | None = world.board.get("held")
         world.board["held"] = self
@@ -36,10 +36,10 @@ class Held:
         return self._model.version
 
     def update(self, got: Mapping[int, Message]) -> None:
-        """Updates by the mean of some workers' gradients, by their numbers."""
+        """Updates by the mean, or what else makes one, of some workers' gradients, by their numbers."""
         gradients = [message.payload for _, message in sorted(got.items())]
         self._applied.update(self.version - gradient.version for gradient in gradients)
-        self._model.update(mean_gradient(gradients), *gradients)
+        self._model.update(self._combine(gradients), *gradients)
         self._worker.world.shown = self._model.params
 
     def _undo(self) -> None:

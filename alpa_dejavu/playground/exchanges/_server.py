@@ -12,6 +12,7 @@ from alpa_dejavu.playground._learner import Gradient
 from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
 from alpa_dejavu.playground.exchanges._collectives import mean_gradient
 from alpa_dejavu.playground.exchanges._held import Held, counted, had_their_steps, is_here, replace
+from alpa_dejavu.playground.exchanges._robust import check_count, combined
 from alpa_dejavu.problem import checks
 
 __all__ = ["AsynchronousServer", "ShardedServer", "StaleSynchronousServer", "SynchronousServer", "check_server", "push"]
@@ -28,6 +29,8 @@ class SynchronousServer(Exchange):
     Attributes:
         backups: how many workers an update doesn't wait for.
         server: the number of the worker that the server is on.
+        rule: the name of a rule of `alpa_dejavu.training.robust` that makes one gradient of all, or "mean".
+        wrong: how many workers the rule takes to be wrong.
 
     References:
         Chen, Monga, Bengio and Jozefowicz, Revisiting Distributed Synchronous SGD, 2016 (backup workers).
@@ -35,9 +38,12 @@ class SynchronousServer(Exchange):
 
     backups: int = 0
     server: int = 0
+    rule: str = "mean"
+    wrong: int = 0
 
     def __post_init__(self) -> None:
         checks.not_negative("synchronous server", "backups", self.backups)
+        combined(self.rule, self.wrong)
 
     def run(self, worker: Worker) -> Program:
         """Sends gradients, and waits for parameters; on the server's worker it starts the server."""
@@ -45,6 +51,7 @@ class SynchronousServer(Exchange):
         if self.backups >= worker.world.size:
             raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the "
                              f"{worker.world.size} workers; wait for one of them")  # fmt: skip
+        check_count(self.rule, self.wrong, worker.world.size - self.backups)
         if worker.finished:  # it came back too late to begin a step
             had_their_steps(worker.world).add(worker.number)
         if worker.number == self.server:
@@ -52,7 +59,8 @@ class SynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held, got = worker.world, Held(worker), dict[int, Message]()
+        world, held = worker.world, Held(worker, combined(self.rule, self.wrong))
+        got = dict[int, Message]()
         last = had_their_steps(world)
 
         def short() -> bool:

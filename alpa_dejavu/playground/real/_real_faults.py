@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.playground._fault import Fault, change
+from alpa_dejavu.playground._learner import Vector
 from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._worker import Program, Sleeping, Worker
 from alpa_dejavu.playground.hosts import Network, Quotas, shape
@@ -118,6 +119,11 @@ class RealFaults:
         """Gives a worker's process a smaller share of its core, at once; or ends that."""
         change(self._slower[number], factor, ends)
         self._set()
+
+    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
+        """Raises ValueError: real workers send what they have computed."""
+        raise ValueError(f"worker {number} has wrong gradients, but real workers send what they have computed; leave "
+                         "that fault out, or simulate")  # fmt: skip
 
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate; or ends that."""

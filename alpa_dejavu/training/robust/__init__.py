@@ -1,6 +1,6 @@
 """Training that survives wrong gradients: each replica's gradient by itself, and a rule that makes one of them.
 
-    batch ─▶ gradient of each replica [N, ...] ─▶ (momentum, mixing, clipping) ─▶ rule ─▶ one gradient, and who is suspect
+    batch ─▶ each replica's gradient [N, ...] ─▶ (momentum, mixing, clipping) ─▶ rule ─▶ one gradient, suspects
 
 `robust_value_and_grad` stands in a train step where `jax.value_and_grad` or Alpa's stood. `rules` puts gradients into
 one, `before` prepares them, `attacks` has what wrong replicas send, `testing` the conformance suites. All is pure JAX;

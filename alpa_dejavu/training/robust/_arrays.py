@@ -40,8 +40,8 @@ def count(gradients: Any) -> int:
     shapes = [jnp.shape(x) for x in jax.tree_util.tree_leaves(gradients)]
     found = {shape[0] if shape else None for shape in shapes}
     if len(found) != 1 or None in found:
-        raise ValueError(f"gradients has leaves of shapes {shapes[:4]}, but must be of as many replicas each; stack the "
-                         "replicas along the first dimension")  # fmt: skip
+        raise ValueError(f"gradients has leaves of shapes {shapes[:4]}, but must be of as many replicas each; stack "
+                         "the replicas along the first dimension")  # fmt: skip
     return int(found.pop())  # type: ignore[arg-type]
 
 

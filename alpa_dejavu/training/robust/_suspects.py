@@ -72,8 +72,8 @@ class Suspects:
         each = {group: np.asarray(values, np.float64) for group, values in suspicion.items()}
         for group, values in each.items():
             if values.shape != (self.replicas,):
-                raise ValueError(f"suspicion[{group!r}] is of shape {values.shape}, but must be ({self.replicas},); give "
-                                 "a value for each replica")  # fmt: skip
+                raise ValueError(f"suspicion[{group!r}] is of shape {values.shape}, but must be ({self.replicas},); "
+                                 "give a value for each replica")  # fmt: skip
         # A replica that isn't finite is infinitely far: a cap, so that it is forgiven some time after it recovered.
         now = np.minimum(np.max(list(each.values()), axis=0), 100 * self.threshold)
         average = now if self.average is None else self.memory * self.average + (1 - self.memory) * now
@@ -87,8 +87,8 @@ class Suspects:
         assert after.average is not None, "a step was looked at"
         for replica in sorted(set(after.named) - set(self.named)):
             where = max(each, key=lambda group: each[group][replica])
-            logger.warning("step %d: replica %d is a suspect: %.1f times the median distance from the gradient, most in "
-                           "%s", self.step, replica, after.average[replica], where)  # fmt: skip
+            logger.warning("step %d: replica %d is a suspect: %.1f times the median distance from the gradient, most "
+                           "in %s", self.step, replica, after.average[replica], where)  # fmt: skip
         for replica in sorted(set(after.left_out) - set(self.left_out)):
             logger.warning("step %d: replica %d has been a suspect for %d steps: leave it out", self.step, replica,
                            self.patience)  # fmt: skip

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
+from alpa_dejavu.training.robust._offsets import loss_at_offsets
 from alpa_dejavu.training.robust._scope import groups_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
@@ -105,12 +106,14 @@ class RobustValueAndGrad:
 
     def of_each(self, params: Any, batch: Any, state: RobustState) -> tuple[Any, Any]:
         """Returns the mean loss of the replicas, and the gradient of each, leaves [N, ...]."""
-        parts = self._parts(batch)
+        self._parts(batch)  # what doesn't divide is told before anything is traced
 
         def total(moved: Any) -> Any:
+            parts = self._parts(batch)  # in here, as Alpa takes what is outside for no layer's
             if state.offsets is None:
                 return jnp.sum(jax.vmap(self.loss)(moved, parts))
-            return jnp.sum(jax.vmap(lambda o, part: self.loss(_added(params, o), part))(moved, parts))
+            each = jax.vmap(lambda offsets, part: loss_at_offsets(self.loss, params, offsets, part))
+            return jnp.sum(each(moved, parts))
 
         every = state.offsets
         if every is None:
@@ -131,12 +134,13 @@ class RobustValueAndGrad:
         suspicion = {group: _suspicion([x for x, g in zip(leaves, groups, strict=True) if g == group], found.gradient)
                      for group, found in made.items()}  # fmt: skip
         judged = Judged(one, suspicion, {group: found.weights for group, found in made.items()})
-        return judged, RobustState(state.offsets, {group: found.state for group, found in made.items()})
+        offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
+        return judged, RobustState(offsets, {group: found.state for group, found in made.items()})
 
     def score(self, params: Any, gradients: Any, fresh: Any) -> Any:
-        """Returns for each replica the loss on fresh samples less that after a step along its gradient, shape [N].
+        """Returns for each replica minus the loss on fresh samples after a step along its gradient, shape [N].
 
-        It is forward passes alone: of the replicas' parameters side by side, so that it can be parallelized by itself.
+        It is forward passes alone, of the replicas' parameters side by side, so that it can be parallelized by itself.
 
         Raises:
             ValueError: the rule has no learning rate to try.
@@ -144,8 +148,7 @@ class RobustValueAndGrad:
         if not isinstance(self.rule, Zeno):
             raise ValueError(f"rule is {self.rule}, but must be a Zeno to have scores; choose it, or don't score")
         rate = self.rule.rate
-        after = jax.vmap(lambda g: self.loss(jax.tree_util.tree_map(lambda p, u: p - rate * u, params, g), fresh))
-        return self.loss(params, fresh) - after(gradients)
+        return -jax.vmap(lambda g: loss_at_offsets(self.loss, params, g, fresh, -rate))(gradients)
 
     def _evidence(self, params: Any, gradients: Any, fresh: Any, descent: Any) -> Evidence | None:
         needs = isinstance(self.rule, (Zeno, ZenoPlusPlus)) and descent is None
@@ -169,7 +172,8 @@ class RobustValueAndGrad:
             own = [x for x, g in zip(leaves, groups, strict=True) if g == group]
             known = evidence
             if evidence is not None and trusted is not None:
-                known = evidence._replace(trusted=[v for v, g in zip(trusted_leaves, groups, strict=True) if g == group])
+                parts = [v for v, g in zip(trusted_leaves, groups, strict=True) if g == group]
+                known = evidence._replace(trusted=parts)
             made[group] = self.rule.aggregate(own, None if states is None else states[group], known)
         return made
 
@@ -217,8 +221,9 @@ def robust_value_and_grad(
     return RobustValueAndGrad(loss, chosen_rule(rule), replicas, scope, stage_of, value_and_grad)
 
 
-def _added(params: Any, offsets: Any) -> Any:
-    return jax.tree_util.tree_map(jnp.add, params, offsets)
+def _zeros_beside(gradient: Any) -> Any:
+    """Zeros that Alpa keeps where the gradient is: of an input that is returned, or a constant, it wouldn't know."""
+    return jnp.where(gradient == 0, jnp.zeros_like(gradient), jnp.zeros_like(gradient))
 
 
 def _suspicion(gradients: Any, centre: Any) -> Any:

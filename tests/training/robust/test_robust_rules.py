@@ -40,7 +40,7 @@ def test_prepared_rules_keep_it(name):
 
 def ours(name, wrong, replicas):
     own = {
-        "geometric-median": {"smoothing": 0.1, "steps": 5},
+        "geometric-median": {"smoothing": 0.1, "steps": 5, "from_zero": True},
         "centered-clipping": {"radius": 2.0, "steps": 3},
         "krum": {"wrong": wrong, "neighbours": replicas - wrong - 1},
         "multi-krum": {"wrong": wrong, "neighbours": replicas - wrong - 1},
@@ -61,7 +61,8 @@ def test_results_are_those_of_byzfl(case):
         np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5, err_msg=name)
     before = {"nearest-neighbours": NearestNeighbours(wrong), "clipping": Clipping(2.0)}
     for name, expected in case["before"].items():
-        np.testing.assert_allclose(jax.jit(before[name].prepare)(gradients)[0], expected, rtol=1e-5, atol=1e-5, err_msg=name)
+        made, _ = jax.jit(before[name].prepare)(gradients)
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5, err_msg=name)
     mask = jnp.arange(len(gradients)) < wrong
     attacks = {"inner-product": 0.7, "a-little-is-enough": -1.5, "mimic": None}
     for name, expected in case["attacks"].items():
@@ -89,6 +90,13 @@ def test_a_huge_gradient_leaves_the_others_their_digits():
     apart = rule("multi-krum", wrong=2).aggregate(gradients)
     assert not apart.weights[:2].any()
     assert np.isfinite(expected.gradient).all()
+
+
+def test_the_geometric_median_doesnt_stay_at_zeros():
+    gradients = np.random.default_rng(6).standard_normal((9, 20)).astype(np.float32) + 3
+    gradients[:3] = 0
+    assert float(jax.jit(rule("geometric-median").aggregate)(gradients).gradient.mean()) > 2
+    assert float(jax.jit(rule("geometric-median", from_zero=True).aggregate)(gradients).gradient.mean()) < 0.1
 
 
 def test_zeno_takes_those_that_descend():

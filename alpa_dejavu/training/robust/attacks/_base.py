@@ -30,7 +30,9 @@ class Attack(abc.ABC):
 
 def replaced(gradients: Any, wrong: Any, others: Any) -> Any:
     """Returns gradients in which the wrong replicas have others, of leaves [N, ...] or [...]."""
-    return jax.tree_util.tree_map(lambda x, y: jnp.where(column(wrong, x), y, x).astype(x.dtype), gradients, others)
+    return jax.tree_util.tree_map(
+        lambda x, y: jnp.where(column(wrong, x), jnp.asarray(y, x.dtype), x), gradients, others
+    )
 
 
 def right_mean(gradients: Any, wrong: Any) -> Any:

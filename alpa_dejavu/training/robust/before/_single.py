@@ -52,7 +52,8 @@ class WorkerMomentum(Preparation):
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
-            raise ValueError(f"worker momentum: decay is {self.decay}, but must be at least 0 and below 1; give a share")
+            raise ValueError(f"worker momentum: decay is {self.decay}, but must be at least 0 and below 1; give a "
+                             "share")  # fmt: skip
 
     def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
         """Returns the averages."""

@@ -14,7 +14,8 @@ class Evidence(NamedTuple):
     """Knowledge about replicas that isn't in their gradients.
 
     Attributes:
-        descent: for each replica the loss on fresh samples less that after a step along its gradient, shape [N].
+        descent: for each replica the loss on fresh samples less that after a step along its gradient, shape [N]; a
+            constant may be missing that is the same for all.
         trusted: a gradient on samples that are known to be right, a pytree without the dimension of replicas.
     """
 

@@ -8,7 +8,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from alpa_dejavu.training.robust._arrays import cleared, column, distances, finite_rows, middle, weighted
+from alpa_dejavu.training.robust._arrays import cleared, column, distances, finite_rows, median_of, middle, weighted
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
 __all__ = ["CenteredClipping", "GeometricMedian"]
@@ -17,11 +17,13 @@ __all__ = ["CenteredClipping", "GeometricMedian"]
 @final
 @dataclasses.dataclass(frozen=True)
 class GeometricMedian(Rule):
-    """The point whose distances to all replicas have the smallest sum, by smoothed Weiszfeld steps from zero.
+    """The point whose distances to all replicas have the smallest sum, by smoothed Weiszfeld steps.
 
     Attributes:
         smoothing: distances below it count as this.
         steps: how many steps are taken.
+        from_zero: whether they begin at zero, as in ByzFL, where they stay if some replicas send zeros; else they begin
+            at the median of each coordinate.
 
     References:
         Pillutla, Kakade and Harchaoui, Robust Aggregation for Federated Learning, IEEE TSP 2022.
@@ -29,12 +31,13 @@ class GeometricMedian(Rule):
 
     smoothing: float = 1e-6
     steps: int = 8
+    from_zero: bool = False
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
         """Returns the point."""
         check_replicas("geometric-median", gradients, 0, 1, "N > 0")
         valid = finite_rows(gradients)
-        centre = _zeros(gradients)
+        centre = _zeros(gradients) if self.from_zero else median_of(gradients, valid)
         weights = jnp.zeros(len(valid))
         for _ in range(self.steps):
             near = 1 / jnp.maximum(distances(gradients, centre, valid), self.smoothing)

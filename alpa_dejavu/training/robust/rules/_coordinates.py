@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from alpa_dejavu.training.robust._arrays import finite_rows, mean_of, mean_of_ranks, median_of, ranks_of_rows
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
-__all__ = ["Mean", "Meamed", "Median", "Sign", "TrimmedMean"]
+__all__ = ["Meamed", "Mean", "Median", "Sign", "TrimmedMean"]
 
 
 @final

@@ -82,8 +82,8 @@ class MinimumDiameter(Rule):
         """Returns the mean of the subset."""
         n = check_replicas("mda", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         if math.comb(n, self.wrong) > _MOST_SUBSETS:
-            raise ValueError(f"mda: replicas is {n}, but must have at most {_MOST_SUBSETS} subsets of {n - self.wrong}; "
-                             "choose another rule, such as multi-krum")  # fmt: skip
+            raise ValueError(f"mda: replicas is {n}, but must have at most {_MOST_SUBSETS} subsets of "
+                             f"{n - self.wrong}; choose another rule, such as multi-krum")  # fmt: skip
         valid = finite_rows(gradients)
         subsets = np.array(list(itertools.combinations(range(n), n - self.wrong)))
         apart = squared_distances(gradients, valid) + jnp.where(jnp.diag(~valid), jnp.inf, 0)

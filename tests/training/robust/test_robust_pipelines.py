@@ -1,0 +1,136 @@
+"""Robust gradients in pipelines on a Ray cluster of four CPU devices: two stages, each judges its own layers."""
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from alpa_dejavu import DejavuStageOption
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.training.robust import Prepared, robust_value_and_grad, rule
+from alpa_dejavu.training.robust.before import WorkerMomentum
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+WIDTH, STEPS = 64, 4
+DRAW = np.random.default_rng(0)
+PARAMS = {
+    f"layer{n}": {
+        "b": np.zeros(WIDTH, np.float32),
+        "w": DRAW.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 8,
+    }
+    for n in range(4)
+}
+BATCHES = [{name: np.random.default_rng(n).standard_normal((64, WIDTH)).astype(np.float32) for name in ("x", "y")}
+           for n in range(STEPS)]  # fmt: skip
+
+
+def loss(params, batch):
+    made = batch["x"]
+    for layer in params.values():
+        made = jnp.tanh(made @ layer["w"] + layer["b"])
+    return jnp.mean((made - batch["y"]) ** 2)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster():
+    with local_cluster(devices=4):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _cluster(ray_cluster):
+    alpa.init("ray")
+    yield
+    alpa.shutdown()
+
+
+def make_step(gradient):
+    def step(params, state, batch, signs):
+        def tamper(gradients):
+            return jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), gradients)
+
+        value, judged, state = gradient(params, batch, state, tamper=tamper)
+        params = optax.apply_updates(params, jax.tree_util.tree_map(lambda g: -0.5 * g, judged.gradients))
+        return params, state, value, judged.suspicion
+
+    return step
+
+
+def trained(step, gradient, batches, offsets):
+    params, state, losses, suspicion = PARAMS, gradient.init(PARAMS, offsets=offsets), [], []
+    for number, batch in enumerate(batches):
+        signs = np.where((np.arange(gradient.replicas) == 1) & (number >= 2), -1, 1).astype(np.float32)
+        params, state, value, suspected = step(params, state, batch, signs)
+        losses.append(float(np.asarray(value)))
+        suspicion.append(np.array([np.asarray(x) for x in suspected.values()]))
+    return losses, suspicion, params
+
+
+def two_stages():
+    return alpa.ManualStageOption([[0], [1]], [(1, 2), (1, 2)], [(2, 1), (2, 1)], [{}, {}])
+
+
+@pytest.mark.parametrize(("known", "replicas", "micro_batches", "option"), [
+    (rule("suspicion"), 2, 1, two_stages),
+    (Prepared(rule("trimmed-mean"), (WorkerMomentum(0.5),)), 4, 4, two_stages),
+    (rule("suspicion", wrong=1), 4, 4, DejavuStageOption),
+])  # fmt: skip
+def test_stages_train_as_plain_jax(known, replicas, micro_batches, option):
+    plain = robust_value_and_grad(loss, known, replicas)
+    mine = [{k: x.reshape(micro_batches, replicas, -1, WIDTH).swapaxes(0, 1).reshape(64, WIDTH) for k, x in one.items()}
+            for one in BATCHES]  # fmt: skip
+    expected = trained(jax.jit(make_step(plain)), plain, mine, offsets=False)
+    staged = robust_value_and_grad(loss, known, replicas, value_and_grad=alpa.value_and_grad)
+    method = alpa.PipeshardParallel(
+        num_micro_batches=micro_batches, layer_option=alpa.AutoLayerOption(2), stage_option=option()
+    )
+    step = alpa.parallelize(make_step(staged), method=method, donate_argnums=(), batch_argnums=(2,))
+    found = trained(step, staged, BATCHES, offsets=True)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for one, other in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
+    if option is two_stages:  # each stage has the parameters of its own layers
+        meshes = [id(found[2][f"layer{n}"]["w"].device_mesh) for n in range(4)]
+        assert meshes[0] == meshes[1] != meshes[2] == meshes[3]
+
+
+def test_zeno_scores_by_forward_passes_and_updates_each_stage():
+    known = rule("zeno", wrong=1, rate=0.5, penalty=0.0)
+    plain = robust_value_and_grad(loss, known, 4)
+    staged = robust_value_and_grad(loss, known, 4, value_and_grad=alpa.value_and_grad)
+    signs = jnp.array([1, -5, 1, 1.0])
+
+    def stages(schedule):
+        return alpa.PipeshardParallel(num_micro_batches=1, layer_option=alpa.AutoLayerOption(2),
+                                      stage_option=two_stages(), pipeline_schedule=schedule)  # fmt: skip
+
+    def gradients_of(params, state, batch):
+        value, each = staged.of_each(params, batch, state)
+        return value, jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), each)
+
+    def updated(params, gradients, descent):
+        judged, _ = staged.judge(params, gradients, staged.init(params), descent=descent)
+        return jax.tree_util.tree_map(lambda p, g: p - 0.5 * g, params, judged.gradients)
+
+    propose = alpa.parallelize(gradients_of, method=stages("1f1b"), donate_argnums=(), batch_argnums=(2,))
+    _, each = propose(PARAMS, staged.init(PARAMS, offsets=True), BATCHES[0])
+    score = alpa.parallelize(staged.score, method=stages("inference"), donate_argnums=(), batch_argnums=(2,))
+    descent = np.asarray(score(PARAMS, each, BATCHES[1]))
+    made = {}
+    for layers in (("layer0", "layer1"), ("layer2", "layer3")):
+        mesh = each[layers[0]]["w"].device_mesh
+        assert each[layers[1]]["w"].device_mesh is mesh
+        update = alpa.parallelize(updated, method=alpa.ShardParallel(devices=mesh), donate_argnums=(), batch_argnums=())
+        made |= update(*({name: tree[name] for name in layers} for tree in (PARAMS, each)), descent)
+    _, rows = plain.of_each(PARAMS, BATCHES[0], plain.init(PARAMS))
+    rows = jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), rows)
+    judged, _ = plain.judge(PARAMS, rows, plain.init(PARAMS), fresh=BATCHES[1])
+    assert int(np.argmin(descent)) == 1
+    assert all(weights[1] == 0 for weights in judged.weights.values())
+    for name, layer in made.items():
+        for key, one in layer.items():
+            expected = PARAMS[name][key] - 0.5 * np.asarray(judged.gradients[name][key])
+            np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,195 @@
+"""Robust gradients in a train step: plain JAX against loops over replicas, under ShardParallel, and through files."""
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from alpa_dejavu.training.robust import RULES, Prepared, Suspects, robust_value_and_grad, rule
+from alpa_dejavu.training.robust.attacks import SignFlip, wrong_stage
+from alpa_dejavu.training.robust.before import WorkerMomentum
+
+N, WIDTH = 4, 16
+DRAW = np.random.default_rng(0)
+PARAMS = {
+    f"layer{n}": {
+        "b": np.zeros(WIDTH, np.float32),
+        "w": DRAW.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 4,
+    }
+    for n in range(3)
+}
+BATCH = {name: DRAW.standard_normal((32, WIDTH)).astype(np.float32) for name in ("x", "y")}
+SETTINGS = {"trimmed-mean": {"wrong": 1}, "suspicion": {"wrong": 1}, "centered-clipping": {}, "median": {}, "mean": {}}
+
+
+def loss(params, batch):
+    made = batch["x"]
+    for layer in params.values():
+        made = jnp.tanh(made @ layer["w"] + layer["b"])
+    return jnp.mean((made - batch["y"]) ** 2)
+
+
+def each_gradient(params, batch):
+    parts = [{name: x[8 * n : 8 * n + 8] for name, x in batch.items()} for n in range(N)]
+    made = [jax.grad(loss)(params, part) for part in parts]
+    return jax.tree_util.tree_map(lambda *x: jnp.stack(x), *made)
+
+
+@pytest.mark.parametrize("offsets", [False, True])
+@pytest.mark.parametrize("scope", ["whole", "stage", "leaf"])
+def test_gradients_are_those_of_a_loop(scope, offsets):
+    known = rule("multi-krum", wrong=0)
+    gradient = robust_value_and_grad(loss, known, N, scope)
+    value, judged, _ = jax.jit(gradient)(PARAMS, BATCH, gradient.init(PARAMS, offsets=offsets))
+    assert float(value) == pytest.approx(float(loss(PARAMS, BATCH)), rel=1e-6)
+    rows = each_gradient(PARAMS, BATCH)
+    groups = {"whole": [rows], "stage": list(rows.values()), "leaf": jax.tree_util.tree_leaves(rows)}[scope]
+    expected = [jax.jit(known.aggregate)(group).gradient for group in groups]
+    for one, other in zip(*map(jax.tree_util.tree_leaves, (judged.gradients, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    assert len(judged.suspicion) == len(groups)
+
+
+def test_the_mean_is_value_and_grad():
+    gradient = robust_value_and_grad(loss, "mean", N)
+    value, judged, _ = jax.jit(gradient)(PARAMS, BATCH, gradient.init(PARAMS))
+    expected = jax.value_and_grad(loss)(PARAMS, BATCH)
+    for one, other in zip(*map(jax.tree_util.tree_leaves, ((value, judged.gradients), expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["zeno", "zeno++"])
+def test_fresh_samples_find_who_ascends(name):
+    gradient = robust_value_and_grad(loss, rule(name, rate=0.5, penalty=0.0), N, "whole")
+    state, wrong = gradient.init(PARAMS), jnp.arange(N) == 2
+    _, judged, _ = jax.jit(
+        lambda batch, fresh: gradient(
+            PARAMS, batch, state, fresh=fresh, tamper=lambda g: SignFlip().send(g, wrong, None)[0]
+        )
+    )(BATCH, BATCH)
+    assert judged.weights["whole"][2] == 0
+    assert (np.delete(np.asarray(judged.weights["whole"]), 2) > 0).all()
+    with pytest.raises(ValueError, match="fresh is None"):
+        gradient(PARAMS, BATCH, state)
+
+
+def test_a_state_goes_through_a_checkpoint(tmp_path):
+    gradient = robust_value_and_grad(loss, Prepared(rule("median"), (WorkerMomentum(),)), N)
+    step = jax.jit(gradient)
+    _, _, state = step(PARAMS, BATCH, gradient.init(PARAMS))
+    leaves, tree = jax.tree_util.tree_flatten(state)
+    np.savez(tmp_path / "state.npz", *leaves)
+    with np.load(tmp_path / "state.npz") as kept:
+        read = jax.tree_util.tree_unflatten(tree, [kept[name] for name in kept.files])
+    after, again = (step(PARAMS, BATCH, one)[1].gradients for one in (state, read))
+    assert all((x == y).all() for x, y in zip(*map(jax.tree_util.tree_leaves, (after, again)), strict=True))
+
+
+@pytest.mark.parametrize(("made", "said"), [
+    (lambda: robust_value_and_grad(loss, "krum", N).init(PARAMS), "replicas is 4, but must be at least 5"),
+    (lambda: robust_value_and_grad(loss, "median", 5)(PARAMS, BATCH, None), "32 samples, but must divide by the 5"),
+    (lambda: robust_value_and_grad(loss, "median", N, "part"), "scope is 'part'"),
+    (lambda: robust_value_and_grad(loss, "median", 0), "replicas is 0"),
+    (lambda: robust_value_and_grad(loss, "median", N).score(PARAMS, PARAMS, BATCH), "must be a Zeno"),
+    (lambda: Suspects(3).seen({"whole": np.ones(4)}), "must be \\(3,\\)"),
+])  # fmt: skip
+def test_bad_input_is_told_before_anything_runs(made, said):
+    with pytest.raises(ValueError, match=said):
+        made()
+
+
+def trained(step, gradient, batches, flip, offsets=False):
+    params, state, losses, suspicion = PARAMS, gradient.init(PARAMS, offsets=offsets), [], []
+    for number, batch in enumerate(batches):
+        signs = np.where((np.arange(N) == 1) & (number >= flip), -1, 1).astype(np.float32)
+        params, state, value, suspected = step(params, state, batch, signs)
+        losses.append(float(np.asarray(value)))
+        suspicion.append({name: np.asarray(x) for name, x in suspected.items()})
+    return losses, suspicion, params
+
+
+def make_step(gradient):
+    def step(params, state, batch, signs):
+        def tamper(gradients):
+            return jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), gradients)
+
+        value, judged, state = gradient(params, batch, state, tamper=tamper)
+        params = optax.apply_updates(params, jax.tree_util.tree_map(lambda g: -0.5 * g, judged.gradients))
+        return params, state, value, judged.suspicion
+
+    return step
+
+
+@pytest.mark.parametrize(("name", "micro_batches"), [("suspicion", 4), *((name, None) for name in SETTINGS)])
+def test_shards_train_as_plain_jax(name, micro_batches):
+    known = rule(name, **SETTINGS[name])
+    plain = robust_value_and_grad(loss, known, N)
+    batches = [{k: np.random.default_rng(n).standard_normal((32, WIDTH)).astype(np.float32) for k in BATCH}
+               for n in range(4)]  # fmt: skip
+    # A micro-batch is cut among all replicas: the plain step has each one's samples one after the other.
+    cut = micro_batches or 1
+    mine = [{k: x.reshape(cut, N, -1, WIDTH).swapaxes(0, 1).reshape(32, WIDTH) for k, x in one.items()}
+            for one in batches]  # fmt: skip
+    expected = trained(jax.jit(make_step(plain)), plain, mine, flip=2)
+    sharded = robust_value_and_grad(loss, known, N, value_and_grad=alpa.value_and_grad)
+    method = alpa.ShardParallel(devices=jax.local_devices()[:4], num_micro_batches=micro_batches)
+    step = alpa.parallelize(make_step(sharded), method=method, donate_argnums=(), batch_argnums=(2,))
+    found = trained(step, sharded, batches, flip=2)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for one, other in zip(*map(jax.tree_util.tree_leaves, (found[2], expected[2])), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_suspects_are_named_and_proposed_to_be_left_out(caplog):
+    log = Suspects(3, threshold=2.0, memory=0.0, patience=3)
+    for values in ([1, 1, 1], [1, 9, 1], [1, 9, 1], [1, np.inf, 1]):
+        log = log.seen({"first": np.array(values), "second": np.ones(3)})
+    assert log.named == log.left_out == (1,)
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 1: replica 1 is a suspect: 9.0 times the median distance from the gradient, most in first",
+        "step 3: replica 1 has been a suspect for 3 steps: leave it out",
+    ]
+    for _ in range(2):
+        log = log.seen({"first": np.ones(3)})
+    assert log.named == () == log.left_out
+
+
+def test_rules_per_stage_survive_faults_in_the_exchange_not_in_computing():
+    # Three stages; in each another of seven replicas sends a wrong gradient: each stage has one wrong, all together 3.
+    size = 7
+    draw = np.random.default_rng(5)
+    rows = {n: {"w": jnp.asarray(1 + 0.1 * draw.standard_normal((size, 50)), jnp.float32)} for n in "abc"}
+    spoilt = {n: {"w": x["w"].at[number].set(-100.0)} for number, (n, x) in enumerate(rows.items())}
+    by_scope = {}
+    for scope in ("whole", "stage"):
+        gradient = robust_value_and_grad(loss, rule("suspicion", wrong=1), size, scope)
+        state = gradient.init(jax.tree_util.tree_map(lambda x: x[0], rows))
+        by_scope[scope] = gradient.judge(None, spoilt, state)[0]
+    assert all(x["w"].min() > 0.5 for x in by_scope["stage"].gradients.values())
+    assert [int(np.argmax(by_scope["stage"].suspicion[n])) for n in "abc"] == [0, 1, 2]
+    assert np.count_nonzero(by_scope["whole"].weights["whole"]) == size - 1  # one left out, two wrong ones still in
+
+
+def test_a_wrongly_computed_stage_spoils_its_whole_replica():
+    def faulty(params, batch):
+        made = jnp.tanh(batch["x"] @ params["layer0"]["w"] + params["layer0"]["b"])
+        made = jnp.tanh(made @ params["layer1"]["w"] + params["layer1"]["b"])
+        made = wrong_stage(made, batch["forward"][:, None], jnp.float32(1))
+        return jnp.mean((jnp.tanh(made @ params["layer2"]["w"] + params["layer2"]["b"]) - batch["y"]) ** 2)
+
+    forward = np.repeat(np.array([1, 1, 5, 1], np.float32), 8)
+    spoilt = robust_value_and_grad(faulty, "mean", N).of_each(
+        PARAMS, {**BATCH, "forward": forward}, robust_value_and_grad(faulty, "mean", N).init(PARAMS)
+    )[1]
+    right = each_gradient(PARAMS, BATCH)
+    for layer in PARAMS:  # before and after the stage that is wrong
+        apart = np.abs(np.asarray(spoilt[layer]["w"] - right[layer]["w"])).max(axis=(1, 2))
+        assert apart[2] > 1e-3
+        assert np.delete(apart, 2).max() < 1e-6
+
+
+def test_all_rules_are_there_by_name():
+    assert len(RULES) == 15
+    assert all(robust_value_and_grad(loss, name, 9).init(PARAMS).offsets is None for name in RULES)
