@@ -1,6 +1,6 @@
 """Robust rules under Alpa on four real CPU devices: what they cost, and one replica whose gradients' signs flip.
 
-    python benchmarks/robust_alpa.py [--rounds N] [--steps N] [--json FILE]
+    PYTHONPATH=examples python benchmarks/robust_alpa.py [--rounds N] [--steps N] [--json FILE]
 
 The demo's GPT with its batch is trained by `ShardParallel`, a replica on each device.
 
