@@ -1,4 +1,4 @@
-"""What it costs that wrong replicas do no harm: `alpa-dejavu plan --tolerate`."""
+"""`alpa-dejavu plan --tolerate`: a table of the seconds that replicas cost which do no harm when they are wrong."""
 
 from __future__ import annotations
 

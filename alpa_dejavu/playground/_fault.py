@@ -59,8 +59,8 @@ class Fault(abc.ABC):
 
     @abc.abstractmethod
     def run(self, world: Changed) -> Program:
-        """Returns a program that changes the world (`crash`, `start`, `slow`, `spoil`, `scale_link`), and yields `Sleeping`
-        between; what it does at second 0 happens before all workers begin.
+        """Returns a program that changes the world (`crash`, `start`, `slow`, `spoil`, `scale_link`), and yields
+        `Sleeping` between; what it does at second 0 happens before all workers begin.
 
         Raises:
             ValueError: there is no such worker or host; it is called before the simulation begins.

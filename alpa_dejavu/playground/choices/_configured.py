@@ -1,4 +1,4 @@
-"""What came of a training that was configured while it went on."""
+"""The result of a training that was configured while it went on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Exchanges run by real processes: the same losses as simulated ones, and nothing is left of them."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -30,12 +31,12 @@ def job():
 @pytest.fixture(scope="module")
 def workers(job):
     """Processes, and what was left of them when they ended."""
-    before = processes()
     with real_workers(job, example_cluster(WORKERS, 1), shaped=False) as started:
-        assert len(processes() - before) > WORKERS
-        assert not wildcard_ports(processes() - before)
+        folders = folders_of_children()
+        assert len(processes(folders)) > WORKERS
+        assert not wildcard_ports(processes(folders))
         yield started
-    assert processes() <= before
+    assert not processes(folders)
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +44,25 @@ def measured(workers):
     return workers.measured()
 
 
-def processes():
-    """The ids of all processes whose command line or environment names a directory of ours."""
-    found = set()
+def told():
+    """The command line and environment of all processes, by their ids."""
+    found = {}
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if b"/tmp/alpadj-" in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
-                found.add(int(entry.name))
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            found[int(entry.name)] = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
     return found
+
+
+def folders_of_children():
+    """The directories of Ray that this process's own children name: others on this machine have theirs."""
+    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    known = told()
+    return {name for child in children for name in re.findall(rb"/tmp/alpadj-\w+", known.get(int(child), b""))}
+
+
+def processes(folders):
+    """The ids of the processes that name one of these directories."""
+    return {pid for pid, text in told().items() if any(folder in text for folder in folders)}
 
 
 def wildcard_ports(pids):
