@@ -35,7 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     results = Results(given.json, {})
     rows = [results.known("answers", name, functools.partial(answered, name)) for name in tqdm(given.only, "scenarios")]
-    columns = {"file": "{file}", "question": "{question}", "answer": "{verdict}", "figures": "{figures}"}
+    columns = {
+        "file": "{file}",
+        "question": "{question}",
+        "answer": "{verdict}",
+        "figures": lambda row: row["figures"].partition(". ")[0].rstrip("."),
+        "and": lambda row: row["figures"].partition(". ")[2].rstrip("."),
+    }
     refused = sum(row["verdict"] == "no" for row in rows)
     held = refused >= FEWEST_NO or len(rows) < len(names)
     figures = [Figure("answers", "gallery", f"at least {FEWEST_NO} are no", f"{refused} of {len(rows)}", held)]

@@ -53,11 +53,21 @@ def told():
     return found
 
 
+def descendants(pid):
+    """The ids of a process's children, and of theirs."""
+    found = []
+    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in children.read_text().split():
+                found += [int(child), *descendants(child)]
+    return found
+
+
 def folders_of_children():
-    """The directories of Ray that this process's own children name: others on this machine have theirs."""
-    children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    """The directories of Ray that this process's own descendants name: others on this machine have theirs."""
     known = told()
-    return {name for child in children for name in re.findall(rb"/tmp/alpadj-\w+", known.get(int(child), b""))}
+    every = [known.get(pid, b"") for pid in descendants(os.getpid())]
+    return {name for text in every for name in re.findall(rb"/tmp/alpadj-\w+", text)}
 
 
 def processes(folders):
