@@ -13,7 +13,7 @@ from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground._learner import Vector
+    from alpa_dejavu.playground._gradient import Vector
     from alpa_dejavu.playground._worker import Worker
 
 __all__ = ["Changed", "Fault", "change", "check_hosts", "check_times", "check_worker", "scaled"]

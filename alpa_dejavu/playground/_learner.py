@@ -13,57 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
+from alpa_dejavu.playground._gradient import Gradient, Rows, Vector
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._programs import Programs, programs
 from alpa_dejavu.playground._units import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem, batches, draws
 
-__all__ = ["Gradient", "Learner", "Rows", "Vector"]
+__all__ = ["JaxLearner", "Learner"]
 
-Vector = NDArray[np.float32]
-Rows = NDArray[np.int64]
 _MOST = 256
 """Gradients that are computed side by side, at most: memory."""
-
-
-@final
-class Gradient:
-    """A gradient that a worker computed, or is computing.
-
-    Attributes:
-        worker: the number of the worker.
-        step: how many gradients the worker had begun before.
-        version: the worker's version of the parameters that it was computed at.
-        rows: indices of its training samples.
-        multipliers: of the parameters, shape (P,): 0 for those that the worker left out; None: none.
-        spoil: makes of the right gradient the one that the worker sends; None: that is the right one.
-    """
-
-    def __init__(self, learner: Learner, worker: int, step: int, version: int, at: Vector, rows: NDArray[Any],
-                 multipliers: Vector | None = None) -> None:  # fmt: skip
-        self.worker, self.step, self.version, self.multipliers = worker, step, version, multipliers
-        self._learner, self.at, self.rows, self.found = learner, at, rows, None  # type: Any, Any, Any, Vector | None
-        self.spoil: Callable[[Vector], Vector] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.worker, self.step, self.version, self.rows, self.values)
-
-    @property
-    def values(self) -> Vector:
-        """Returns the gradient as a vector of shape (P,), which must not be changed."""
-        if self.found is None:
-            self._learner.compute(self)
-        assert self.found is not None, "it was computed"
-        if self.spoil is not None:
-            self.found, self.spoil = self.spoil(self.found), None
-        return self.found
-
-
-def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> Gradient:
-    """Returns a gradient that came from another process."""
-    made = Gradient(Learner(lambda worker: len(rows)), worker, step, version, values, rows)
-    made.found = values
-    return made
 
 
 class Learner:
@@ -95,7 +54,7 @@ class Learner:
         """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
         later.
         """
-        return Gradient(self, worker, step, version, at, self.batch(worker) if rows is None else rows)
+        return Gradient(self.compute, worker, step, version, at, self.batch(worker) if rows is None else rows)
 
     def compute(self, wanted: Gradient) -> None:
         """Computes a gradient that is looked at, and others that wait."""
@@ -190,7 +149,7 @@ class JaxLearner(Learner):
         dropped = None if self._job.drop is None else drop_multipliers(
             self._problem, self._tree, self._job.drop[worker], draws(self._seed, 7, worker, step)
         )  # fmt: skip
-        made = Gradient(self, worker, step, version, at if dropped is None else at * dropped,
+        made = Gradient(self.compute, worker, step, version, at if dropped is None else at * dropped,
                         self.batch(worker) if rows is None else rows, dropped)  # fmt: skip
         if rows is None:
             self._waiting[made] = None

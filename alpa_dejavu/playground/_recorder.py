@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._timeline import Intervals, Timeline
 from alpa_dejavu.playground._worker import Message
 from alpa_dejavu.playground.condition import Observer

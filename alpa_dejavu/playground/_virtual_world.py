@@ -18,7 +18,8 @@ import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import change
-from alpa_dejavu.playground._learner import Learner, Vector
+from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths

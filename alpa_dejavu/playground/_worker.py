@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground._world import World

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.playground._fault import Changed, Fault, check_times, check_worker
-from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.problem import checks
 

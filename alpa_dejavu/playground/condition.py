@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._learner import Gradient
+from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground.job import Job
 from alpa_dejavu.problem import checks
 

@@ -9,7 +9,7 @@ import math
 from typing import Any, ClassVar, final
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges._collectives import all_reduce, check_algorithm

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.problem import checks

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Rows, Vector
+from alpa_dejavu.playground._gradient import Rows, Vector
 from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground.exchanges._conflicts import components, cosines, dealt, embedded, similar
 from alpa_dejavu.playground.exchanges._server import check_server

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.topology import Topology, topology

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
-from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._worker import Message, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.playground.exchanges._collectives import mean_gradient

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Vector
+from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks

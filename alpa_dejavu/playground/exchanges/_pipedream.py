@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.exchanges._collectives import all_reduce, mean
 from alpa_dejavu.problem import checks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground.exchanges._collectives import mean_gradient
 
 if TYPE_CHECKING:

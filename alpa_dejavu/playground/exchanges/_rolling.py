@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Any, ClassVar, final
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Gradient
+from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._queue import Process
 from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import Any, ClassVar, final
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._learner import Gradient
+from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
 from alpa_dejavu.playground.exchanges._collectives import mean_gradient
 from alpa_dejavu.playground.exchanges._held import Held, counted, had_their_steps, is_here, replace

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Gradient, Learner
+from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._worker import Message
 
 __all__ = ["LOST", "PARAMS", "SHOWN", "Entry", "Log", "Told"]
@@ -98,6 +98,6 @@ class _Intervals:
 
 def _bare(gradient: Gradient) -> Gradient:
     """Returns a gradient without its values: who counts doesn't look at them."""
-    made = Gradient(Learner(lambda worker: 0), gradient.worker, gradient.step, gradient.version, _NONE, gradient.rows)
+    made = Gradient(None, gradient.worker, gradient.step, gradient.version, _NONE, gradient.rows)
     made.found = _NONE
     return made

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._learner import Gradient, Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground.job import Job
 
 __all__ = ["Work"]
