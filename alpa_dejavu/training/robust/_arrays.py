@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 __all__ = [
+    "MOST_BY_ROWS",
     "cleared",
     "column",
     "count",
@@ -32,8 +33,8 @@ __all__ = [
     "weighted",
 ]
 
-# A network of minima takes XLA minutes to compile for many.
-_MOST_SORTED = 8
+# Up to here rows are taken one by one; for many XLA takes minutes to compile a network of minima.
+MOST_BY_ROWS = 8
 
 
 def count(gradients: Any) -> int:
@@ -66,10 +67,21 @@ def cleared(gradients: Any, valid: Any) -> Any:
     return jax.tree_util.tree_map(lambda x: jnp.where(column(valid, x), x, 0), gradients)
 
 
-def weighted(gradients: Any, weights: Any) -> Any:
-    """Returns the sum of the replicas' gradients by weights [N]; what weighs nothing isn't looked at."""
+def weighted(gradients: Any, weights: Any, *, by_rows: bool = False) -> Any:
+    """Returns the sum of the replicas' gradients by weights [N]; what weighs nothing isn't looked at.
+
+    Args:
+        gradients: leaves [N, ...].
+        weights: one for each replica.
+        by_rows: whether rows are added one after the other, which is faster on a device that has them all; else they
+            are reduced, of which devices with a row each make an all-reduce.
+    """
     def one(x: Any) -> Any:
-        w = column(weights.astype(x.dtype), x)
+        own = weights.astype(x.dtype)
+        if by_rows:
+            rows = [jnp.where(w != 0, row, 0) * w for row, w in zip(x, own, strict=True)]
+            return functools.reduce(operator.add, rows)
+        w = column(own, x)
         return jnp.sum(jnp.where(w != 0, x, 0) * w, axis=0)
 
     return jax.tree_util.tree_map(one, gradients)
@@ -87,10 +99,22 @@ def norms(gradients: Any) -> Any:
     return jnp.sqrt(functools.reduce(operator.add, each))
 
 
-def distances(gradients: Any, centre: Any, valid: Any) -> Any:
-    """Returns the distance of each replica to a centre without the dimension of replicas; infinite if not valid."""
-    moved = jax.tree_util.tree_map(lambda x, c: x - c, cleared(gradients, valid), centre)
-    found = norms(moved)
+def distances(gradients: Any, centre: Any, valid: Any, *, by_rows: bool = False) -> Any:
+    """Returns the distance of each replica to a centre without the dimension of replicas; infinite if not valid.
+
+    Args:
+        gradients: leaves [N, ...].
+        centre: leaves [...].
+        valid: whether each replica is finite, [N].
+        by_rows: whether each row is reduced by itself, as in `weighted`.
+    """
+    if by_rows:
+        rows = [jax.tree_util.tree_map(lambda x, c, i=i: jnp.where(valid[i], x[i], 0) - c, gradients, centre)
+                for i in range(count(gradients))]  # fmt: skip
+        found = jnp.concatenate([norms(jax.tree_util.tree_map(lambda x: x[None], row)) for row in rows])
+    else:
+        moved = jax.tree_util.tree_map(lambda x, c: x - c, cleared(gradients, valid), centre)
+        found = norms(moved)
     return jnp.where(valid & jnp.isfinite(found), found, jnp.inf)
 
 
@@ -126,7 +150,7 @@ def middle(values: Any, valid: Any) -> Any:
 
 def ranks_of_rows(x: Any, valid: Any) -> Any:
     """Returns each value's rank in its coordinate over the replicas of a leaf [N, ...]; the valid ones come first."""
-    # By comparisons: XLA sorts each column by itself on CPUs, and takes minutes to compile a network of minima.
+    # By comparisons: XLA sorts each column by itself on CPUs.
     known = jnp.where(column(valid, x), x, jnp.inf)
     place = column(jnp.arange(len(x)), x)
     rank = jnp.zeros(x.shape, jnp.int16)
@@ -146,7 +170,7 @@ def mean_of_sorted(x: Any, valid: Any, low: Any, high: Any) -> Any:
 
     Few replicas are sorted by a network of minima and maxima, a single pass; many ones are ranked.
     """
-    if len(x) > _MOST_SORTED:
+    if len(x) > MOST_BY_ROWS:
         return mean_of_ranks(x, ranks_of_rows(x, valid), low, high)
     rows = list(jnp.where(column(valid, x), x, jnp.inf))
     for i, j in _comparators(len(rows)):
