@@ -40,8 +40,7 @@ class Judged(NamedTuple):
         gradients: a pytree like the parameters.
         suspicion: for each group each replica's distance from the gradient over the median distance, shape [N].
         weights: for each group each replica's share in the gradient, shape [N].
-        agreement: for each group the sign of the inner product of each replica's gradient with the judged one less the
-            replica's share, shape [N]; 0 where a replica isn't finite.
+        agreement: for each group each replica's sign of its inner product with the others' part of the gradient, [N].
     """
 
     gradients: Any
@@ -138,8 +137,8 @@ class RobustValueAndGrad:
         one = jax.tree_util.tree_unflatten(tree, [next(each[group]) for group in groups])
         own = {group: [x for x, g in zip(leaves, groups, strict=True) if g == group] for group in made}
         suspicion = {group: _suspicion(own[group], found.gradient) for group, found in made.items()}
-        agreement = {group: _agreement(own[group], found) for group, found in made.items()}
-        judged = Judged(one, suspicion, {group: found.weights for group, found in made.items()}, agreement)
+        judged = Judged(one, suspicion, {group: found.weights for group, found in made.items()},
+                        {group: _agreement(own[group], found) for group, found in made.items()})  # fmt: skip
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
         return judged, RobustState(offsets, {group: found.state for group, found in made.items()})
 
