@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.quiet_optuna import quiet_optuna
 from alpa_dejavu.playground._compute_seconds import compute_bytes, compute_seconds
 from alpa_dejavu.playground._simulate import simulate
@@ -109,9 +110,10 @@ def affordable(
     """
     within = [one for one in front if one.seconds <= seconds and one.memory_bytes <= memory_bytes]
     if not within:
-        least = min(one.seconds for one in front), min(one.memory_bytes for one in front)
-        raise ValueError(f"front: no vector takes at most {seconds:g} s and {memory_bytes:g} bytes, but one must; the "
-                         f"least are {least[0]:g} s and {least[1]:g} bytes: afford more")  # fmt: skip
+        least = units.seconds(min(one.seconds for one in front)), units.size(min(one.memory_bytes for one in front))
+        most = units.seconds(seconds), units.size(memory_bytes)
+        raise ValueError(f"front: no vector takes at most {most[0]} and {most[1]}, but one must; the least are "
+                         f"{least[0]} and {least[1]}: afford more")  # fmt: skip
     return min(within, key=lambda one: (one.loss, one.seconds))
 
 

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.playground import simulate
 from alpa_dejavu.playground.condition import CONDITIONS
+from alpa_dejavu.playground.data import MOVES, SPLITS
 from alpa_dejavu.playground.exchanges import EXCHANGES
 from alpa_dejavu.playground.fault import FAULTS
 from alpa_dejavu.playground.problems import PROBLEMS
@@ -50,7 +51,9 @@ def test_all_names_are_listed_with_a_line_each():
     result = command("list")
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines() if line.startswith("  ")]
-    assert [words[0] for words in lines] == [*EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *CONDITIONS, *PROBLEMS]
+    assert [words[0] for words in lines] == [
+        *EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *CONDITIONS, *SPLITS, *MOVES, *PROBLEMS
+    ]  # fmt: skip
     assert all(len(words) > 3 for words in lines)
     assert "[bound=2, server=0]" in result.stdout
 

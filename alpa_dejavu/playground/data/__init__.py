@@ -54,6 +54,6 @@ def move(choice: str | DataMove, **settings: Any) -> DataMove:
     """Returns the policy of a name of `MOVES` with its settings, or the given one.
 
     >>> move("by-loss", share=0.05)
-    ByLoss(share=0.05, which='highest')
+    ByLoss(share=0.05, which='highest', rest=10)
     """
     return resolve("move", choice, MOVES, DataMove, **settings)  # type: ignore[type-abstract]

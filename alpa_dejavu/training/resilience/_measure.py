@@ -74,8 +74,8 @@ def resilience(
     >>> import numpy as np
     >>> data = np.eye(4, dtype=np.float32), np.arange(4)
     >>> found = resilience(lambda params, inputs: inputs @ params, np.eye(4), data, shares=(0, 0.5), masks=8)
-    >>> [point.mean for point in found.points]
-    [1.0, 0.625]
+    >>> [(point.share, point.mean == 1) for point in found.points]
+    [(0.0, True), (0.5, False)]
     """
     checks.count("resilience", "masks", masks)
     checks.count("resilience", "lanes", lanes)
