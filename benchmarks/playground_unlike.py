@@ -14,10 +14,12 @@ predicts for the network that a worker trains. Of a batch of 128 all workers hav
 
 Data are divided in three ways: each worker draws from all samples, or from its own: the fast ones have the digits 0 to
 4, the slow ones 5 to 9; or from mostly its own: it has a fifth of the samples of the other digits, too. The third way
-was added after the first two had missed figures. Learning rates are chosen for each way of the same three, by the virtual seconds with a seed that
-isn't judged. A run that doesn't reach the accuracy in 300 steps counts as one that does at the end. The ratio is of
-seconds to those of dropping, its mean a geometric one, with the 90 % interval by Student's t over seeds. Exit status 1
-if a figure is missed: dropping is ahead of both.
+was added after the first two had missed figures.
+
+Learning rates are chosen for each way of the same three, by the virtual seconds with a seed that isn't judged. A run
+that doesn't reach the accuracy in 300 steps counts as one that does at the end. The ratio is of seconds to those of
+dropping, its mean a geometric one, with the 90 % interval by Student's t over seeds. Exit status 1 if a figure is
+missed: dropping is ahead of both.
 
 References:
     Rapp, Khalili, Pfeiffer and Henkel, DISTREAL: Distributed Resource-Aware Learning in Heterogeneous Systems, AAAI
