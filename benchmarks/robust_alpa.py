@@ -79,16 +79,16 @@ class Training:
         def step(params: Any, moments: Any, state: Any, batch: Any, signs: Any, fresh: Any) -> Any:
             if gradient is None:
                 value, made = alpa.value_and_grad(loss)(params, batch)
-                seen: Any = ()
+                suspicion: Any = {}
             else:
                 def tamper(each: Any) -> Any:
                     return jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), each)
 
                 known = fresh if "Zeno" in type(gradient.rule).__name__ else None
                 value, judged, state = gradient(params, batch, state, fresh=known, tamper=tamper)
-                made, seen = judged.gradients, (judged.suspicion, judged.agreement)
+                made, suspicion = judged.gradients, judged.suspicion
             updates, moments = tx.update(made, moments, params)
-            return optax.apply_updates(params, updates), moments, state, value, seen
+            return optax.apply_updates(params, updates), moments, state, value, suspicion
 
         return step
 
@@ -97,13 +97,13 @@ class Training:
         batch = next(self._data)
         signs = np.where((np.arange(N) == 1) & flipped, -1, 1).astype(np.float32)
         start = time.perf_counter()
-        self._params, self._moments, self._state, value, seen = self._step(
+        self._params, self._moments, self._state, value, suspicion = self._step(
             self._params, self._moments, self._state, batch, signs, self._fresh
         )
         self.losses.append(float(np.asarray(value)))
         seconds = time.perf_counter() - start
-        if seen:
-            self.suspects = self.suspects.seen(*seen)
+        if suspicion:
+            self.suspects = self.suspects.seen(suspicion)
             for replica in self.suspects.named:
                 self.named_at.setdefault(replica, len(self.losses) - 1)
         return seconds

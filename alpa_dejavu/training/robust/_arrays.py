@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 __all__ = [
-    "MOST_BY_ROWS",
     "cleared",
     "column",
     "count",
@@ -23,7 +21,6 @@ __all__ = [
     "finite_rows",
     "mean_of",
     "mean_of_ranks",
-    "mean_of_sorted",
     "median_of",
     "middle",
     "norms",
@@ -32,9 +29,6 @@ __all__ = [
     "squared_distances",
     "weighted",
 ]
-
-# Up to here rows are taken one by one; for many XLA takes minutes to compile a network of minima.
-MOST_BY_ROWS = 8
 
 
 def count(gradients: Any) -> int:
@@ -67,21 +61,10 @@ def cleared(gradients: Any, valid: Any) -> Any:
     return jax.tree_util.tree_map(lambda x: jnp.where(column(valid, x), x, 0), gradients)
 
 
-def weighted(gradients: Any, weights: Any, *, by_rows: bool = False) -> Any:
-    """Returns the sum of the replicas' gradients by weights [N]; what weighs nothing isn't looked at.
-
-    Args:
-        gradients: leaves [N, ...].
-        weights: one for each replica.
-        by_rows: whether rows are added one after the other, which is faster on a device that has them all; else they
-            are reduced, of which devices with a row each make an all-reduce.
-    """
+def weighted(gradients: Any, weights: Any) -> Any:
+    """Returns the sum of the replicas' gradients by weights [N]; what weighs nothing isn't looked at."""
     def one(x: Any) -> Any:
-        own = weights.astype(x.dtype)
-        if by_rows:
-            rows = [jnp.where(w != 0, row, 0) * w for row, w in zip(x, own, strict=True)]
-            return functools.reduce(operator.add, rows)
-        w = column(own, x)
+        w = column(weights.astype(x.dtype), x)
         return jnp.sum(jnp.where(w != 0, x, 0) * w, axis=0)
 
     return jax.tree_util.tree_map(one, gradients)
@@ -99,22 +82,10 @@ def norms(gradients: Any) -> Any:
     return jnp.sqrt(functools.reduce(operator.add, each))
 
 
-def distances(gradients: Any, centre: Any, valid: Any, *, by_rows: bool = False) -> Any:
-    """Returns the distance of each replica to a centre without the dimension of replicas; infinite if not valid.
-
-    Args:
-        gradients: leaves [N, ...].
-        centre: leaves [...].
-        valid: whether each replica is finite, [N].
-        by_rows: whether each row is reduced by itself, as in `weighted`.
-    """
-    if by_rows:
-        rows = [jax.tree_util.tree_map(lambda x, c, i=i: jnp.where(valid[i], x[i], 0) - c, gradients, centre)
-                for i in range(count(gradients))]  # fmt: skip
-        found = jnp.concatenate([norms(jax.tree_util.tree_map(lambda x: x[None], row)) for row in rows])
-    else:
-        moved = jax.tree_util.tree_map(lambda x, c: x - c, cleared(gradients, valid), centre)
-        found = norms(moved)
+def distances(gradients: Any, centre: Any, valid: Any) -> Any:
+    """Returns the distance of each replica to a centre without the dimension of replicas; infinite if not valid."""
+    moved = jax.tree_util.tree_map(lambda x, c: x - c, cleared(gradients, valid), centre)
+    found = norms(moved)
     return jnp.where(valid & jnp.isfinite(found), found, jnp.inf)
 
 
@@ -150,7 +121,7 @@ def middle(values: Any, valid: Any) -> Any:
 
 def ranks_of_rows(x: Any, valid: Any) -> Any:
     """Returns each value's rank in its coordinate over the replicas of a leaf [N, ...]; the valid ones come first."""
-    # By comparisons: XLA sorts each column by itself on CPUs.
+    # By comparisons: XLA sorts each column by itself on CPUs, and takes minutes to compile a network of minima.
     known = jnp.where(column(valid, x), x, jnp.inf)
     place = column(jnp.arange(len(x)), x)
     rank = jnp.zeros(x.shape, jnp.int16)
@@ -165,37 +136,9 @@ def mean_of_ranks(x: Any, rank: Any, low: Any, high: Any) -> Any:
     return jnp.sum(jnp.where(kept, x, 0), axis=0) / jnp.maximum(high - low, 1).astype(x.dtype)
 
 
-def mean_of_sorted(x: Any, valid: Any, low: Any, high: Any) -> Any:
-    """Returns for each coordinate the mean of its valid values from the low-th smallest up to, not with, the high-th.
-
-    Few replicas are sorted by a network of minima and maxima, a single pass; many ones are ranked.
-    """
-    if len(x) > MOST_BY_ROWS:
-        return mean_of_ranks(x, ranks_of_rows(x, valid), low, high)
-    rows = list(jnp.where(column(valid, x), x, jnp.inf))
-    for i, j in _comparators(len(rows)):
-        rows[i], rows[j] = jnp.minimum(rows[i], rows[j]), jnp.maximum(rows[i], rows[j])
-    kept = [jnp.where((place >= low) & (place < high), row, 0) for place, row in enumerate(rows)]
-    return functools.reduce(operator.add, kept) / jnp.maximum(high - low, 1).astype(x.dtype)
-
-
 def median_of(gradients: Any, valid: Any) -> Any:
     """Returns the median of each coordinate over the valid replicas; 0 where there is none."""
     n = jnp.sum(valid)
     return jax.tree_util.tree_map(
-        lambda x: mean_of_sorted(x, valid, (n - 1) // 2, jnp.where(n > 0, n // 2 + 1, 0)), gradients
+        lambda x: mean_of_ranks(x, ranks_of_rows(x, valid), (n - 1) // 2, jnp.where(n > 0, n // 2 + 1, 0)), gradients
     )
-
-
-def _comparators(n: int) -> Iterator[tuple[int, int]]:
-    """Pairs of places that, put in order one after the other, sort n values: Batcher's merge exchange."""
-    top = 1 << max((n - 1).bit_length() - 1, 0)
-    apart = top
-    while apart:
-        width, rest, reach = top, 0, apart
-        while True:
-            yield from ((i, i + reach) for i in range(n - reach) if i & apart == rest)
-            if width == apart:
-                break
-            reach, width, rest = width - apart, width // 2, apart
-        apart //= 2

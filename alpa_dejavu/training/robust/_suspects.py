@@ -16,8 +16,6 @@ __all__ = ["Suspects"]
 
 logger = logging.getLogger(__name__)
 
-_AGAINST = -0.8  # four steps on end from full agreement, by a memory of a half
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,43 +23,32 @@ class Suspects:
     """Who has been suspicious, step by step.
 
     A replica is named where the moving average of its suspicion, the largest of all groups, is at or above a
-    threshold, or where that of its agreement, the lowest of all groups, is at or below -0.8: it points away from the
-    others' gradient in several steps on end. One that has been named for long without a break is proposed to be left
-    out. Both bounds were chosen on simulated gradients: distances alone don't tell flipped signs from noise that is
-    larger than the gradient.
+    threshold; one that has been named for long without a break is proposed to be left out.
 
     Attributes:
         replicas: how many there are.
-        threshold: how many times the median distance makes a suspect; None: 3 + 8 / N, as the largest of a few
-            distances is often far from their median.
+        threshold: how many times the median distance makes a suspect.
         memory: how much of the average stays from step to step.
         patience: for how many steps one is named before it is proposed to be left out.
-        average: of each replica's suspicion, shape [N].
-        agreement: the average of each replica's agreement, from 0 on, shape [N].
+        average: of each replica, shape [N].
         named_for: for how many steps each has been named, shape [N].
         step: how many steps were looked at.
     """
 
     replicas: int
-    threshold: float | None = None
+    threshold: float = 2.0
     memory: float = 0.5
     patience: int = 50
     average: NDArray[np.float64] | None = None
-    agreement: NDArray[np.float64] | None = None
     named_for: NDArray[np.int64] | None = None
     step: int = 0
 
     def __post_init__(self) -> None:
         checks.count("suspects", "replicas", self.replicas)
-        checks.positive("suspects", "threshold", self.limit)
+        checks.positive("suspects", "threshold", self.threshold)
         checks.count("suspects", "patience", self.patience)
         if not 0 <= self.memory < 1:
             raise ValueError(f"suspects: memory is {self.memory}, but must be at least 0 and below 1; give a share")
-
-    @property
-    def limit(self) -> float:
-        """The threshold, or that of so many replicas."""
-        return 3 + 8 / self.replicas if self.threshold is None else self.threshold
 
     @property
     def named(self) -> tuple[int, ...]:
@@ -73,47 +60,32 @@ class Suspects:
         """The replicas that are proposed to be left out."""
         return () if self.named_for is None else tuple(np.flatnonzero(self.named_for >= self.patience).tolist())
 
-    def seen(self, suspicion: Mapping[str, Any], agreement: Mapping[str, Any] | None = None) -> Suspects:
+    def seen(self, suspicion: Mapping[str, Any]) -> Suspects:
         """Returns the log after a step, and tells changes by `logging`.
 
         Args:
             suspicion: for each group each replica's, shape [N], as in `Judged.suspicion`.
-            agreement: the same of `Judged.agreement`; None: replicas are named by their distances alone.
 
         Raises:
-            ValueError: they are of another number of replicas.
+            ValueError: it is of another number of replicas.
         """
-        each = self._checked("suspicion", suspicion)
-        signs = self._checked("agreement", agreement or {})
-        lowest = np.min(list(signs.values()), axis=0) if signs else np.zeros(self.replicas)
-        known = np.zeros(self.replicas) if self.agreement is None else self.agreement
-        agreed = self.memory * known + (1 - self.memory) * lowest
-        # A replica that isn't finite is infinitely far: a cap, so that it is forgiven some time after it recovered.
-        now = np.minimum(np.max(list(each.values()), axis=0), 100 * self.limit)
-        average = now if self.average is None else self.memory * self.average + (1 - self.memory) * now
-        before = np.zeros(self.replicas, np.int64) if self.named_for is None else self.named_for
-        named_for = np.where((average >= self.limit) | (agreed <= _AGAINST), before + 1, 0)
-        after = dataclasses.replace(
-            self, average=average, agreement=agreed, named_for=named_for, step=self.step + 1
-        )
-        self._tell(after, each)
-        return after
-
-    def _checked(self, name: str, of: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
-        each = {group: np.asarray(values, np.float64) for group, values in of.items()}
+        each = {group: np.asarray(values, np.float64) for group, values in suspicion.items()}
         for group, values in each.items():
             if values.shape != (self.replicas,):
-                raise ValueError(f"{name}[{group!r}] is of shape {values.shape}, but must be ({self.replicas},); "
+                raise ValueError(f"suspicion[{group!r}] is of shape {values.shape}, but must be ({self.replicas},); "
                                  "give a value for each replica")  # fmt: skip
-        return each
+        # A replica that isn't finite is infinitely far: a cap, so that it is forgiven some time after it recovered.
+        now = np.minimum(np.max(list(each.values()), axis=0), 100 * self.threshold)
+        average = now if self.average is None else self.memory * self.average + (1 - self.memory) * now
+        before = np.zeros(self.replicas, np.int64) if self.named_for is None else self.named_for
+        named_for = np.where(average >= self.threshold, before + 1, 0)
+        after = dataclasses.replace(self, average=average, named_for=named_for, step=self.step + 1)
+        self._tell(after, each)
+        return after
 
     def _tell(self, after: Suspects, each: Mapping[str, NDArray[np.float64]]) -> None:
         assert after.average is not None, "a step was looked at"
         for replica in sorted(set(after.named) - set(self.named)):
-            if after.average[replica] < self.limit:
-                logger.warning("step %d: replica %d is a suspect: it points away from the others' gradient", self.step,
-                               replica)  # fmt: skip
-                continue
             where = max(each, key=lambda group: each[group][replica])
             logger.warning("step %d: replica %d is a suspect: %.1f times the median distance from the gradient, most "
                            "in %s", self.step, replica, after.average[replica], where)  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
@@ -12,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.robust._arrays import cleared, column, distances, finite_rows, middle
+from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
 from alpa_dejavu.training.robust._offsets import loss_at_offsets
 from alpa_dejavu.training.robust._scope import groups_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
@@ -40,13 +38,11 @@ class Judged(NamedTuple):
         gradients: a pytree like the parameters.
         suspicion: for each group each replica's distance from the gradient over the median distance, shape [N].
         weights: for each group each replica's share in the gradient, shape [N].
-        agreement: for each group each replica's sign of its inner product with the others' part of the gradient, [N].
     """
 
     gradients: Any
     suspicion: dict[str, Any]
     weights: dict[str, Any]
-    agreement: dict[str, Any]
 
 
 @final
@@ -135,10 +131,9 @@ class RobustValueAndGrad:
         groups = groups_of(gradients, self.scope, self.stage_of)
         each = {group: iter(aggregated.gradient) for group, aggregated in made.items()}
         one = jax.tree_util.tree_unflatten(tree, [next(each[group]) for group in groups])
-        own = {group: [x for x, g in zip(leaves, groups, strict=True) if g == group] for group in made}
-        suspicion = {group: _suspicion(own[group], found.gradient) for group, found in made.items()}
-        judged = Judged(one, suspicion, {group: found.weights for group, found in made.items()},
-                        {group: _agreement(own[group], found) for group, found in made.items()})  # fmt: skip
+        suspicion = {group: _suspicion([x for x, g in zip(leaves, groups, strict=True) if g == group], found.gradient)
+                     for group, found in made.items()}  # fmt: skip
+        judged = Judged(one, suspicion, {group: found.weights for group, found in made.items()})
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
         return judged, RobustState(offsets, {group: found.state for group, found in made.items()})
 
@@ -237,14 +232,3 @@ def _suspicion(gradients: Any, centre: Any) -> Any:
     far = distances(gradients, centre, valid)
     usual = middle(far, valid)
     return jnp.where(far == 0, 0, far / usual)
-
-
-def _agreement(gradients: Any, found: Aggregated) -> Any:
-    """The sign of each replica's inner product with what the gradient is without its share."""
-    valid = finite_rows(gradients)
-    # Buckets have weights of their own: then a replica's share isn't known, and stays in.
-    shares = found.weights if len(found.weights) == len(valid) else jnp.zeros(len(valid))
-    clean = cleared(gradients, valid)
-    products = [jnp.sum(x * (c - column(shares.astype(x.dtype), x) * x), axis=tuple(range(1, x.ndim)))
-                for x, c in zip(clean, found.gradient, strict=True)]  # fmt: skip
-    return jnp.sign(functools.reduce(operator.add, products))

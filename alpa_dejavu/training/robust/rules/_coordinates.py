@@ -8,14 +8,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-from alpa_dejavu.training.robust._arrays import (
-    finite_rows,
-    mean_of,
-    mean_of_ranks,
-    mean_of_sorted,
-    median_of,
-    ranks_of_rows,
-)
+from alpa_dejavu.training.robust._arrays import finite_rows, mean_of, mean_of_ranks, median_of, ranks_of_rows
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
 __all__ = ["Meamed", "Mean", "Median", "Sign", "TrimmedMean"]
@@ -69,7 +62,9 @@ class TrimmedMean(Rule):
         valid = finite_rows(gradients)
         n = jnp.sum(valid)
         trimmed = jnp.clip(self.wrong - jnp.sum(~valid), 0, jnp.maximum(n - 1, 0) // 2)
-        made = jax.tree_util.tree_map(lambda x: mean_of_sorted(x, valid, trimmed, n - trimmed), gradients)
+        made = jax.tree_util.tree_map(
+            lambda x: mean_of_ranks(x, ranks_of_rows(x, valid), trimmed, n - trimmed), gradients
+        )
         return Aggregated(made, _equal(valid), ())
 
 

@@ -7,15 +7,7 @@ from typing import Any, final
 
 import jax.numpy as jnp
 
-from alpa_dejavu.training.robust._arrays import (
-    MOST_BY_ROWS,
-    distances,
-    finite_rows,
-    mean_of,
-    median_of,
-    middle,
-    weighted,
-)
+from alpa_dejavu.training.robust._arrays import distances, finite_rows, mean_of, median_of, middle, weighted
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 from alpa_dejavu.training.robust.rules._distances import lowest
 
@@ -72,13 +64,11 @@ class Suspicion(Rule):
         """Returns the sum by weights."""
         n = check_replicas("suspicion", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         valid = finite_rows(gradients)
-        # The median takes all rows to a device already.
-        by_rows = n <= MOST_BY_ROWS
         centre, weights = median_of(gradients, valid), jnp.zeros(n)
         for _ in range(self.steps):
-            far = distances(gradients, centre, valid, by_rows=by_rows)
+            far = distances(gradients, centre, valid)
             alpha = jnp.maximum(middle(far, valid), jnp.finfo(far.dtype).tiny)
             weights = jnp.where(lowest(far, n - self.wrong) & valid, 1 / (1 + jnp.square(far / alpha)), 0)
             weights = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(far.dtype).tiny)
-            centre = weighted(gradients, weights, by_rows=by_rows)
+            centre = weighted(gradients, weights)
         return Aggregated(centre, weights, ())
