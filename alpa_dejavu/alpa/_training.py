@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from alpa_dejavu._util.causes import with_causes
 from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.layer_option import DejavuLayerOption
@@ -135,10 +136,8 @@ class Training:
     def suspects(self, error: Exception) -> bool:
         import ray
 
-        causes: list[BaseException] = [error]
-        while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
-            causes.append(cause)
-        return any(isinstance(each, (ray.exceptions.RayError, ConnectionError, TimeoutError)) for each in causes)
+        lost = ray.exceptions.RayError, ConnectionError, TimeoutError
+        return any(isinstance(each, lost) for each in with_causes(error))
 
     def interrupt(self) -> None:
         import ray

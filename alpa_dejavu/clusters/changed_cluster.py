@@ -13,7 +13,6 @@ __all__ = [
     "fair_ratio",
     "faster_devices",
     "faster_links",
-    "lost_devices",
     "slowed",
     "slower",
     "with_more_memory",
@@ -39,7 +38,7 @@ def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
     [8, 7]
     """
     names = [host.name for host in cluster.hosts]
-    devices = lost_devices(cluster, lost)
+    devices = _lost_devices(cluster, lost)
     left = [n for n, host in enumerate(cluster.hosts) if len(devices.get(host.name, ())) < host.num_devices]
     if not left:
         raise ValueError(f"cluster {cluster.name} has only {_some(names)}: nothing is left without them")
@@ -58,7 +57,7 @@ def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
     return dataclasses.replace(part, name=name, hosts=kept)
 
 
-def lost_devices(cluster: Cluster, lost: Collection[str]) -> dict[str, set[int]]:
+def _lost_devices(cluster: Cluster, lost: Collection[str]) -> dict[str, set[int]]:
     """Returns the numbers of the devices that are lost, by their host's name, for hosts and devices as `without` takes
     them.
 

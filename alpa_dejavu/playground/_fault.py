@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from alpa_dejavu.playground._gradient import Vector
     from alpa_dejavu.playground._worker import Worker
 
-__all__ = ["Changed", "Fault", "change", "check_hosts", "check_times", "check_worker", "scaled"]
+__all__ = ["Changed", "Fault", "change", "check_hosts", "check_times", "check_worker", "for_a_while",
+           "scaled"]  # fmt: skip
 
 
 class Changed(Protocol):
@@ -67,16 +68,23 @@ class Fault(abc.ABC):
         """
 
 
-def scaled(world: Changed, links: Iterable[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
+def scaled(world: Changed, links: Sequence[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
     """Gives links between two hosts each a factor of their rates for a while."""
+    def scale(ends: bool) -> None:
+        for link in links:
+            world.scale_link(*link, factor, ends=ends)
+
+    return for_a_while(scale, at_s, until_s)
+
+
+def for_a_while(change: Callable[[bool], object], at_s: float, until_s: float) -> Program:
+    """Makes a change at a time by a call with False, and ends it at another by a call with True, or never."""
     if at_s:
         yield Sleeping(at_s)
-    for link in links:
-        world.scale_link(*link, factor)
+    change(False)
     if until_s < math.inf:
         yield Sleeping(until_s - at_s)
-        for link in links:
-            world.scale_link(*link, factor, ends=True)
+        change(True)
 
 
 def check_times(owner: str, at_s: float, end_s: float | None, field: str = "until_s") -> None:

@@ -8,9 +8,9 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._fault import Changed, Fault, check_times, check_worker
+from alpa_dejavu.playground._fault import Changed, Fault, check_times, check_worker, for_a_while
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._worker import Program, Sleeping
+from alpa_dejavu.playground._worker import Program
 from alpa_dejavu.problem import checks
 
 __all__ = ["WrongGradient"]
@@ -43,15 +43,9 @@ class WrongGradient(Fault):
     def run(self, world: Changed) -> Program:
         """Has the worker send wrong gradients, and right ones again."""
         check_worker(world, self.worker)
-        return self._go(world)
-
-    def _go(self, world: Changed) -> Program:
-        if self.at_s:
-            yield Sleeping(self.at_s)
-        world.spoil(self.worker, self._spoilt)
-        if self.until_s < math.inf:
-            yield Sleeping(self.until_s - self.at_s)
-            world.spoil(self.worker, None)
+        return for_a_while(
+            lambda ends: world.spoil(self.worker, None if ends else self._spoilt), self.at_s, self.until_s
+        )
 
     def _spoilt(self, worker: int, step: int, right: Vector) -> Vector:
         if not right.size:  # time alone

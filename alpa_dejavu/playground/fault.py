@@ -8,7 +8,7 @@ import math
 from typing import final
 
 from alpa_dejavu.playground._drawn_faults import DrawnCongestion, DrawnCrashes, DrawnSlowDowns
-from alpa_dejavu.playground._fault import Changed, Fault, check_hosts, check_times, check_worker, scaled
+from alpa_dejavu.playground._fault import Changed, Fault, check_hosts, check_times, check_worker, for_a_while, scaled
 from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.playground._wrong_gradients import WrongGradient
 from alpa_dejavu.problem import checks
@@ -103,15 +103,9 @@ class SlowDown(Fault):
     def run(self, world: Changed) -> Program:
         """Slows the worker down, and has it recover."""
         check_worker(world, self.worker)
-        return self._go(world)
-
-    def _go(self, world: Changed) -> Program:
-        if self.at_s:
-            yield Sleeping(self.at_s)
-        world.slow(self.worker, self.factor)
-        if self.until_s < math.inf:
-            yield Sleeping(self.until_s - self.at_s)
-            world.slow(self.worker, self.factor, ends=True)
+        return for_a_while(
+            lambda ends: world.slow(self.worker, self.factor, ends=ends), self.at_s, self.until_s
+        )
 
 
 @final

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.causes import with_causes
 from alpa_dejavu.alpa.resume._session import HostsLostError, Recovery, Session, Trained
 from alpa_dejavu.clusters.changed_cluster import with_more_memory
 from alpa_dejavu.planning.replanning import fallback, replan
@@ -247,11 +248,5 @@ class _Loop:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     """Returns whether an error, or one that it comes from, says that a device's memory ran out."""
-    seen: list[BaseException] = []
-    at: BaseException | None = error
-    while at is not None and at not in seen:
-        if any(said.lower() in str(at).lower() for said in _OUT_OF_MEMORY):
-            return True
-        seen.append(at)
-        at = at.__cause__ or at.__context__
-    return False
+    texts = [str(each).lower() for each in with_causes(error)]
+    return any(said.lower() in text for text in texts for said in _OUT_OF_MEMORY)

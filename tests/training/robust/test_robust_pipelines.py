@@ -4,13 +4,13 @@ import alpa
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from alpa_dejavu import DejavuStageOption
 from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training.robust import Prepared, robust_value_and_grad, rule
 from alpa_dejavu.training.robust.before import WorkerMomentum
+from tampered_steps import make_step
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -45,18 +45,6 @@ def _cluster(ray_cluster):
     alpa.init("ray")
     yield
     alpa.shutdown()
-
-
-def make_step(gradient):
-    def step(params, state, batch, signs):
-        def tamper(gradients):
-            return jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), gradients)
-
-        value, judged, state = gradient(params, batch, state, tamper=tamper)
-        params = optax.apply_updates(params, jax.tree_util.tree_map(lambda g: -0.5 * g, judged.gradients))
-        return params, state, value, judged.suspicion
-
-    return step
 
 
 def trained(step, gradient, batches, offsets):

@@ -4,12 +4,12 @@ import alpa
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from alpa_dejavu.training.robust import RULES, Prepared, Suspects, robust_value_and_grad, rule
 from alpa_dejavu.training.robust.attacks import SignFlip, wrong_stage
 from alpa_dejavu.training.robust.before import WorkerMomentum
+from tampered_steps import make_step
 
 N, WIDTH = 4, 16
 DRAW = np.random.default_rng(0)
@@ -108,18 +108,6 @@ def trained(step, gradient, batches, flip, offsets=False):
         losses.append(float(np.asarray(value)))
         suspicion.append({name: np.asarray(x) for name, x in suspected.items()})
     return losses, suspicion, params
-
-
-def make_step(gradient):
-    def step(params, state, batch, signs):
-        def tamper(gradients):
-            return jax.tree_util.tree_map(lambda x: x * signs.reshape(-1, *(1,) * (x.ndim - 1)), gradients)
-
-        value, judged, state = gradient(params, batch, state, tamper=tamper)
-        params = optax.apply_updates(params, jax.tree_util.tree_map(lambda g: -0.5 * g, judged.gradients))
-        return params, state, value, judged.suspicion
-
-    return step
 
 
 @pytest.mark.parametrize(("name", "micro_batches"), [("suspicion", 4), *((name, None) for name in SETTINGS)])
