@@ -134,7 +134,7 @@ CURVES = st.builds(
     lambda first, falls, core, data, uncached: StepCurve(
         {1: first, 2: first * falls, 4: first * falls**2}, core * first, data, uncached * first
     ),
-    st.floats(0.1, 2), st.floats(0.5, 0.95), st.floats(0, 8), st.floats(1e8, 4e9), st.floats(0, 4),
+    st.floats(0.1, 2), st.floats(0.5, 0.95), none_or(1e-6, 8), st.floats(1e8, 4e9), none_or(1e-6, 4),
 )  # fmt: skip
 
 
