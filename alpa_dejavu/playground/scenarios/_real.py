@@ -11,6 +11,7 @@ from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.scenarios._comparison import Compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs, Scenario, no_runs
+from alpa_dejavu.playground.scenarios._table import TextTable
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.real import RealWorkers
@@ -57,8 +58,10 @@ def growing_real_runs(scenario: Scenario, workers: RealWorkers, progress: bool =
             yield runs
 
 
-def side_by_side(every: Sequence[Compared]) -> tuple[Sequence[str], list[list[str]]]:
-    """Returns heads and rows of a table with predicted and measured seconds of each exchange, means over seeds."""
+def side_by_side(every: Sequence[Compared]) -> TextTable:
+    """Returns a table with predicted and measured seconds of each exchange, means over seeds; without rows where nothing
+    was measured.
+    """
     known = {one.name: one for one in every}
     rows = []
     for name, one in known.items():
@@ -70,7 +73,7 @@ def side_by_side(every: Sequence[Compared]) -> tuple[Sequence[str], list[list[st
                 name.removesuffix(_PREDICTED), units.seconds(one.end_s.mean), units.seconds(other.end_s.mean),
                 f"{ratio.mean:.2f}", *(_to_target(each) for each in (one, other)),
             ])  # fmt: skip
-    return _HEADS, rows
+    return TextTable("Predicted and measured", _HEADS, rows)
 
 
 def _to_target(one: Compared) -> str:
