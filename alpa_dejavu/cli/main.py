@@ -47,6 +47,7 @@ def main() -> None:
 
 
 for _command in (
-    plan, replan, estimate, explain, diff, export, profile, history, calibrate, calibration, playground, resilience, doctor,
+    plan, replan, estimate, explain, diff, export, profile, history, calibrate, calibration, playground, resilience,
+    doctor,
 ):  # fmt: skip
     main.add_command(_command)
