@@ -65,8 +65,8 @@ def _error(plan: Plan, target: Target, folder: pathlib.Path, model: Transformer 
 
 def _check_written(target: Target, plan: Plan, model: Transformer | None, folder: pathlib.Path, files: Files) -> None:
     for name, content in files.items():
-        path = pathlib.PurePosixPath(name)
-        assert not ({"/", ".."} & {*path.parts}), f"{name!r} leads out of the folder"
+        parts = pathlib.PurePosixPath(name).parts
+        assert not ({"/", ".."} & {*parts}), f"{name!r} leads out of the folder"
         assert content, f"{name!r} is empty"
     paths = export(plan, target, folder, model=model)
     assert sorted(path.relative_to(folder).as_posix() for path in paths) == sorted(files), "not all files were written"
