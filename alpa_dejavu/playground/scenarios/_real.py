@@ -59,8 +59,8 @@ def growing_real_runs(scenario: Scenario, workers: RealWorkers, progress: bool =
 
 
 def side_by_side(every: Sequence[Compared]) -> TextTable:
-    """Returns a table with predicted and measured seconds of each exchange, means over seeds; without rows where nothing
-    was measured.
+    """Returns a table with predicted and measured seconds of each exchange, means over seeds; it has no rows where
+    nothing was measured.
     """
     known = {one.name: one for one in every}
     rows = []
