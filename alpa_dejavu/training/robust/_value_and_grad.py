@@ -133,7 +133,7 @@ class RobustValueAndGrad:
         one = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
         buffers = self._buffers(one, state.offsets is not None)
         filled, made = self._made(buffers, gradients, state.rules, evidence)
-        suspicion = {group: _suspicion(filled[group], found.gradient) for group, found in made.items()}
+        suspicion = {group: _suspicion(filled[group], found) for group, found in made.items()}
         whole = buffers.emptied({group: found.gradient for group, found in made.items()})
         judged = Judged(whole, suspicion, {group: found.weights for group, found in made.items()})
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
@@ -230,9 +230,9 @@ def _zeros_beside(gradient: Any) -> Any:
     return jnp.where(gradient == 0, jnp.zeros_like(gradient), jnp.zeros_like(gradient))
 
 
-def _suspicion(gradients: Any, centre: Any) -> Any:
+def _suspicion(gradients: Any, made: Aggregated) -> Any:
     """Each replica's distance over the median distance; 0 where it has none, infinite where it isn't finite."""
-    valid = finite_rows(gradients)
-    far = distances(gradients, centre, valid)
-    usual = middle(far, valid)
-    return jnp.where(far == 0, 0, far / usual)
+    far = made.distances
+    if far is None:
+        far = distances(gradients, made.gradient, finite_rows(gradients))
+    return jnp.where(far == 0, 0, far / middle(far, jnp.isfinite(far)))
