@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
@@ -38,11 +40,14 @@ class Judged(NamedTuple):
     Attributes:
         gradients: a pytree like the parameters.
         suspicion: for each group each replica's distance from the gradient over the median distance, shape [N].
+        agreement: for each group each replica's cosine with the gradient less its own share in it, shape [N]; 0 where
+            it isn't finite.
         weights: for each group each replica's share in the gradient, shape [N].
     """
 
     gradients: Any
     suspicion: dict[str, Any]
+    agreement: dict[str, Any]
     weights: dict[str, Any]
 
 
@@ -133,9 +138,12 @@ class RobustValueAndGrad:
         one = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
         buffers = self._buffers(one, state.offsets is not None)
         filled, made = self._made(buffers, gradients, state.rules, evidence)
-        suspicion = {group: _suspicion(filled[group], found) for group, found in made.items()}
-        whole = buffers.emptied({group: found.gradient for group, found in made.items()})
-        judged = Judged(whole, suspicion, {group: found.weights for group, found in made.items()})
+        judged = Judged(
+            buffers.emptied({group: found.gradient for group, found in made.items()}),
+            {group: _suspicion(filled[group], found) for group, found in made.items()},
+            {group: _agreement(filled[group], found) for group, found in made.items()},
+            {group: found.weights for group, found in made.items()},
+        )
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
         return judged, RobustState(offsets, {group: found.state for group, found in made.items()})
 
@@ -236,3 +244,19 @@ def _suspicion(gradients: Any, made: Aggregated) -> Any:
     if far is None:
         far = distances(gradients, made.gradient, finite_rows(gradients))
     return jnp.where(far == 0, 0, far / middle(far, jnp.isfinite(far)))
+
+
+def _agreement(gradients: Any, made: Aggregated) -> Any:
+    """Each replica's cosine with the gradient less its own share."""
+    clean = cleared(gradients, finite_rows(gradients))
+
+    def summed(products: list[Any]) -> Any:
+        return functools.reduce(operator.add, [jnp.sum(p, axis=tuple(range(1, p.ndim))) for p in products])
+
+    own = summed([x * x for x in clean])
+    both = summed([x * c for x, c in zip(clean, made.gradient, strict=True)])
+    whole = summed([(c * c)[None] for c in made.gradient])
+    share = made.weights if made.weights.shape == own.shape else 0  # those of buckets are no replica's
+    rest = whole - 2 * share * both + share**2 * own
+    found = (both - share * own) / jnp.sqrt(own * jnp.maximum(rest, 0))
+    return jnp.where(jnp.isfinite(found), jnp.clip(found, -1, 1), 0)
