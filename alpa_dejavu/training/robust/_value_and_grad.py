@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
@@ -12,10 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
+from alpa_dejavu.training.robust._arrays import cleared, finite_rows
 from alpa_dejavu.training.robust._buffers import Buffers
 from alpa_dejavu.training.robust._offsets import loss_at_offsets
 from alpa_dejavu.training.robust._scope import groups_of
+from alpa_dejavu.training.robust._signs import agreement_of, suspicion_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
 
@@ -140,8 +139,8 @@ class RobustValueAndGrad:
         filled, made = self._made(buffers, gradients, state.rules, evidence)
         judged = Judged(
             buffers.emptied({group: found.gradient for group, found in made.items()}),
-            {group: _suspicion(filled[group], found) for group, found in made.items()},
-            {group: _agreement(filled[group], found) for group, found in made.items()},
+            {group: suspicion_of(filled[group], found) for group, found in made.items()},
+            {group: agreement_of(filled[group], found) for group, found in made.items()},
             {group: found.weights for group, found in made.items()},
         )
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
@@ -236,27 +235,3 @@ def robust_value_and_grad(
 def _zeros_beside(gradient: Any) -> Any:
     """Zeros that Alpa keeps where the gradient is: of an input that is returned, or a constant, it wouldn't know."""
     return jnp.where(gradient == 0, jnp.zeros_like(gradient), jnp.zeros_like(gradient))
-
-
-def _suspicion(gradients: Any, made: Aggregated) -> Any:
-    """Each replica's distance over the median distance; 0 where it has none, infinite where it isn't finite."""
-    far = made.distances
-    if far is None:
-        far = distances(gradients, made.gradient, finite_rows(gradients))
-    return jnp.where(far == 0, 0, far / middle(far, jnp.isfinite(far)))
-
-
-def _agreement(gradients: Any, made: Aggregated) -> Any:
-    """Each replica's cosine with the gradient less its own share."""
-    clean = cleared(gradients, finite_rows(gradients))
-
-    def summed(products: list[Any]) -> Any:
-        return functools.reduce(operator.add, [jnp.sum(p, axis=tuple(range(1, p.ndim))) for p in products])
-
-    own = summed([x * x for x in clean])
-    both = summed([x * c for x, c in zip(clean, made.gradient, strict=True)])
-    whole = summed([(c * c)[None] for c in made.gradient])
-    share = made.weights if made.weights.shape == own.shape else 0  # those of buckets are no replica's
-    rest = whole - 2 * share * both + share**2 * own
-    found = (both - share * own) / jnp.sqrt(own * jnp.maximum(rest, 0))
-    return jnp.where(jnp.isfinite(found), jnp.clip(found, -1, 1), 0)
