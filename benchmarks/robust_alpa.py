@@ -9,7 +9,8 @@ The demo's GPT with its batch is trained by `ShardParallel`, a replica on each d
   under Alpa. Bytes are those that collectives of the compiled step give out on each device.
 - From step 20 on one replica sends its gradient with the opposite sign, to suspicion weights with one suspect. The aims
   are a loss within 3 % of the undisturbed one, means over the last ten steps of all seeds, a name within 5 steps of the
-  first wrong gradient in each seed, and no other name. Settings of `Suspects` were chosen on seed 1000.
+  first wrong gradient in each seed, and no other name. Settings of `Suspects` were chosen on seeds 1000 and 1001;
+  judged are seeds 5 and on.
 - Losses of a small network in four replicas (`ShardParallel`), and in two stages of two replicas each on a Ray cluster
   of this machine, with 1 and 4 micro-batches, are those of plain JAX to 1e-5.
 """
@@ -42,6 +43,7 @@ from demo.training import Job, create_state
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
 N, FLIP, WITHIN, TOLERANCE, MOST, EQUAL, CONFIDENCE = 4, 20, 5, 0.03, 1.15, 1e-5, 0.9
+FIRST_SEED = 5
 RULES: dict[str, Rule] = {
     "mean of replicas": rule("mean"),
     "suspicion": rule("suspicion", wrong=1),
@@ -139,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures; exit status 1 where an aim isn't held."""
     parser = options(__doc__)
     parser.add_argument("--rounds", type=at_least(2), default=24, help="paired steps (default: %(default)s)")
-    parser.add_argument("--steps", type=at_least(40), default=50, help="with a wrong replica (default: %(default)s)")
+    parser.add_argument("--steps", type=at_least(31), default=40, help="with a wrong replica (default: %(default)s)")
     parser.add_argument("--seeds", type=at_least(1), default=5, help="with a wrong replica (default: %(default)s)")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"rounds": given.rounds, "steps": given.steps, "seeds": given.seeds})
@@ -202,7 +204,7 @@ def _interval(values: Any) -> tuple[float, float]:
 
 def _flipped(steps: int, seeds: int) -> list[dict[str, Any]]:
     program, found = Program(Job(), RULES["suspicion"], True), []
-    for seed in tqdm(range(seeds), "seeds"):
+    for seed in tqdm(range(FIRST_SEED, FIRST_SEED + seeds), "seeds"):
         right, flipped = (Training(program, seed) for _ in range(2))
         for number in range(steps):
             right.step()

@@ -18,7 +18,8 @@ __all__ = ["Suspects"]
 logger = logging.getLogger(__name__)
 
 _SHIFT = 3.0
-_LEAST_SPREAD = 0.3
+_LEAST_SPREADS = (0.5, 0.3)
+"""The least deviations: of a distance's logarithm, which a median of few replicas makes wide, and of a cosine."""
 _LEAST_STEPS = 3
 _WINDOW, _BEFORE = 20, 5
 _SIGNS = ("far from the gradient", "against the gradient")
@@ -37,11 +38,11 @@ class Suspects:
     - It points against the gradient, of which its own share is taken away: the cosine is normal around the mean of the
       last steps, and a wrong replica's around the same with the opposite sign.
 
-    Means and deviations are medians of all replicas' in the last 20 steps, deviations at least 0.3. A replica is named
-    when its evidence comes to log(kinds · groups · N · steps between false names): the mean time between false names is
-    then at least that long, as far as the likelihoods are right. So that it doesn't hang on their tails, one step gives
-    at most a third of that evidence: at least three steps are needed. One that has been named for long without a break
-    is proposed to be left out.
+    Means and deviations are medians of all replicas' in the last 20 steps, deviations at least 0.5 and 0.3. A replica
+    is named when its evidence comes to log(kinds · groups · N · steps between false names): the mean time between false
+    names is then at least that long, as far as the likelihoods are right. So that it doesn't hang on their tails, one
+    step gives at most a third of that evidence: at least three steps are needed. One that has been named for long
+    without a break is proposed to be left out.
 
     Attributes:
         replicas: how many there are.
@@ -138,14 +139,14 @@ def _log_likelihoods(now: NDArray[np.float64], before: NDArray[np.float64]) -> N
         return made
     far, cosine = (kind[np.isfinite(kind)] for kind in np.moveaxis(before, 1, 0))
     if far.size:
-        middle, spread = _middle_and_spread(far)
+        middle, spread = _middle_and_spread(far, _LEAST_SPREADS[0])
         made[0] = np.where(np.isfinite(now[0]), _SHIFT * ((now[0] - middle) / spread - _SHIFT / 2), made[0])
     if cosine.size:
-        middle, spread = _middle_and_spread(cosine)
+        middle, spread = _middle_and_spread(cosine, _LEAST_SPREADS[1])
         made[1] = np.where(np.isfinite(now[1]), -2 * max(middle, 0.0) * now[1] / spread**2, 0)
     return made
 
 
-def _middle_and_spread(values: NDArray[np.float64]) -> tuple[float, float]:
+def _middle_and_spread(values: NDArray[np.float64], least: float) -> tuple[float, float]:
     middle = float(np.median(values))
-    return middle, max(1.4826 * float(np.median(np.abs(values - middle))), _LEAST_SPREAD)
+    return middle, max(1.4826 * float(np.median(np.abs(values - middle))), least)
