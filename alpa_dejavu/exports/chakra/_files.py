@@ -6,8 +6,8 @@ import json
 
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.chakra._ranks import Ranks
-from alpa_dejavu.exports.chakra._stage_work import stage_works
 from alpa_dejavu.exports.chakra._traces import rank_traces
+from alpa_dejavu.exports.stage_work import stage_works
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.plan_times import plan_times
 

@@ -1,4 +1,4 @@
-"""The messages of Chakra's execution traces that we write, with the field numbers of its `schema/protobuf/et_def.proto`.
+"""The messages of Chakra's execution traces, with the field numbers of its `schema/protobuf/et_def.proto`.
 
 Left out are inputs, outputs, storage and lists of attributes. Enums travel as int32.
 

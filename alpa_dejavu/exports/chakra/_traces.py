@@ -14,7 +14,7 @@ from typing import final
 from alpa_dejavu.costs.interstage import CutBytes
 from alpa_dejavu.exports.chakra import _schema as schema
 from alpa_dejavu.exports.chakra._ranks import Ranks
-from alpa_dejavu.exports.chakra._stage_work import Part, StageWork
+from alpa_dejavu.exports.stage_work import Part, StageWork
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import Schedule
 from alpa_dejavu.simulation import StageTimes
@@ -41,8 +41,8 @@ def rank_traces(
     schedule = schedule_of(times, plan.num_micro_batches, plan.schedule)
     builder = _Builder(plan, schedule, times, works, cuts, ranks)
     program = step_program(times, plan.num_micro_batches, schedule)
-    rows = zip(program.names, program.stage.tolist(), program.micro_batch.tolist(), program.waits.T.tolist(), strict=True)
-    for number, (kind, stage, batch, waits) in enumerate(rows):
+    columns = program.names, program.stage.tolist(), program.micro_batch.tolist(), program.waits.T.tolist()
+    for number, (kind, stage, batch, waits) in enumerate(zip(*columns, strict=True)):
         builder.add(number, kind, stage, batch, [one for one in waits if one >= 0])
     return builder.finished()
 
@@ -118,7 +118,9 @@ class _Builder:
     def finished(self) -> list[bytes]:
         """Returns the traces by rank."""
         found = {
-            rank: b"".join(records) for lane in self._lanes for rank, records in zip(lane.ranks, lane.records, strict=True)
+            rank: b"".join(records)
+            for lane in self._lanes
+            for rank, records in zip(lane.ranks, lane.records, strict=True)
         }
         return [found[rank] for rank in sorted(found)]
 
@@ -132,7 +134,7 @@ class _Builder:
 
     def _part(self, lane: _Lane, submesh: int, stage: int, name: str, part: Part, after: Sequence[int]) -> int:
         micros, mesh = lane.clock.of(part.seconds), self.works[stage].mesh
-        if not part.collective or mesh[part.axis] == 1:
+        if not part.collective:
             own = [schema.attributes(is_cpu_op=False)] * len(lane.ranks)
             return lane.add(name, schema.COMPUTE, after, micros, own)
         own = [

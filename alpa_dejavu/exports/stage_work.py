@@ -7,7 +7,7 @@ which collectives there are, of how many bytes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, final
 
 import numpy as np
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     """A part of a pass: computing, or a collective of some kind ("all_reduce", ...) along an axis of the logical mesh.
 
     Several collectives of a layer of the same kind along the same axis are one part: their bytes are added up. Bytes
-    are those that each device holds before the collective.
+    are those that each device holds before the collective, and `whole_bytes`, for an all-gather, those after it.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Part(NamedTuple):
     collective: str = ""
     axis: int = 0
     num_bytes: float = 0.0
+    whole_bytes: float = 0.0
 
 
 @final
@@ -92,14 +93,13 @@ class _Pricer:
             "backward", backward, times.backward_s - weight_s, times.backward_collective_s, times.backward_copies_s
         )
         by_weight = self._computing("weights of", backward, weight_s, reverse=True)
-        together = [(one, seconds) for one, seconds in self._combined("step") if one.num_bytes > 0]
         update_s = times.per_step_s - times.synchronisation_s
         parts = {
             "forward": ahead,
             "backward": back,
             "backward by input": by_input,
             "backward by weight": by_weight,
-            "synchronise": _scaled(together, times.synchronisation_s, "gradients"),
+            "synchronise": _scaled(self._combined("step"), times.synchronisation_s, "gradients"),
             "update": [Part("optimizer", update_s)],
         }
         mesh = self.config.data_parallel, self.config.tensor_parallel
@@ -144,6 +144,8 @@ class _Pricer:
         found: dict[tuple[str, int], list[float]] = {}
         for each in phases:
             for one in division.exchanges(variant, each):
+                if self._ways(one.axis) == 1:
+                    continue
                 seconds = float(self.costs.sent_s(self.devices, self.config, one, each) @ one.counts)
                 total = found.setdefault((one.kind, one.axis), [0.0, 0.0])
                 total[0] += float(one.num_bytes @ one.counts)
@@ -160,19 +162,21 @@ class _Pricer:
             num_bytes = float((one.num_bytes * one.counts)[self.layers])
             return self._part(f"{phase} all layers", one.kind, one.axis, num_bytes), float(seconds[self.layers])
 
-        return [entry(*one) for one in self.costs.combined(self.devices, self.config, phase)]
+        every = self.costs.combined(self.devices, self.config, phase)
+        return [entry(one, seconds) for one, seconds in every if self._ways(one.axis) > 1]
+
+    def _ways(self, axis: int) -> int:
+        return (self.config.data_parallel, self.config.tensor_parallel)[axis]
 
     def _part(self, name: str, kind: str, axis: int, num_bytes: float) -> Part:
-        size = (self.config.data_parallel, self.config.tensor_parallel)[axis]
-        held = num_bytes / size if kind == "all_gather" else num_bytes
-        return Part(f"{name} {kind}", 0.0, kind, axis, held)
+        held = num_bytes / self._ways(axis) if kind == "all_gather" else num_bytes
+        return Part(f"{name} {kind}", 0.0, kind, axis, held, num_bytes)
 
 
 def _scaled(parts: Iterable[tuple[Part, float]], total_s: float, name: str) -> list[Part]:
     """Returns parts that take so long together, each as large a share of that as of the predicted seconds."""
     every = list(parts)
-    predicted = sum(seconds for _, seconds in every)
-    if predicted <= 0 and total_s > 0:
-        return [Part(name, total_s)]
-    share: Callable[[float], float] = lambda seconds: total_s * seconds / predicted if predicted > 0 else 0.0
-    return [part._replace(seconds=share(seconds)) for part, seconds in every]
+    predicted_s = sum(seconds for _, seconds in every)
+    if predicted_s <= 0:
+        return [Part(name, total_s)] if total_s > 0 else [part for part, _ in every]
+    return [part._replace(seconds=total_s * seconds / predicted_s) for part, seconds in every]
