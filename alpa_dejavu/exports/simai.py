@@ -63,7 +63,7 @@ def _check_alike(plan: Plan) -> None:
     """Raises ValueError unless all stages of a plan are alike, under a schedule that SimAI's formula is of."""
     first, schedules = plan.stages[0], ", ".join(_SCHEDULES)
     if plan.schedule not in _SCHEDULES:
-        raise ValueError(f"schedule is {plan.schedule!r}, but must be one of {schedules} for simai; plan for one of them")
+        raise ValueError(f"schedule is {plan.schedule!r}, but must be one of {schedules} for simai; plan for that")
     for n, stage in enumerate(plan.stages):
         if stage.num_layers != first.num_layers:
             raise ValueError(
@@ -82,7 +82,8 @@ def _check_alike(plan: Plan) -> None:
 def _layers(work: StageWork, stage: int) -> Iterator[str]:
     """Yields the lines of a stage's layers: one for each, and more where it has several collectives."""
     forward, backward = (_by_layer(work.parts[name], stage) for name in ("forward", "backward"))
-    for ahead, back in itertools.zip_longest(forward, reversed(backward), fillvalue=[]):
+    none: list[Part] = []
+    for ahead, back in itertools.zip_longest(forward, reversed(backward), fillvalue=none):
         name = "_".join((ahead or back)[0].name.split()[1:])
         for n, (one, other) in enumerate(itertools.zip_longest(_columns(ahead), _columns(back), fillvalue=_NOTHING)):
             yield _line(name if n == 0 else f"{name}_{n}", one, other, _NOTHING)
@@ -95,8 +96,8 @@ def _by_layer(parts: Iterable[Part], stage: int) -> list[list[Part]]:
         if part.collective and part.axis == 0:
             raise ValueError(
                 f"stage {stage} has an {part.collective} of its data-parallel devices in every micro-batch "
-                f"({part.name}), but must have none for simai, whose passes have tensor-parallel groups only; export to "
-                "chakra, or plan with ZeRO 0 or 2"
+                f"({part.name}), but must have none for simai, whose passes have tensor-parallel groups only; export "
+                "to chakra, or plan with ZeRO 0 or 2"
             )
         if part.collective and found:
             found[-1].append(part)
@@ -134,7 +135,7 @@ def _line(name: str, *passes: tuple[int, str, int]) -> str:
 def _between(num_bytes: float) -> int:
     if num_bytes > _MOST_BYTES:
         raise ValueError(
-            f"a device sends {num_bytes:.0f} bytes to the next stage, but must send at most {_MOST_BYTES} for simai; take "
-            "smaller micro-batches"
+            f"a device sends {num_bytes:.0f} bytes to the next stage, but must send at most {_MOST_BYTES} for simai; "
+            "take smaller micro-batches"
         )
     return max(1, round(num_bytes)) if num_bytes else 0

@@ -65,7 +65,8 @@ def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) 
     """
     if plan.num_layers != costs.model.num_layers:
         raise ValueError(
-            f"the plan has {plan.num_layers} layers, but must have the {costs.model.num_layers} of its model; plan again"
+            f"the plan has {plan.num_layers} layers, but must have the {costs.model.num_layers} of its model; plan "
+            "again"
         )
     index = {host.name: n for n, host in enumerate(costs.cluster.hosts)}
     works = []
@@ -105,7 +106,9 @@ class _Pricer:
         mesh = self.config.data_parallel, self.config.tensor_parallel
         return StageWork(mesh, {name: tuple(each) for name, each in parts.items()})
 
-    def _pass(self, phase: str, seconds: FloatArray, whole_s: float, collective_s: float, copies_s: float) -> list[Part]:
+    def _pass(
+        self, phase: str, seconds: FloatArray, whole_s: float, collective_s: float, copies_s: float
+    ) -> list[Part]:
         """Returns the parts of a pass that takes so long with its collectives and copies: layer by layer, and in the
         end what all layers send as one.
         """
