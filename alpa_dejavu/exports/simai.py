@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from alpa_dejavu._util import units
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.stage_work import Part, StageWork, stage_works
 from alpa_dejavu.problem import Plan
@@ -135,7 +136,7 @@ def _line(name: str, *passes: tuple[int, str, int]) -> str:
 def _between(num_bytes: float) -> int:
     if num_bytes > _MOST_BYTES:
         raise ValueError(
-            f"a device sends {num_bytes:.0f} bytes to the next stage, but must send at most {_MOST_BYTES} for simai; "
-            "take smaller micro-batches"
+            f"a device sends {units.size(num_bytes)} to the next stage, but must send at most {units.size(_MOST_BYTES)} "
+            "for simai; take smaller micro-batches"
         )
     return max(1, round(num_bytes)) if num_bytes else 0

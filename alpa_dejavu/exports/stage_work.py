@@ -1,4 +1,4 @@
-"""What a stage of a plan does in each of its passes: computing layer by layer, and collectives among its devices.
+"""The work of a plan's stages in each pass: computing layer by layer, and collectives among their devices.
 
 The plan says how long each pass takes; the cost models that priced it say what share each layer has in that, and
 which collectives there are, of how many bytes.

@@ -48,7 +48,7 @@ def rank_traces(
 
 
 class _Lane:
-    """What the ranks of one submesh do: the records of each, numbered alike."""
+    """The traces of the ranks of one submesh, whose nodes are numbered alike."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = ranks
