@@ -136,7 +136,7 @@ def _line(name: str, *passes: tuple[int, str, int]) -> str:
 def _between(num_bytes: float) -> int:
     if num_bytes > _MOST_BYTES:
         raise ValueError(
-            f"a device sends {units.size(num_bytes)} to the next stage, but must send at most {units.size(_MOST_BYTES)} "
-            "for simai; take smaller micro-batches"
+            f"a device sends {units.size(num_bytes)} to the next stage, but must send at most "
+            f"{units.size(_MOST_BYTES)} for simai; take smaller micro-batches"
         )
     return max(1, round(num_bytes)) if num_bytes else 0
