@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from _chakra_replay import COLLECTIVE, COMPUTE, RECEIVE, SEND, read_traces, replay
+from alpa_dejavu._util import units
 from alpa_dejavu.exports import export
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.kept import Kept, read_kept, write_with_kept
@@ -112,9 +113,9 @@ def _figures(rows: list[dict[str, Any]]) -> list[Figure]:
     for row in rows:
         matched = row["sends"] == row["receives"] == row["pairs"]
         found += [
-            Figure(row["case"], "written in", f"under {MOST_S:.0f} s", f"{row['written_s']:.1f} s",
+            Figure(row["case"], "written in", f"under {units.seconds(MOST_S)}", units.seconds(row["written_s"]),
                    row["written_s"] < MOST_S),
-            Figure(row["case"], "size", f"under {MOST_BYTES / 1e6:.0f} MB", f"{row['num_bytes'] / 1e6:.1f} MB",
+            Figure(row["case"], "size", f"under {units.size(MOST_BYTES)}", units.size(row["num_bytes"]),
                    row["num_bytes"] < MOST_BYTES),
             Figure(row["case"], "sends that have a receive", "all", f"{row['pairs']} of {row['sends']}", matched),
             Figure(row["case"], "replayed step off the simulated one", f"within {OFF:.0%}", f"{row['off']:+.4%}",

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from alpa_dejavu._util import units
 from torch_runtime import _model as model
 
 _PATIENCE_S = 300.0
@@ -96,7 +97,7 @@ def started(count: int, sizes: model.Sizes, micro_batches: int) -> Iterator[Proc
 
 def _answer(pipe: Connection) -> Any:
     if not pipe.poll(_PATIENCE_S):
-        raise RuntimeError(f"a process of the pipeline hasn't answered in {_PATIENCE_S:.0f} s")
+        raise RuntimeError(f"a process of the pipeline hasn't answered in {units.seconds(_PATIENCE_S)}")
     worked, answer = pipe.recv()
     if not worked:
         raise RuntimeError(f"a process of the pipeline failed: {answer}")
