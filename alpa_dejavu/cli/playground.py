@@ -173,9 +173,9 @@ def _print_table(every: Sequence[Runs], to: Console) -> None:
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}", soft_wrap=True)
     found = compared(every)
     both = side_by_side(found)
-    for heads, rows in [*([both] if both[1] else []), *tables(found)]:
-        table = new_table(heads[:1], heads[1:-1], heads[-1:])
-        for row in rows:
+    for told in [*([both] if both.rows else []), *tables(found)]:
+        table = new_table(told.heads[:1], told.heads[1:-1], told.heads[-1:])
+        for row in told.rows:
             table.add_row(*row)
         table.columns[-1].min_width = _END_WIDTH
         if not to.is_terminal:
