@@ -41,6 +41,7 @@ from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, 
 from alpa_dejavu.cli.tolerance import least_replicas, print_tolerance
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
+from alpa_dejavu.planning.runtimes import RUNTIMES
 from alpa_dejavu.planning.task import OBJECTIVES
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
@@ -56,11 +57,10 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option(
     "--schedule",
     type=ScheduleName(),
-    default="1f1b",
-    show_default=True,
     help="Of the pipeline. `auto` searches all, or those that the given runtime has; Alpa has 1f1b, "
-    "1f1b_overlap_friendly, gpipe and inference.",
+    "1f1b_overlap_friendly, gpipe and inference.  [default: 1f1b, or auto with --for]",
 )
+@click.option("--for", "runs_on", type=click.Choice(tuple(RUNTIMES)), help="Only plans that this framework can run.")
 @slicer_option
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @memory_margin_option
@@ -88,7 +88,8 @@ def plan(
     batch: int,
     micro_batches: int | str,
     layers: int | str,
-    schedule: str,
+    schedule: str | None,
+    runs_on: str | None,
     slicer: str,
     risk: float,
     memory_margin: float | None,
@@ -117,7 +118,8 @@ def plan(
     the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
     aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
     and a number of tokens, and returns a step without gradients. With `--tolerate` each stage has as many replicas as
-    the rule needs, and a table says what that costs.
+    the rule needs, and a table says what that costs. With `--for` the plan is the best that a framework can run, and a
+    note says what that costs; `alpa-dejavu export` writes its files.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
@@ -125,7 +127,7 @@ def plan(
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)
     usual_s = planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer)
-    announce(asked, usual_s * (2 if schedule == "auto" else 1))
+    announce(asked, usual_s * (2 if schedule == "auto" or runs_on else 1))
     to = console(takes_stdout(*paths))
     try:
         with progress().status(asked):
@@ -151,6 +153,7 @@ def plan(
                 objective=objective,
                 offload=offload,
                 strategy=strategy,
+                runs_on=runs_on or "",
                 communication=communication,
                 cache=False if no_cache else None,
             )
