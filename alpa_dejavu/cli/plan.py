@@ -20,6 +20,7 @@ from alpa_dejavu.cli.files import (
     write_pair,
 )
 from alpa_dejavu.cli.inference import inference_options
+from alpa_dejavu.cli.model_argument import model_text
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -48,7 +49,12 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 
 
 @click.command()
-@click.option("--model", required=True, help="A known name (`gpt-39b`), or module:function of your own.")
+@click.option(
+    "--model",
+    required=True,
+    help="A known name (`gpt-39b`), a config.json, a script with Megatron's arguments, or module:function of your own.",
+)
+@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
@@ -83,6 +89,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @inference_options
 def plan(
     model: str,
+    sequence: int | None,
     cluster: str,
     hosts: int,
     batch: int,
@@ -123,6 +130,7 @@ def plan(
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
+    model = model_text(model, sequence)
     asked = f"planning {model} on {hosts} x {cluster}"
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)

@@ -1,4 +1,4 @@
-"""What a training framework can run, as a rule for search spaces."""
+"""The rules of training frameworks, applied to search spaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.runtimes import RUNTIMES, Runtime
-from alpa_dejavu.problem import OFFLOADED, Cluster, MeshConfig, SearchSpace
+from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
 __all__ = ["Restriction", "restriction"]
 
@@ -46,7 +46,7 @@ class Restriction:
         return dataclasses.replace(space, configs=tuple(map(tuple, rows)), families=tuple(families), cuts=cuts)
 
     def _family(self, config: MeshConfig) -> tuple[object, ...]:
-        """What stages of one plan have in common."""
+        """The part of a config that the stages of one plan share."""
         limits = self.limits
         remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
         return config.shape, config.offload, remat, zero
@@ -54,17 +54,14 @@ class Restriction:
     def _allows(self, config: MeshConfig, cluster: Cluster, micro_batch: int) -> bool:
         limits, size = self.limits, config.data_parallel * config.tensor_parallel
         stages, count = cluster.num_devices // size, 0 if self.batch is None else self.batch // micro_batch
-        kinds = [kind for kind, share in zip(OFFLOADED, config.offload.shares, strict=True) if share]
         return (
             # The one row that Alpa's own pass divides as it likes is no division that others can be told.
             (config.batch_forced or size == 1)
             and config.zero in limits.zero_of(stages)
             and (limits.tensor_parallel or config.tensor_parallel == 1)
             and all(whole % config.tensor_parallel == 0 for whole in self._wholes)
-            and all(kind in limits.offload for kind in kinds)
-            and (not kinds or stages == 1 or limits.offload_in_pipeline)
-            and (limits.drives or config.offload.place == "cpu")
-            and all(share in (0, 1) for share in config.offload.shares[1:])
+            and not (config.offload.any and stages > 1 and not limits.offload_in_pipeline)
+            and limits.offloads(config.offload, config.zero)
             and not (limits.whole_rounds and count % stages)
             and not (limits.power_of_two and stages.bit_count() != 1)
         )

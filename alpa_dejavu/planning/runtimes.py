@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from typing import final
 
-from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Plan, StagePlan
+from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
 
@@ -30,7 +31,8 @@ class Runtime:
         zero: the ZeRO levels that stages may have under a pipeline.
         zero_alone: those that a plan of one stage may have.
         tensor_parallel: whether devices may divide the operators of a layer.
-        offload: the kinds of tensors that it can offload to the memory of hosts.
+        offload: the kinds of tensors that it can offload to the memory of hosts, each set that goes together.
+        offload_parts: the ZeRO levels under which a part of the optimizer's state may be offloaded, and a part not.
         offload_in_pipeline: whether it can do so where there are several stages.
         drives: whether it can offload them to NVMe drives, too.
         streams: whether its devices communicate while they compute.
@@ -45,7 +47,8 @@ class Runtime:
     zero: tuple[int, ...] = (0, 2, 3)
     zero_alone: tuple[int, ...] = (0, 2, 3)
     tensor_parallel: bool = True
-    offload: tuple[str, ...] = ()
+    offload: tuple[tuple[str, ...], ...] = ()
+    offload_parts: tuple[int, ...] = ()
     offload_in_pipeline: bool = True
     drives: bool = False
     streams: bool = True
@@ -56,16 +59,29 @@ class Runtime:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
         return self.zero if num_stages > 1 else self.zero_alone
 
+    def offloads(self, offload: Offload, zero: int) -> bool:
+        """Returns whether stages can offload such shares of what they keep at a ZeRO level."""
+        if not offload.any:
+            return True
+        kinds = tuple(kind for kind, share in zip(OFFLOADED, offload.shares, strict=True) if share)
+        whole = all(share in (0, 1) for share in offload.shares[1:])
+        parts = offload.optimizer in (0, 1) or zero in self.offload_parts
+        return kinds in self.offload and whole and parts and (self.drives or offload.place == "cpu")
+
 
 RUNTIMES = {
     "alpa": Runtime(unlike_submeshes=True, unlike_zero=True, streams=False),
-    "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=("optimizer",)),
+    "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=(OFFLOADED[:1],), offload_parts=(2,)),
     "deepspeed": Runtime(
-        zero=(0, 2), tensor_parallel=False, offload=OFFLOADED, offload_in_pipeline=False, drives=True
+        zero=(0, 2),
+        tensor_parallel=False,
+        offload=(OFFLOADED[:2], OFFLOADED[:3], OFFLOADED, OFFLOADED[3:], (*OFFLOADED[:2], *OFFLOADED[3:])),
+        offload_in_pipeline=False,
+        drives=True,
     ),
     "galvatron": Runtime(cuts=Cuts(lone_ends=False), power_of_two=True),
-    "torchtitan": Runtime(unlike_remat=False),
-    "maxtext": Runtime(unlike_remat=False, cuts=Cuts(even=True), whole_rounds=True),
+    "torchtitan": Runtime(unlike_remat=False, offload=(OFFLOADED[:3],)),
+    "maxtext": Runtime(unlike_remat=False, cuts=Cuts(even=True), whole_rounds=True, offload=(OFFLOADED[:1],)),
     "jaxpp": Runtime(),
 }
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
@@ -184,16 +200,17 @@ def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
 
 def _offloads(n: int, stage: StagePlan, limits: Runtime, again: str) -> Iterator[Hindrance]:
     there = stage.offloaded
-    kinds = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if share]
-    lacking = [kind for kind in kinds if kind not in limits.offload]
+    kinds = tuple(kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if share)
+    lacking = [kind for kind in kinds if kind not in itertools.chain(*limits.offload)]
     if lacking:
         yield Hindrance(f"no offload of {lacking[0]} there", again)
     elif there.any and there.place == "nvme" and not limits.drives:
         yield Hindrance("no offload to nvme there", again)
-    parts = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if 0 < share < 1]
-    other = next((kind for kind in parts if kind != "optimizer"), None)
-    if other is not None:
-        yield Hindrance(f"no part of {other} alone is offloaded there", "offload all of it, or nothing")
+    elif kinds and kinds not in limits.offload:
+        yield Hindrance(f"no offload of {' and '.join(kinds)} without other kinds there", again)
+    elif not limits.offloads(there, stage.zero):
+        what = next(kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if 0 < share < 1)
+        yield Hindrance(f"no part of {what} alone is offloaded there", f"stage {n}: offload all of it, or nothing")
 
 
 def _cut_elsewhere(plan: Plan, cuts: Cuts, again: str) -> Iterator[Hindrance]:
