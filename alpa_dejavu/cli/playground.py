@@ -168,9 +168,9 @@ def _print_table(every: Sequence[Runs], to: Pages) -> None:
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}")
     found = compared(every)
     both = side_by_side(found)
-    for heads, rows in [*([both] if both[1] else []), *tables(found)]:
-        table = new_table(heads[:1], heads[1:-1], heads[-1:])
-        for row in rows:
+    for told in [*([both] if both.rows else []), *tables(found)]:
+        table = new_table(told.heads[:1], told.heads[1:-1], told.heads[-1:])
+        for row in told.rows:
             table.add_row(*row)
         to.print()
         to.print(table)
