@@ -73,10 +73,8 @@ def new_table(
     """Returns an empty table with columns of names, of figures that are aligned to the right, and of text that may take
     many lines; those named in `leave` are left out first.
     """
-    names, figures, texts = (
-        [Head(name, kind) for name in given] for given, kind in ((left, "name"), (right, "figure"), (wide, "text"))
-    )
-    return Table([*names, *figures, *texts], leave)
+    heads = *(Head(name, "name") for name in left), *map(Head, right), *(Head(name, "text") for name in wide)
+    return Table(heads, leave)
 
 
 def is_wide() -> bool:
