@@ -178,7 +178,7 @@ def plan(
             print_other_schedules(planned, to)
         order = None if order_path is None else print_improved_order(planned, to)
         if history is not None and planned.plan.correction is None:
-            to.print(f"not corrected           {history} has no runs on such devices yet")
+            to.fact("not corrected", f"{history} has no runs on such devices yet")
     finally:
         # Where nothing can be printed, what was planned isn't lost.
         written = write_outputs(planned, None, *paths[1:4])
@@ -190,4 +190,4 @@ def plan(
     for path in written:
         to.print(f"wrote {path}")
     if lacking:
-        to.print(lacking, soft_wrap=True)
+        to.print(lacking)
