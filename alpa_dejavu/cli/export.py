@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from alpa_dejavu.cli.model_argument import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.plans.plan_file import read_plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.kept import Kept
 
 
 @click.command()
@@ -29,10 +33,21 @@ def export(
     from alpa_dejavu.exports import export as write
     from alpa_dejavu.exports import named_target
 
-    target = named_target(to)
-    sizes = None if model is None else sizes_of_model(model, sequence)
-    written = write(read_plan(plan_path), target, output, force, sizes)
+    target, sizes = named_target(to), None if model is None else sizes_of_model(model, sequence)
+    written = write(read_plan(plan_path), target, output, force, sizes, _kept(plan_path))
     out = console()
     for path in written:
         out.print(f"wrote {path}")
-    out.print(f"for {target.release}; {target.tried}", soft_wrap=True)
+    out.print(f"for {target.release}; {target.tried}")
+
+
+def _kept(plan_path: pathlib.Path) -> Kept | None:
+    """Returns what is kept beside a plan; None where that can't be used, as the writers do without it."""
+    from alpa_dejavu.planning.kept import kept_path, read_kept
+
+    if not kept_path(plan_path).exists():
+        return None
+    try:
+        return read_kept(plan_path)
+    except ValueError:
+        return None

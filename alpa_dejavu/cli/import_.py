@@ -77,7 +77,7 @@ def import_(
     plan = imported.result.plan
     print_planned(imported.result, to, "estimated")
     for line in (*lacking(plan), *(f"ignored: {one}" for one in imported.ignored)):
-        to.print(line, soft_wrap=True)
+        to.print(line)
     written = write_outputs(imported.result, json_path, None, html_path, None)
     if faster_path is not None:
         announce("planning for what is faster", planning_s(plan.model, hosts, plan.num_layers, 16, "dynamic"))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from alpa_dejavu.exports._foreign import Reader
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.runtimes import Runtime
 from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.kept import Kept
 
 __all__ = ["Files", "Target", "Writer"]
 
@@ -35,6 +38,10 @@ class Writer(abc.ABC):
         Raises:
             ValueError: the target can't say the plan, or the model's sizes are needed and not known.
         """
+
+    def knowing(self, plan: Plan, kept: Kept | None) -> Writer:
+        """Returns the writer that also goes by what planning has kept beside the plan, if that is of use to it."""
+        return self
 
 
 @final
