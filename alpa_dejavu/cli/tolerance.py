@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu._util.name_ranges import name_ranges
+from alpa_dejavu.cli.output import Pages
+from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning import PlanningResult
@@ -33,7 +32,7 @@ def least_replicas(asked: int, rule: str, wrong: int) -> int:
 
 
 def print_tolerance(
-    planned: PlanningResult, ask: Callable[[int], PlanningResult], asked: int, rule: str, wrong: int, to: Console
+    planned: PlanningResult, ask: Callable[[int], PlanningResult], asked: int, rule: str, wrong: int, to: Pages
 ) -> None:
     """Prints a row for each number of wrong replicas up to one: the replicas that the rule needs, and the step. For the
     objective "pareto" it then prints the plans for which no other is as fast, as cheap and as tolerant.
@@ -63,7 +62,7 @@ def print_tolerance(
         price = price_per_step(plan, plans[need].cluster)
         table.add_row(
             str(count), units.counted(need, "replica"), units.seconds(plan.step_s), units.seconds(step_s),
-            f"{step_s / first_s - 1:.1%}", "" if price is None else f"{price * step_s / plan.step_s:.4g}",
+            f"{step_s / first_s - 1:.1%}", "" if price is None else units.price(price * step_s / plan.step_s),
             str(len(plan.stages)), str(len(plan.devices_of_hosts)),
         )  # fmt: skip
     to.print(f"what it costs to tolerate wrong replicas of each stage by the rule {rule}:")
@@ -86,5 +85,6 @@ def _front_table(front: Sequence[TolerantPlan]) -> Table:
     table = new_table(("wrong replicas", "hosts used"), ("iteration", "price of a step"), ("which hosts",))
     for one in front:
         hosts = one.priced.hosts
-        table.add_row(str(one.wrong), str(len(hosts)), units.seconds(one.step_s), f"{one.price:.4g}", " ".join(hosts))
+        figures = units.seconds(one.step_s), units.price(one.price)
+        table.add_row(str(one.wrong), str(len(hosts)), *figures, name_ranges(hosts))
     return table

@@ -81,7 +81,7 @@ def test_the_command_says_what_each_wrong_replica_costs():
     assert float(rows[1][4]) >= 0
     listed = CliRunner().invoke(main, [*asked, "--micro-batches", "2", "--tolerate", "1", "--objective", "pareto"])
     assert listed.exit_code == 0, listed.output
-    rows = re.findall(r"^(\d) +1 +(\S+ \S+) +(\S+) +p3.16xlarge-0", listed.output, re.MULTILINE)
+    rows = re.findall(r"^(\d) +1 +(\S+ \S+) +(\S+ USD) +p3.16xlarge-0", listed.output, re.MULTILINE)
     assert {count for count, _, _ in rows} == {"0", "1"}
     wrong = CliRunner().invoke(main, [*asked, "--tolerate", "1", "--rule", "krumm"])
     assert wrong.exit_code == 1
