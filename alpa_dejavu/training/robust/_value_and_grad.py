@@ -10,13 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
+from alpa_dejavu.training._scope import groups_of
 from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
 from alpa_dejavu.training.robust._offsets import loss_at_offsets
-from alpa_dejavu.training.robust._scope import groups_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
 
 __all__ = ["Judged", "RobustState", "RobustValueAndGrad", "robust_value_and_grad"]
+
+_OWNER = "robust value and grad"
 
 
 class RobustState(NamedTuple):
@@ -128,7 +130,7 @@ class RobustValueAndGrad:
         evidence = self._evidence(params, gradients, fresh, descent)
         made = self._by_group(gradients, state.rules, evidence)
         leaves, tree = jax.tree_util.tree_flatten(gradients)
-        groups = groups_of(gradients, self.scope, self.stage_of)
+        groups = groups_of(_OWNER, gradients, self.scope, self.stage_of)
         each = {group: iter(aggregated.gradient) for group, aggregated in made.items()}
         one = jax.tree_util.tree_unflatten(tree, [next(each[group]) for group in groups])
         suspicion = {group: _suspicion([x for x, g in zip(leaves, groups, strict=True) if g == group], found.gradient)
@@ -164,7 +166,7 @@ class RobustValueAndGrad:
 
     def _by_group(self, gradients: Any, states: Any, evidence: Evidence | None) -> dict[str, Aggregated]:
         """Each group's gradient as a list of its leaves."""
-        groups, leaves = groups_of(gradients, self.scope, self.stage_of), jax.tree_util.tree_leaves(gradients)
+        groups, leaves = groups_of(_OWNER, gradients, self.scope, self.stage_of), jax.tree_util.tree_leaves(gradients)
         trusted = None if evidence is None else evidence.trusted
         trusted_leaves = [None] * len(leaves) if trusted is None else jax.tree_util.tree_leaves(trusted)
         made = {}
@@ -216,8 +218,8 @@ def robust_value_and_grad(
         >>> float(judged.gradients["w"]), judged.suspicion["w"].tolist()
         (-2.0, [0.0, 0.0, inf])
     """
-    checks.count("robust value and grad", "replicas", replicas)
-    groups_of({}, scope, stage_of)
+    checks.count(_OWNER, "replicas", replicas)
+    groups_of(_OWNER, {}, scope, stage_of)
     return RobustValueAndGrad(loss, chosen_rule(rule), replicas, scope, stage_of, value_and_grad)
 
 
