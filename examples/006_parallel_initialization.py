@@ -108,9 +108,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=_count, default=10, help="(default: %(default)s)")
     parser.add_argument("--demo-epochs", "--demo_epochs", type=_count, default=5, help="(default: %(default)s)")
     parser.add_argument(
-        "--to-demo", "--to_demo", action="store_true", help=f"{DEMO_IMAGES} images and the demo's epochs alone"
-    )
-    parser.add_argument("--init", choices=sorted(STARTS), default="model", help="where to start (default: %(default)s)")
+        "--to-demo", "--to_demo", type=_truth, nargs="?", const=True, default=False, metavar="True|False",
+        help=f"{DEMO_IMAGES} images and the demo's epochs alone",
+    )  # fmt: skip
+    parser.add_argument(
+        "--init", choices=sorted(STARTS), nargs="+", default=["model"], metavar="START",
+        help=f"where to start; several race against each other: {', '.join(sorted(STARTS))} (default: model)",
+    )  # fmt: skip
     parser.add_argument("--keep", choices=sorted(RULES), default="halving", help="whom to keep (default: %(default)s)")
     parser.add_argument("--budget", choices=["full", "small"], default="full", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
@@ -126,6 +130,13 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
     return int(text)
+
+
+def _truth(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text} is neither True nor False")
+    return known[text.lower()]
 
 
 def _check_paths(parser: argparse.ArgumentParser, json_file: Path | None, plots: Path | None) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.columns import Head
 from alpa_dejavu.cli.effort import announce, comparing_s
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
@@ -53,8 +54,8 @@ def diff(
     to = console()
     if not found:
         to.print("the plans don't differ in what they run")
-    table = new_table(("what",), (), (str(first_path), str(second_path)))
-    table.add_column("costs", justify="right", no_wrap=True)
+    files = str(first_path), str(second_path)
+    table = Table([Head("what", "name"), *(Head(each, "text") for each in files), Head("costs")])
     for one in found:
         table.add_row(one.what, one.first, one.second, "" if one.cost_s is None else _signed(one.cost_s))
     costs = [one.cost_s for one in found if one.cost_s is not None]
@@ -63,8 +64,8 @@ def diff(
     if found:
         to.print(table)
     for line in _said(first, second, costs, refused):
-        to.print(line, soft_wrap=True)
-    figures = new_table(("of the average device",), (str(first_path), str(second_path), "difference"))
+        to.print(line)
+    figures = new_table(("of the average device",), (*files, "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
     for part in dict.fromkeys([*parts[0], *parts[1]]):
         times = [each.get(part, 0.0) for each in parts]

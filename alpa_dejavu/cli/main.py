@@ -25,6 +25,7 @@ from alpa_dejavu.cli.doctor import doctor
 from alpa_dejavu.cli.errors import ReportingGroup
 from alpa_dejavu.cli.estimate import estimate
 from alpa_dejavu.cli.explain import explain
+from alpa_dejavu.cli.export import export
 from alpa_dejavu.cli.history import history
 from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
@@ -46,6 +47,7 @@ def main() -> None:
 
 
 for _command in (
-    plan, replan, estimate, explain, diff, profile, history, calibrate, calibration, playground, resilience, doctor,
+    plan, replan, estimate, explain, diff, export, profile, history, calibrate, calibration, playground, resilience,
+    doctor,
 ):  # fmt: skip
     main.add_command(_command)

@@ -9,6 +9,7 @@ import click
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.calibration.history.history_file import VARIABLE
+from alpa_dejavu.cli.copies import check_copies, print_copies
 from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.files import (
     OUTPUT,
@@ -70,6 +71,8 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
 @click.option("--tolerate", type=click.IntRange(min=0), default=0, help="Wrong replicas of a stage that do no harm.")
 @click.option("--rule", default="suspicion", show_default=True, help="By which they do none, as `krum`.")
+@click.option("--host-fails-every", type=float, metavar="DAYS", help="Price copies of its state on a neighbour's host.")
+@click.option("--copy-every", type=click.IntRange(min=1), metavar="STEPS", help="Between copies; by default the best.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
 @click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
@@ -98,6 +101,8 @@ def plan(
     replicas: int,
     tolerate: int,
     rule: str,
+    host_fails_every: float | None,
+    copy_every: int | None,
     strategy: str,
     other_schedules: bool,
     order_path: pathlib.Path | None,
@@ -117,13 +122,15 @@ def plan(
     the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
     aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
     and a number of tokens, and returns a step without gradients. With `--tolerate` each stage has as many replicas as
-    the rule needs, and a table says what that costs.
+    the rule needs, and a table says what that costs. With `--host-fails-every` a table says what copies of the training
+    state in neighbours' memory cost, and how often to make them.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
     asked = f"planning {model} on {hosts} x {cluster}"
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)
+    check_copies(host_fails_every, copy_every)
     usual_s = planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer)
     announce(asked, usual_s * (2 if schedule == "auto" else 1))
     to = console(takes_stdout(*paths))
@@ -165,11 +172,13 @@ def plan(
         print_planned(planned, to)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
+        if host_fails_every is not None:
+            print_copies(planned, host_fails_every, copy_every, to)
         if other_schedules:
             print_other_schedules(planned, to)
         order = None if order_path is None else print_improved_order(planned, to)
         if history is not None and planned.plan.correction is None:
-            to.print(f"not corrected           {history} has no runs on such devices yet")
+            to.fact("not corrected", f"{history} has no runs on such devices yet")
     finally:
         # Where nothing can be printed, what was planned isn't lost.
         written = write_outputs(planned, None, *paths[1:4])
@@ -181,4 +190,4 @@ def plan(
     for path in written:
         to.print(f"wrote {path}")
     if lacking:
-        to.print(lacking, soft_wrap=True)
+        to.print(lacking)

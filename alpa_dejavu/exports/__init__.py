@@ -1,5 +1,30 @@
-"""Plans for other runtimes: as of now the lines of Python that run a plan with Alpa.
+"""Plans for other runtimes and for simulators: targets as data, each with a writer of its files.
 
-In: a `Plan`.
-Out: the text of a script.
+In: a `Plan`, and the sizes of its model.
+Out: the files that a target reads, or a sentence on which stage it can't run, by which rule, and what would do.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.lazy import loaded_when_used
+
+if TYPE_CHECKING:
+    from alpa_dejavu.exports._export import export
+    from alpa_dejavu.exports._target import Files, Target, Writer
+    from alpa_dejavu.exports._targets import TARGETS, named_target
+
+__all__ = ["TARGETS", "Files", "Target", "Writer", "export", "named_target"]
+
+__getattr__, __dir__ = loaded_when_used(
+    __name__,
+    {
+        "export": "_export",
+        "Files": "_target",
+        "Target": "_target",
+        "Writer": "_target",
+        "TARGETS": "_targets",
+        "named_target": "_targets",
+    },
+)

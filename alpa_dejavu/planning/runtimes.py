@@ -10,7 +10,10 @@ from alpa_dejavu.problem import OFFLOADED, Plan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
 
-__all__ = ["RUNTIMES", "Runtime", "check_schedule_of", "runtimes_of", "runtimes_text", "schedules_of"]
+__all__ = [
+    "RUNTIMES", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of", "runtimes_text",
+    "schedules_of",
+]  # fmt: skip
 
 
 @final
@@ -52,7 +55,8 @@ def runtimes_of(plan: Plan) -> dict[str, str]:
     A plan of several unlike pipelines, or of another strategy that Alpa can't run, isn't looked at more closely: no
     framework is said to run it.
     """
-    return {name: next(_hindrances(plan, name, limits), "") for name, limits in RUNTIMES.items()}
+    found = {name: next(hindrances(plan, name, limits), None) for name, limits in RUNTIMES.items()}
+    return {name: "" if first is None else first.why for name, first in found.items()}
 
 
 def runtimes_text(plan: Plan) -> str:
@@ -89,31 +93,60 @@ def check_schedule_of(runtime: str, schedule: str) -> None:
         )
 
 
-def _hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[str]:
-    """Yields what keeps a framework from running a plan."""
+@final
+@dataclasses.dataclass(frozen=True)
+class Hindrance:
+    """A reason why a training framework can't run a plan.
+
+    Attributes:
+        why: the rule that the plan breaks, with the stage that breaks it, in a few words.
+        remedy: what would do instead.
+    """
+
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.why}; {self.remedy}"
+
+
+def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
+    """Yields the reasons why a training framework can't run a plan; none if it can.
+
+    Args:
+        plan: the plan.
+        name: the framework's name, by which schedules know it.
+        limits: what it can run.
+    """
+    again = f"plan again with --for {name}"
     if name not in schedule_kind(plan.schedule).runtimes:
-        yield f"no {plan.schedule} there"
+        has = ", ".join(schedules_of(name)) if name in RUNTIMES else "another schedule"
+        yield Hindrance(f"no {plan.schedule} there", f"plan with one of {has}")
     told = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams
     if not plan.runs_on_alpa and (plan.strategy or not told):
-        yield f"no {plan.strategy or 'reduction servers'} there"
+        what = plan.strategy or "reduction servers"
+        yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
-        yield "no overlap of communication there"
+        yield Hindrance("no overlap of communication there", "plan with --overlap none")
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
         meshes = [(one.submesh.num_devices, tuple(one.logical_mesh)) for one in (first, stage)]
         if not limits.unlike_submeshes and meshes[0] != meshes[1]:
-            yield f"stages 0 and {n} have unlike meshes"
+            yield Hindrance(f"stages 0 and {n} have unlike meshes", again)
         if not limits.unlike_remat and first.remat != stage.remat:
-            yield f"stages 0 and {n} have unlike remat"
+            yield Hindrance(f"stages 0 and {n} have unlike remat", again)
         if len(plan.on_submeshes) > 1 and stage.zero not in limits.zero:
-            yield f"stage {n} has ZeRO {stage.zero} in a pipeline"
+            levels = " or ".join(map(str, limits.zero))
+            yield Hindrance(f"stage {n} has ZeRO {stage.zero} in a pipeline", f"plan with ZeRO {levels}")
         there = stage.offloaded
         kinds = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if share]
         lacking = [kind for kind in kinds if kind not in limits.offload]
         if lacking or (there.any and there.place == "nvme" and not limits.drives):
-            yield f"no offload of {lacking[0]} there" if lacking else "no offload to nvme there"
+            what = lacking[0] if lacking else "anything to nvme"
+            yield Hindrance(f"no offload of {what} there" if lacking else "no offload to nvme there", again)
         if there.any and len(plan.on_submeshes) > 1 and limits.zero == (0,):
-            yield "no offload in a pipeline there"
+            yield Hindrance("no offload in a pipeline there", "offload nothing, or plan for one stage")
         parts = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if 0 < share < 1]
         if any(kind != "optimizer" for kind in parts):
-            yield f"no part of {next(kind for kind in parts if kind != 'optimizer')} alone is offloaded there"
+            kind = next(kind for kind in parts if kind != "optimizer")
+            yield Hindrance(f"no part of {kind} alone is offloaded there", "offload all of it, or nothing")

@@ -14,14 +14,16 @@ __all__ = ["SCOPES", "groups_of", "layer_of"]
 SCOPES = ("whole", "stage", "leaf")
 
 
-def groups_of(owner: str, params: Any, scope: str, stage_of: Callable[[str], str] | None) -> tuple[str, ...]:
+def groups_of(
+    params: Any, scope: str, stage_of: Callable[[str], str] | None, owner: str = "robust value and grad"
+) -> tuple[str, ...]:
     """Returns for each leaf of the parameters its group.
 
     Args:
-        owner: whose setting the scope is, for errors.
         params: a pytree.
         scope: one of `SCOPES`.
         stage_of: the stage of a leaf's path, such as "params/Dense_0/kernel"; None: its layer.
+        owner: whose setting the scope is, for errors.
 
     Raises:
         ValueError: there is no such scope.

@@ -39,11 +39,51 @@ def test_plots_show_where_candidates_were_dropped(tmp_path):
     assert "candidate 2" in paths[2].read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def example():
     file = Path(__file__).parents[2] / "examples" / "006_parallel_initialization.py"
     spec = importlib.util.spec_from_file_location("example_006", file)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("said", "is_demo"), [
+    (["--to_demo", "False"], False), (["--to_demo", "True"], True), (["--to_demo"], True), (["--to-demo"], True),
+    ([], False),
+])  # fmt: skip
+def test_the_command_line_says_whether_it_is_the_demo(example, monkeypatch, said, is_demo):
+    monkeypatch.setattr(sys, "argv", ["006", "--num_workers", "2", "--epochs", "3", "--demo_epochs", "1", *said])
+    given = example._arguments()
+    assert (given.num_workers, given.epochs, given.demo_epochs, given.to_demo) == (2, 3, 1, is_demo)
+
+
+def test_what_is_neither_true_nor_false_is_refused(example, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["006", "--to_demo", "perhaps"])
+    with pytest.raises(SystemExit):
+        example._arguments()
+    assert "perhaps is neither True nor False" in capsys.readouterr().err
+
+
+def test_the_first_command_line_trains_with_one_worker_and_with_two(example, monkeypatch, capsys):
+    sizes = []
+
+    def few(most):
+        sizes.append(most)
+        return example_digits(40)
+
+    example_digits = example.digits
+    monkeypatch.setattr(example, "digits", few)
+    line = ["--num_workers", "2", "--epochs", "16", "--demo_epochs", "1", "--to_demo", "False", "--no-ray"]
+    monkeypatch.setattr(sys, "argv", ["006", *line, "--init", "xavier", "sobol"])
+    example.main()
+    said = capsys.readouterr().out
+    assert sizes == [None]
+    assert "1 worker : target after 16 steps" in said
+    assert "begun by" in said
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_trained(example, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(example, "digits", lambda most: pytest.fail("something is trained"))
     (tmp_path / "a_file").write_text("", encoding="utf-8")
     for option, path, said in [

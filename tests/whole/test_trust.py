@@ -97,6 +97,7 @@ def files(tmp_path):
         "scenario": tmp_path / "scenario.yaml", "runs": tmp_path / "runs.json",
         "plan": plan, "other": other, "history": history.path, "calibration": calibration, "cluster": cluster,
         "pickle": tmp_path / "database.pkl", "database": tmp_path / "database.json", "output": tmp_path / "output.json",
+        "folder": tmp_path / "folder",
     }  # fmt: skip
 
 
@@ -111,6 +112,7 @@ COMMANDS = [
     "explain {plan} --calibration {calibration}",
     "diff {plan} {other}",
     "diff {plan} {other} --cluster {cluster}",
+    "export {plan} --to alpa --output {folder}",
     "profile {plan} --history {history} --calibration {calibration}",
     "history --history {history}",
     "calibrate --output {output} --machine {cluster} --database {database}",

@@ -13,11 +13,27 @@ from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.lazy import loaded_when_used
 from alpa_dejavu.layers.models._sizes import Kraken
-from alpa_dejavu.layers.models._suites import forward_function, known_models, model_function, model_size
+from alpa_dejavu.layers.models._suites import (
+    forward_function,
+    known_models,
+    model_function,
+    model_size,
+    transformer_size,
+)
+from alpa_dejavu.layers.models._transformer_size import Transformer
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers.models._kraken import KrakenModule
 
-__all__ = ["Kraken", "KrakenModule", "forward_function", "known_models", "model_function", "model_size"]
+__all__ = [
+    "Kraken",
+    "KrakenModule",
+    "Transformer",
+    "forward_function",
+    "known_models",
+    "model_function",
+    "model_size",
+    "transformer_size",
+]
 
 __getattr__, __dir__ = loaded_when_used(__name__, {"KrakenModule": "_kraken"})

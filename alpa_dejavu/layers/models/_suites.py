@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
+from alpa_dejavu.layers.models._transformer_size import Transformer
 
 SUITES: dict[str, GPT | MoE | WideResNet | Kraken] = {
     "gpt-125m": GPT(768, 12, 12),
@@ -58,6 +59,27 @@ SUITES: dict[str, GPT | MoE | WideResNet | Kraken] = {
     "gpt2-350m": Kraken(1024, 24, 16, 1, expansion=4),
     "gpt2-760m": Kraken(1536, 24, 16, 1, expansion=4),
 }
+
+
+def transformer_size(name: str) -> Transformer | None:
+    """Returns the sizes of the transformer that a model's name or text stands for; None if it stands for no transformer
+    of equal blocks.
+
+    A GPT of Alpa's evaluation is taken as one that is normalised before its attention and feed-forward layers, as other
+    runtimes have it.
+    """
+    size = SUITES.get(name.lower())
+    if isinstance(size, GPT):
+        return Transformer(
+            size.hidden, size.num_blocks, size.num_heads, size.vocabulary, size.sequence, gated=False, rotary=False,
+            rms_norm=False, biases="all",
+        )  # fmt: skip
+    if isinstance(size, Kraken) and size.ways == 1:
+        return Transformer(
+            size.hidden, size.num_blocks, size.num_heads, size.vocabulary, size.sequence, gated=False, rotary=False,
+            feed_forward=size.expansion * size.hidden, rms_norm=False, biases="all", tied=True,
+        )  # fmt: skip
+    return Transformer.of_text(name)
 
 
 def known_models() -> list[str]:

@@ -27,6 +27,9 @@ class Curve:
         why: a sentence on why it was dropped, or chosen, or neither yet.
         point: the coordinates that its first weights were made from, such as scales of tensors; (): none.
         started, ended: shape (D,), its first and its last weights, if they were to be kept.
+        method: the name of the start that gave it its first weights; a child or a mean has its first parent's.
+        rate: its learning rate, if candidates carry one.
+        began_at: the compute that its ancestors had spent when it began, in steps of the largest batch.
     """
 
     number: int
@@ -40,6 +43,9 @@ class Curve:
     point: tuple[float, ...] = ()
     started: FloatArray | None = None
     ended: FloatArray | None = None
+    method: str = ""
+    rate: float | None = None
+    began_at: float = 0.0
 
 
 @final
@@ -50,10 +56,12 @@ class Initialized:
     Attributes:
         state: the chosen candidate's state after its steps, as init_fn made it, of numpy arrays.
         chosen: the number of the chosen candidate.
-        steps: how many steps that state has been trained; as many as asked for, unless the run was interrupted.
+        steps: how many steps that state has been trained; as many as asked for, unless the run was interrupted, or more
+            if it took smaller batches than others.
         curves: those of all candidates, by number.
         rungs: the steps at which candidates were judged.
-        total_steps: steps of all candidates together, and of measuring means: the compute, in training steps.
+        total_steps: steps of all candidates together, and of measuring means: the compute. Where candidates' batches
+            have rows of their own, a step counts by its rows, next to one with the most.
         padded_steps: steps that programs took in lanes without a candidate: compute that isn't in `total_steps`.
         diverged: how many candidates were dropped since their loss or weights were no number.
         lost: how many candidates were dropped since their worker died again and again.

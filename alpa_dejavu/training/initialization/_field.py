@@ -2,77 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 import numpy as np
 
+from alpa_dejavu._util.by_name import name_of
 from alpa_dejavu.training.initialization._breed import crossed, mutated
-from alpa_dejavu.training.initialization._curve import Curve
-from alpa_dejavu.training.initialization._layout import FloatArray, Leaves
+from alpa_dejavu.training.initialization._candidate import Candidate, cost_of
+from alpa_dejavu.training.initialization._layout import Leaves
 from alpa_dejavu.training.initialization._setting import Setting
 from alpa_dejavu.training.initialization._store import Store
 from alpa_dejavu.training.initialization._task import Outcome, Task
 from alpa_dejavu.training.initialization._trainer import Trainer, width_of
-from alpa_dejavu.training.initialization._trend import Measure, measured
 from alpa_dejavu.training.initialization.rules import Child, Standing
+from alpa_dejavu.training.initialization.starts import KNOWN
 from alpa_dejavu.training.initialization.starts._base import Ask, Started, Tried
 from alpa_dejavu.training.initialization.starts._picture import flat
-
-
-@final
-@dataclasses.dataclass(eq=False)
-class Candidate:
-    """One of the initializations that are trained side by side, in its present state, with the attributes of a
-    `Curve`.
-
-    `reached` has its measures at the rungs (steps of judging) that it has reached, all but the first `skipped`; `roots`
-    are its ancestors that began by themselves.
-    """
-
-    number: int
-    first_step: int = 0
-    batch_rows: int | None = None
-    parents: tuple[int, ...] = ()
-    roots: frozenset[int] = frozenset()
-    skipped: int = 0
-    point: tuple[float, ...] = ()
-    losses: list[float] = dataclasses.field(default_factory=list)
-    relative_gradients: list[float] = dataclasses.field(default_factory=list)
-    reached: list[Measure] = dataclasses.field(default_factory=list)
-    dropped_step: int | None = None
-    why: str = ""
-    started: FloatArray | None = None
-    ended: FloatArray | None = None
-
-    @property
-    def is_living(self) -> bool:
-        return self.dropped_step is None
-
-    @property
-    def step(self) -> int:
-        return self.first_step + len(self.losses)
-
-    def measure(self, horizon: int) -> Measure:
-        return measured(np.array(self.losses), np.array(self.relative_gradients), self.first_step, horizon)
-
-    def curve(self) -> Curve:
-        return Curve(
-            self.number,
-            self.parents,
-            self.batch_rows,
-            self.first_step,
-            np.array(self.losses),
-            np.array(self.relative_gradients),
-            self.dropped_step,
-            self.why,
-            self.point,
-            self.started,
-            self.ended,
-        )
-
 
 _log = logging.getLogger("alpa_dejavu")
 _SALT = 0xC41D
@@ -89,13 +37,27 @@ class Field:
     def __init__(self, setting: Setting, trainer: Trainer, store: Store, gives_gradient: bool) -> None:
         self.setting, self.layout, self.store = setting, trainer.layout, store
         self.candidates: dict[int, Candidate] = {}
-        self.total_steps = self.padded_steps = self.diverged = self.lost = 0
+        self.diverged = self.lost = self._spent = self._padded = 0
         self.on_change: Callable[[], None] = lambda: None
         self._trainer, self._gives_gradient = trainer, gives_gradient
         self._started: dict[int, Started] = {}
 
-    def begin(self, numbers: Sequence[int]) -> None:
-        """Begins candidates that have no parents: gives each its number and its first weights."""
+    @property
+    def total_steps(self) -> int:
+        """Returns the steps of all candidates, to train and to be measured; a step counts by its rows, next to one with
+        the most.
+        """
+        return math.ceil(self._spent / self.setting.unit)
+
+    @property
+    def padded_steps(self) -> int:
+        """Returns the steps of programs' unused lanes, counted as those of candidates are."""
+        return math.ceil(self._padded / self.setting.unit)
+
+    def begin(self, numbers: Sequence[int], wave: int = 0) -> None:
+        """Begins candidates that have no parents, in a wave counted from 0: gives each its number, its first weights,
+        and what else it carries.
+        """
         setting = self.setting
         own: dict[int, Leaves] = {}
 
@@ -103,10 +65,14 @@ class Field:
             own[number] = self._trainer.start(setting.seed, number)
             return self.layout.weights(own[number])
 
-        begun = setting.start.start(Ask(self.layout.tensors, own_weights, tuple(numbers), setting.seed, self._tried()))
+        ask = Ask(self.layout.tensors, own_weights, tuple(numbers), setting.seed, self._tried(), wave)
+        begun = setting.start.start(ask)
         for number, started in zip(numbers, begun, strict=True):
-            rows = setting.batch_rows[number % len(setting.batch_rows)] if setting.batch_rows else None
-            candidate = Candidate(number, batch_rows=rows, roots=frozenset([number]), point=started.point)
+            member, rate, rows = setting.carried(number)
+            candidate = Candidate(
+                number, batch_rows=rows, rate=rate, method=name_of(member, KNOWN), roots=frozenset([number]),
+                point=started.point,
+            )  # fmt: skip
             leaves = own.pop(number, None) or self._trainer.start(setting.seed, number)
             if len(setting.start.waves) > 1:
                 self._started[number] = started
@@ -114,8 +80,9 @@ class Field:
 
     def breed(self, children: Iterable[Child], rung: int) -> None:
         """Adds child candidates to parents that have just reached a rung (step of judging); they begin there, with
-        crossed or mutated weights.
+        crossed or mutated weights, rates and sizes of batches.
         """
+        sizes = sorted(set(self.setting.batch_rows))
         for child in children:
             number = len(self.candidates)
             generator = np.random.default_rng([self.setting.seed, number, _SALT])
@@ -125,12 +92,17 @@ class Field:
                 leaves = crossed(leaves, self.store.get(others[0]), self.layout, generator)
             if child.strength:
                 leaves = mutated(leaves, self.layout, child.strength, generator)
-            self.adopt(child.parents, leaves, rung + 1)
+            begun = self.candidates[self.adopt(child.parents, leaves, rung + 1)]
+            if begun.rate is not None:
+                begun.rate *= child.rate_factor
+            if begun.batch_rows is not None:
+                place = sizes.index(begun.batch_rows) + child.rows_places
+                begun.batch_rows = sizes[min(max(place, 0), len(sizes) - 1)]
 
     def adopt(self, parents: tuple[int, ...], leaves: Leaves, skipped: int) -> int:
         """Adds a candidate made of other candidates, its parents, and returns its number.
 
-        It has the first parent's step and size of batches.
+        It has the first parent's step, method, rate and size of batches.
 
         Args:
             parents: the parents' numbers.
@@ -139,7 +111,10 @@ class Field:
         """
         first = self.candidates[parents[0]]
         roots = frozenset().union(*(self.candidates[parent].roots for parent in parents))
-        candidate = Candidate(len(self.candidates), first.step, first.batch_rows, parents, roots, skipped)
+        candidate = Candidate(
+            len(self.candidates), first.step, first.spent, first.batch_rows, first.rate, first.method, parents, roots,
+            skipped,
+        )  # fmt: skip
         self._add(candidate, leaves)
         return candidate.number
 
@@ -162,21 +137,36 @@ class Field:
 
     def chunks(self, numbers: Iterable[int]) -> list[tuple[int, ...]]:
         """Splits candidates, given by number, into groups to train side by side on one device: neighbours by number
-        that take batches of the same size.
+        that are at the same step and take batches of the same size.
         """
-        groups: dict[int | None, list[int]] = {}
+        groups: dict[tuple[int | None, int], list[int]] = {}
         for number in sorted(numbers):
-            groups.setdefault(self.candidates[number].batch_rows, []).append(number)
+            candidate = self.candidates[number]
+            groups.setdefault((candidate.batch_rows, candidate.step), []).append(number)
         lanes = self.setting.lanes
         return [tuple(group[n : n + lanes]) for group in groups.values() for n in range(0, len(group), lanes)]
 
     def task(self, numbers: tuple[int, ...], until: int) -> Task:
-        """Returns the task of training candidates, which are all at one step, until another step or the next
-        checkpoint.
-        """
-        candidate = self.candidates[numbers[0]]
-        steps = min(until - candidate.step, self.setting.checkpoint_steps)
-        return Task(numbers, width_of(len(numbers), self.setting.lanes), candidate.step, steps, candidate.batch_rows)
+        """Returns the task of training candidates, which are all at one step, until a rung or the next checkpoint."""
+        first = self.candidates[numbers[0]]
+        steps = min(self.steps_left(numbers[0], until), self.setting.checkpoint_steps)
+        return Task(
+            numbers, width_of(len(numbers), self.setting.lanes), first.step, steps, first.batch_rows,
+            self.rates(numbers),
+        )  # fmt: skip
+
+    def rates(self, numbers: Iterable[int]) -> tuple[float, ...]:
+        """Returns candidates' learning rates; (): they carry none."""
+        rates = [self.candidates[number].rate for number in numbers]
+        return tuple(rate for rate in rates if rate is not None)
+
+    def steps_left(self, number: int, until: int) -> int:
+        """Returns how many more steps a candidate takes until it has spent what so many of the dearest steps cost."""
+        return self.candidates[number].steps_left(until * self.setting.unit)
+
+    def at(self, number: int) -> float:
+        """Returns what a candidate and its ancestors have spent, in the dearest steps."""
+        return self.candidates[number].spent / self.setting.unit
 
     def absorb(self, outcome: Outcome) -> None:
         """Records the outcome of a training task: new states, losses and gradients; candidates that diverged are
@@ -209,14 +199,15 @@ class Field:
         """Adds the steps that a task's candidates take, to train or to be measured, to the run's total of steps. Steps
         of the program's unused lanes are counted apart.
         """
-        self.total_steps += len(task.numbers) * task.num_steps
-        self.padded_steps += (task.width - len(task.numbers)) * task.num_steps
+        cost = task.num_steps * cost_of(task.batch_rows)
+        self._spent += len(task.numbers) * cost
+        self._padded += (task.width - len(task.numbers)) * cost
 
-    def extra_left(self, step: int) -> float:
+    def extra_left(self, step: float) -> float:
         """Returns how many training steps the run's budget still allows, not counting those of one candidate up to a
         step.
         """
-        return self.setting.extra_steps - (self.total_steps - step)
+        return self.setting.extra_steps - (self._spent / self.setting.unit - step)
 
     def nobody_left(self) -> RuntimeError:
         """Returns the error that says that all candidates were dropped, and why one of them was."""
@@ -229,7 +220,7 @@ class Field:
     def measure(self, numbers: Iterable[int]) -> None:
         """Measures the loss curves of candidates that have just reached a rung (step of judging), and records it."""
         for number in numbers:
-            self.candidates[number].reached.append(self.candidates[number].measure(self.setting.budget_steps))
+            self.candidates[number].reached.append(self.candidates[number].measure(self.setting.limit))
 
     def standing(self, waiting: tuple[int, ...]) -> Standing:
         reached = {number: tuple(candidate.reached) for number, candidate in self.candidates.items()}
@@ -237,17 +228,17 @@ class Field:
         return Standing(self.setting.rungs, reached, skipped, waiting, self.setting.judge, self.setting.seed)
 
     def best_so_far(self) -> int | None:
-        """Returns the number of the candidate that the judge puts first among those with the most steps; None if none
-        has begun.
+        """Returns the number of the candidate that the judge puts first among those that have spent the most; None if
+        none has begun.
         """
         living = [number for number in self.living() if number in self.store]
         if not living:
             return None
-        most = max(self.candidates[number].step for number in living)
-        first = [number for number in living if self.candidates[number].step == most]
+        most = max(self.at(number) for number in living)
+        first = [number for number in living if self.at(number) == most]
         if any(not self.candidates[number].losses for number in first):
             return first[0]
-        return self.setting.judge.order({n: self.candidates[n].measure(self.setting.budget_steps) for n in first})[0]
+        return self.setting.judge.order({n: self.candidates[n].measure(self.setting.limit) for n in first})[0]
 
     def _add(self, candidate: Candidate, leaves: Leaves) -> None:
         if self.setting.keep_weights:
@@ -259,4 +250,4 @@ class Field:
         """Returns how earlier candidates did at the first rung, the best first."""
         begun = {number: self.candidates[number].reached for number in self._started}
         known = {number: reached[0] for number, reached in begun.items() if reached}
-        return tuple(Tried(self._started[n], known[n].promised) for n in self.setting.judge.order(known))
+        return tuple(Tried(self._started[n], known[n].promised, n) for n in self.setting.judge.order(known))

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.problem import checks
 from alpa_dejavu.training.initialization._align import Units, groups_of
+from alpa_dejavu.training.initialization._checked import check_numbers, check_rates, check_waits, checked_save
 from alpa_dejavu.training.initialization._curve import Initialized
 from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._judge import Judge
@@ -19,7 +19,7 @@ from alpa_dejavu.training.initialization._memory import fitting_lanes
 from alpa_dejavu.training.initialization._model import Batches, Model, gives_gradient
 from alpa_dejavu.training.initialization._ray_workers import ray_workers
 from alpa_dejavu.training.initialization._run import Progress, Run
-from alpa_dejavu.training.initialization._rungs import BUDGETS, checked_rungs, extra_allowed, rungs_of
+from alpa_dejavu.training.initialization._rungs import extra_allowed, race_rungs
 from alpa_dejavu.training.initialization._setting import Setting
 from alpa_dejavu.training.initialization._store import Store
 from alpa_dejavu.training.initialization._task import Outcome, Runner, Task
@@ -30,17 +30,18 @@ from alpa_dejavu.training.initialization.starts import Start, start
 
 def parallel_initialize(
     init_fn: Callable[[Any], Any],
-    train_step: Callable[[Any, Any], Any],
+    train_step: Callable[..., Any],
     batches: Batches,
     *,
     num_candidates: int,
     budget_steps: int,
-    init: str | Start = "model",
+    init: str | Start | Sequence[str | Start] = "model",
     keep: str | Rule = "halving",
     judge: str | Judge = "trend",
     seed: int = 0,
     budget: str = "full",
     rungs: Sequence[int] | None = None,
+    rates: Sequence[float] = (),
     batch_rows: Sequence[int] = (),
     lanes: int = 4,
     workers: int | None = None,
@@ -58,37 +59,34 @@ def parallel_initialize(
     """Trains a model from many initializations (candidates) a little, drops the poor ones early, and trains the best
     one to the end.
 
-    All candidates see the same batch at the same step. They are trained `lanes` side by side by `jax.vmap`. Rounding
-    may depend on that width, so it follows from the candidates and the least memory alone: with a rule that waits,
-    results are the same to the last bit for any number of workers of one kind with equally many threads each, and
-    without workers there.
+    All candidates see the same batch at the same step, and `jax.vmap` trains `lanes` of them side by side. With a rule
+    that waits, results are the same to the last bit for any number of workers of one kind with equally many threads
+    each, and without workers there.
 
     Args:
         init_fn: gives a state for a key of `jax.random.PRNGKey`: the parameters, a flax `TrainState`, or any pytree of
             arrays. Candidate n's key is `fold_in(PRNGKey(seed), n)`.
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`, pure, for `jax.vmap`. The
-            norm, `optax.global_norm(gradients)`, lets a judge look for large gradients, too.
+            norm lets a judge look for large gradients. With `rates` it takes `(state, batch, rate)`.
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
         num_candidates: how many candidates begin by themselves, not as children or means of others.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
-        init: the candidates' first weights: a name of `starts.KNOWN`, or a `Start`. In
-            docs/results/parallel-initialization.md a race between starts of "sobol" saves steps; one between starts of
-            "model" is no better than a single start, and experimental.
-        keep: the rule by which candidates go on from a rung (step of judging): "halving", "evolution", "optuna", "asha"
-            (whose result depends on who arrives first) or a `Rule`.
+        init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn.
+        keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `Rule`.
+            With "asha" the result depends on who arrives first.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
         seed: the seed of all random numbers: the same seed gives the same result.
         budget: "small": all but the best candidate take a quarter of `budget_steps` together at most. "full": the race
             is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
         rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.
-        batch_rows: candidate n takes the first `batch_rows[n % len(batch_rows)]` rows of each batch; (): all.
-        lanes: how many candidates are trained side by side at most; more go in waves. With W workers, W times as many
-            train at once.
+        rates: the learning rates that candidates carry, in turn; "evolution" and "population" change them.
+        batch_rows: the numbers of first rows of each batch that candidates take, in turn; (): all. Steps of budgets and
+            rungs are then those of the largest: half the rows take twice the steps, so equal compute is judged.
+        lanes: how many candidates are trained side by side at most, on each worker; more go in waves.
         workers: how many actors of the connected Ray cluster do the work; None: this process does.
         worker_options: Ray's options of the actors, as `{"num_gpus": 1}`, or one mapping for each, as
             `into_alpa.spare_workers` gives them; a CPU each unless they say otherwise.
-        memory_bytes: the memory of a device; fewer candidates are trained side by side if they don't fit. None: what
-            jax says of the first device of each worker, or of this process without workers; the smallest counts.
+        memory_bytes: the memory of a device, which limits `lanes`; None: the least that jax says of workers' devices.
         parameters: a function that picks the parameters out of a state; None: what is in `.params` or `["params"]`,
             else the state.
         average: whether means of the finalists are measured, too; the better is trained on.
@@ -113,36 +111,25 @@ def parallel_initialize(
         Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016.
     """
     begun_s = time.perf_counter()
-    _check_numbers(num_candidates, budget_steps, lanes, checkpoint_steps, seed, workers, batch_rows)
-    checks.one_of("parallel_initialize", "budget", budget, BUDGETS)
-    chosen_rule, chosen_start, chosen_judge = rule(keep), start(init), judge_of(judge)
-    if not chosen_rule.waits and len(chosen_start.waves) > 1:
-        raise ValueError(
-            f"{type(chosen_start).__name__} learns from earlier candidates, and {type(chosen_rule).__name__} "
-            "doesn't wait for them; take a rule that waits, such as 'halving'"
-        )
-    at = (rungs_of(num_candidates, budget_steps, chosen_rule.eta, budget) if rungs is None
-          else checked_rungs(rungs, num_candidates, budget_steps, budget))  # fmt: skip
-    model = Model(init_fn, train_step, batches, parameters)
+    check_numbers(num_candidates, budget_steps, lanes, checkpoint_steps, seed, workers, batch_rows)
+    check_rates(rates)
+    begin, go_on, order = start(init), rule(keep), judge_of(judge)
+    check_waits(go_on, begin)
+    at = race_rungs(rungs, num_candidates, budget_steps, go_on.eta, budget)
+    model = Model(init_fn, train_step, batches, parameters, bool(rates))
     trainer = Trainer(model)
     with_gradient = gives_gradient(model, trainer.layout, batch_rows)
     groups = () if units is None else groups_of(units, trainer.layout)
-    saved = None if save is None else pathlib.Path(save)
-    if saved is not None and not saved.absolute().parent.is_dir():
-        raise ValueError(f"save is {saved}, but there is no folder {saved.absolute().parent}; make it first")
+    saved = checked_save(save)
     store = Store(trainer.layout, None if checkpoints is None else pathlib.Path(checkpoints))
-    runners: contextlib.AbstractContextManager[Runner] = (
-        contextlib.nullcontext(LocalRunner(trainer, store)) if workers is None
-        else ray_workers(model, workers, {} if worker_options is None else worker_options, store)
-    )  # fmt: skip
-    with runners as runner:
+    with _runner(model, trainer, store, workers, worker_options) as runner:
         if workers is not None:
             # Compiled here while workers begin; only then they can be asked for memory.
             trainer.start(seed, 0)
         fitting, note = runner.fitting(min(lanes, num_candidates), memory_bytes)
         setting = Setting(
-            num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), chosen_start, chosen_rule,
-            chosen_judge, seed, tuple(batch_rows), fitting, checkpoint_steps, groups, average, keep_weights,
+            num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), begin, go_on, order, seed,
+            tuple(batch_rows), tuple(rates), fitting, checkpoint_steps, groups, average, keep_weights,
         )  # fmt: skip
         field = Field(setting, trainer, store, with_gradient)
         run = Run(field, begun_s, saved, [note] if note else [])
@@ -152,18 +139,13 @@ def parallel_initialize(
         return run.result(runner)
 
 
-def _check_numbers(
-    num_candidates: int, budget_steps: int, lanes: int, checkpoint_steps: int, seed: int, workers: int | None,
-    batch_rows: Sequence[int],
-) -> None:  # fmt: skip
-    given = {"num_candidates": num_candidates, "budget_steps": budget_steps, "lanes": lanes,
-             "checkpoint_steps": checkpoint_steps, **({} if workers is None else {"workers": workers})}  # fmt: skip
-    given.update({f"batch_rows[{n}]": rows for n, rows in enumerate(batch_rows)})
-    for name, value in given.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"parallel_initialize: {name} is {value!r}, but must be a whole number of at least 1")
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"parallel_initialize: seed is {seed!r}, but must be a whole number of at least 0")
+def _runner(
+    model: Model, trainer: Trainer, store: Store, workers: int | None,
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+) -> contextlib.AbstractContextManager[Runner]:  # fmt: skip
+    if workers is None:
+        return contextlib.nullcontext(LocalRunner(trainer, store))
+    return ray_workers(model, workers, {} if options is None else options, store)
 
 
 @final

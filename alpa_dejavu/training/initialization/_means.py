@@ -35,7 +35,7 @@ def best_of_means(field: Field, runner: Runner, order: tuple[int, ...]) -> int:
     """
     members, best = [order[0]], order[0]
     for other in order[1 : 1 + MOST_MEANS]:
-        is_affordable = field.extra_left(field.candidates[best].step) >= 2 * MEASURED_STEPS
+        is_affordable = field.extra_left(field.at(best)) >= 2 * MEASURED_STEPS
         leaves = _mean([*members, other], field) if is_affordable else None
         if leaves is None:
             continue
@@ -77,7 +77,7 @@ def _mean(members: list[int], field: Field) -> Leaves | None:
 def _loss(field: Field, runner: Runner, number: int) -> float:
     """Returns a candidate's mean loss on the batches that come next; nothing is trained."""
     candidate = field.candidates[number]
-    tasks = [Task((number,), 1, candidate.step, MEASURED_STEPS, candidate.batch_rows, is_measure=True)]
+    tasks = [Task((number,), 1, candidate.step, MEASURED_STEPS, candidate.batch_rows, field.rates([number]), True)]
     loss = math.inf
     for outcome in runner.outcomes(lambda: tasks.pop() if tasks else None):
         field.count(outcome.task)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
+
+import numpy as np
 
 from alpa_dejavu.training.initialization._layout import Layout, Parameters
 
@@ -21,12 +25,14 @@ class Model:
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`.
         batches: a sequence, which begins again at its end, or a function of the step.
         parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
+        takes_rate: whether the training step takes a learning rate, too: `(state, batch, rate)`.
     """
 
     init_fn: Callable[[Any], Any]
-    train_step: Callable[[Any, Any], Any]
+    train_step: Callable[..., Any]
     batches: Batches
     parameters: Parameters | None = None
+    takes_rate: bool = False
 
     def batch(self, step: int, rows: int | None = None) -> Any:
         """Returns the batch of a training step, counted from 0; only its first `rows` rows if that is given."""
@@ -67,7 +73,22 @@ def gives_gradient(model: Model, layout: Layout, batch_rows: Sequence[int] = ())
                 "as many rows as the batches have at most"
             )
     state = layout.state(tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in layout.leaves))
-    return _checked(jax.eval_shape(model.train_step, state, batch), layout)
+    rate = (jax.ShapeDtypeStruct((), np.float32),) if model.takes_rate else ()
+    _check_takes(model.train_step, len(rate))
+    return _checked(jax.eval_shape(model.train_step, state, batch, *rate), layout)
+
+
+def _check_takes(train_step: Callable[..., Any], num_rates: int) -> None:
+    with contextlib.suppress(ValueError):  # some callables don't say what they take
+        signature = inspect.signature(train_step)
+        try:
+            signature.bind(None, None, *[None] * num_rates)
+        except TypeError:
+            given, wanted = ("rates are given", "(state, batch, rate)") if num_rates else ("", "(state, batch)")
+            raise TypeError(
+                f"train_step is {signature}, but must take {wanted}{', as ' * bool(given)}{given}; "
+                f"{'let it use the rate' if num_rates else 'give rates= if it takes a learning rate'}"
+            ) from None
 
 
 def _checked(said: Any, layout: Layout) -> bool:

@@ -19,10 +19,10 @@ def race(field: Field, runner: Runner) -> tuple[int, ...]:
     """
     setting = field.setting
     rungs, number = setting.rungs, 0
-    for count in wave_sizes(setting.num_candidates, setting.start.waves):
+    for wave, count in enumerate(wave_sizes(setting.num_candidates, setting.start.waves)):
         numbers = range(number, number + count)
         number += count
-        field.begin(numbers)
+        field.begin(numbers, wave)
         train_to(field, runner, numbers, rungs[0])
         field.measure(each for each in numbers if field.candidates[each].is_living)
     for rung, step in enumerate(rungs):
@@ -38,14 +38,14 @@ def race(field: Field, runner: Runner) -> tuple[int, ...]:
 
 
 def train_to(field: Field, runner: Runner, numbers: Iterable[int], step: int) -> None:
-    """Trains candidates, which are all at one step, until a later one, from checkpoint to checkpoint."""
+    """Trains candidates until they have spent what so many of the dearest steps cost, from checkpoint to checkpoint."""
     queue = collections.deque(field.chunks(numbers))
 
     def next_task() -> Task | None:
         while queue:
             chunk = queue.popleft()
             living = [number for number in chunk if field.candidates[number].is_living]
-            left = tuple(number for number in living if field.candidates[number].step < step)
+            left = tuple(number for number in living if field.steps_left(number, step))
             if left:
                 return field.task(left, step)
         return None

@@ -22,6 +22,8 @@ _REMEDY = "give the JSON file that parallel_initialize or write_result has writt
 _COUNTS = (
     "chosen", "steps", "total_steps", "padded_steps", "diverged", "lost", "restarts", "seconds", "seed", "interrupted",
 )  # fmt: skip
+_CARRIED = ("method", "rate", "began_at")
+"""These aren't written where a candidate has none."""
 
 
 def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
@@ -98,6 +100,7 @@ def _as_json(curve: Curve) -> dict[str, Any]:
         "first_step": curve.first_step,
         "dropped_step": curve.dropped_step,
         "why": curve.why,
+        **{name: getattr(curve, name) for name in _CARRIED if getattr(curve, name)},
         "point": list(curve.point),
         "losses": curve.losses.tolist(),
         "relative_gradients": [value if math.isfinite(value) else None for value in curve.relative_gradients.tolist()],
@@ -115,6 +118,9 @@ def _curve(data: CandidateData) -> Curve:
         data["dropped_step"],
         data["why"],
         tuple(data["point"]),
+        method=data.get("method", ""),
+        rate=data.get("rate"),
+        began_at=data.get("began_at", 0.0),
     )
 
 

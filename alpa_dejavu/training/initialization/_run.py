@@ -96,7 +96,9 @@ class Run:
 
     def _why(self, number: int, first: tuple[int, ...]) -> str:
         if number in first:
-            return f"chosen: place {first.index(number) + 1} of {len(first)} finalists"
+            why = f"chosen: place {first.index(number) + 1} of {len(first)} finalists"
+            is_of_several = len(self._field.setting.start.members) > 1
+            return f"{why}, begun by {self._field.candidates[number].method}" if is_of_several else why
         parents = ", ".join(map(str, self._field.candidates[number].parents))
         return f"chosen: the mean of {parents}, which is better than {first[0]} alone"
 
@@ -126,7 +128,7 @@ class Run:
     def _curve(self, number: int, chosen: int, interrupted: bool) -> Curve:
         """Returns a candidate's curve; where the run was interrupted, it says so of one that wasn't dropped."""
         candidate = self._field.candidates[number]
-        curve = candidate.curve()
+        curve = candidate.curve(self._field.setting.unit)
         if not interrupted or not candidate.is_living:
             return curve
         said = f"one of {len(self._field.living())} that weren't dropped"
@@ -195,7 +197,7 @@ class _Order:
     def arrived(self, numbers: tuple[int, ...]) -> None:
         field = self._field
         left = tuple(number for number in numbers if field.candidates[number].is_living)
-        if left and field.candidates[left[0]].step < field.setting.rungs[self._goal[left[0]]]:
+        if left and field.steps_left(left[0], field.setting.rungs[self._goal[left[0]]]):
             self._halfway.append(left)
             return
         for number in numbers:
@@ -217,8 +219,7 @@ class _Order:
     def _is_affordable(self, chunk: tuple[int, ...], goal: int) -> bool:
         """Returns whether the budget allows this beside what is under way; the farthest candidate's steps are free."""
         field, rungs = self._field, self._field.setting.rungs
-        under_way = sum(rungs[rung] - field.candidates[number].step for number, rung in self._goal.items())
-        asked = sum(rungs[goal] - field.candidates[number].step for number in chunk)
-        farthest = max([rungs[goal], *(rungs[rung] for rung in self._goal.values()),
-                        *(candidate.step for candidate in field.candidates.values())])  # fmt: skip
+        under_way = sum(rungs[rung] - field.at(number) for number, rung in self._goal.items())
+        asked = sum(rungs[goal] - field.at(number) for number in chunk)
+        farthest = max([rungs[goal], *(rungs[rung] for rung in self._goal.values()), *map(field.at, field.candidates)])
         return under_way + asked <= field.extra_left(farthest)

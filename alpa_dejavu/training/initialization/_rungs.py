@@ -6,6 +6,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from alpa_dejavu.problem import checks
+
 FEWEST_STEPS = 4
 """The fewest losses that a curve says anything by."""
 RACE = 0.25
@@ -13,6 +15,21 @@ RACE = 0.25
 EXTRA = 0.25
 """The steps that budget="small" allows besides the training itself, as a fraction of it."""
 BUDGETS = ("full", "small")
+
+
+def race_rungs(
+    rungs: Sequence[int] | None, num_candidates: int, budget_steps: int, eta: int, budget: str
+) -> tuple[int, ...]:
+    """Returns the rungs (steps at which candidates are judged) of a run: those that were given, checked, else those
+    that follow from the budget.
+
+    Raises:
+        ValueError: they can't be, or no such budget is known.
+    """
+    checks.one_of("parallel_initialize", "budget", budget, BUDGETS)
+    if rungs is not None:
+        return checked_rungs(rungs, num_candidates, budget_steps, budget)
+    return rungs_of(num_candidates, budget_steps, eta, budget)
 
 
 def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ class Task:
         first_step: the step that the candidates are at, counted from 0.
         num_steps: how many steps they take.
         batch_rows: how many rows of each batch they take; None: all.
+        rates: the candidates' learning rates; (): they carry none.
         is_measure: whether nothing is trained: each step's loss is then that of the states as they are.
     """
 
@@ -31,6 +32,7 @@ class Task:
     first_step: int
     num_steps: int
     batch_rows: int | None = None
+    rates: tuple[float, ...] = ()
     is_measure: bool = False
 
 

@@ -29,7 +29,7 @@ class Trainer:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        given = model.init_fn, model.train_step, model.parameters
+        given = model.init_fn, model.train_step, model.parameters, model.takes_rate
         programs = _programs if all(isinstance(one, Hashable) for one in given) else _programs.__wrapped__
         self.layout, self._start, self._program = programs(*given)
 
@@ -50,9 +50,10 @@ class Trainer:
 
         count = len(task.numbers)
         leaves = [_widened(leaf, task.width) for leaf in states]
+        rates = (_widened(np.array(task.rates, np.float32), task.width),) if task.rates else ()
         said = []
         for step in range(task.first_step, task.first_step + task.num_steps):
-            after, row = self._program(leaves, self._model.batch(step, task.batch_rows))
+            after, row = self._program(leaves, self._model.batch(step, task.batch_rows), *rates)
             said.append(row)
             leaves = leaves if task.is_measure else after
         rows = np.asarray(jax.device_get(said), np.float64).reshape(task.num_steps, task.width, 3)
@@ -66,7 +67,8 @@ class Trainer:
         import jax
 
         leaves = [jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves]
-        said = self._program.lower(leaves, self._model.batch(0)).compile().memory_analysis()
+        rates = (jax.ShapeDtypeStruct((width,), np.float32),) if self._model.takes_rate else ()
+        said = self._program.lower(leaves, self._model.batch(0), *rates).compile().memory_analysis()
         if said is None:
             return 4 * width * self.layout.num_bytes
         return int(said.argument_size_in_bytes + said.output_size_in_bytes + said.temp_size_in_bytes)
@@ -74,7 +76,7 @@ class Trainer:
 
 @functools.lru_cache(maxsize=PROGRAMS)
 def _programs(
-    init_fn: Callable[[Any], Any], train_step: Callable[[Any, Any], Any], parameters: Parameters | None
+    init_fn: Callable[[Any], Any], train_step: Callable[..., Any], parameters: Parameters | None, takes_rate: bool
 ) -> tuple[Layout, Any, Any]:
     """Returns the states' layout, and the compiled start and step; the next run of the same functions has them too."""
     import jax
@@ -82,17 +84,17 @@ def _programs(
     layout = layout_of(init_fn, parameters)
     step = functools.partial(_step, train_step, layout)
     start = jax.jit(lambda key: jax.tree_util.tree_leaves(init_fn(key)))
-    return layout, start, jax.jit(jax.vmap(step, in_axes=(0, None)))
+    return layout, start, jax.jit(jax.vmap(step, in_axes=(0, None, 0) if takes_rate else (0, None)))
 
 
 def _step(
-    train_step: Callable[[Any, Any], Any], layout: Layout, leaves: list[Any], batch: Any
+    train_step: Callable[..., Any], layout: Layout, leaves: list[Any], batch: Any, *rate: Any
 ) -> tuple[list[Any], Any]:
     """Returns the leaves after one candidate's step, and its loss with the norms of gradient and parameters."""
     import jax
     import jax.numpy as jnp
 
-    state, loss, *norm = train_step(layout.structure.unflatten(leaves), batch)
+    state, loss, *norm = train_step(layout.structure.unflatten(leaves), batch, *rate)
     new = jax.tree_util.tree_leaves(state)
     weights = [new[place] for place in layout.places if layout.leaves[place].is_float]
     squares = sum(jnp.sum(jnp.square(weight.astype(jnp.float32))) for weight in weights)

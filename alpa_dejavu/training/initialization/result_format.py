@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from alpa_dejavu._util.format_fields import WHOLE, Index, Text, Words, file_format, listed, said, whole
 
@@ -18,6 +18,9 @@ class CandidateData(TypedDict):
     first_step: Index
     dropped_step: Annotated[Index | None, said("a number of steps, or null")]
     why: Words
+    method: NotRequired[Annotated[Words, said("text: the name of a start")]]
+    rate: NotRequired[Annotated[float, said("a learning rate", gt=0)]]
+    began_at: NotRequired[Annotated[float, said("a number of steps", ge=0)]]
     point: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
     losses: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
     relative_gradients: Annotated[

@@ -34,13 +34,13 @@ def check_start(start: Start) -> None:
         return (*drawn, np.array(number, np.int32))
 
     tried: tuple[Tried, ...] = ()
-    for numbers in [(0, 1, 2, 3), (4, 5, 6)][: len(start.waves)]:
-        ask = Ask(tensors, own, numbers, 7, tried)
+    for wave, numbers in enumerate([(0, 1, 2, 3), (4, 5, 6)][: len(start.waves)]):
+        ask = Ask(tensors, own, numbers, 7, tried, wave)
         started, again = start.start(ask), start.start(ask)
         assert len(started) == len(numbers), f"{len(started)} starts for {len(numbers)} numbers"
         for one, other in zip(started, again, strict=True):
             _check_started(one, other, tensors)
-        tried = tuple(Tried(each, float(n)) for n, each in enumerate(started))
+        tried = tuple(Tried(each, float(n), n) for n, each in enumerate(started))
 
 
 def check_rule(rule: Rule) -> None:
@@ -59,6 +59,7 @@ def check_rule(rule: Rule) -> None:
             assert len(child.parents) in (1, 2), f"a child has parents {child.parents}"
             assert set(child.parents) <= set(decision.kept), f"parents {child.parents} aren't all of {decision.kept}"
             assert child.strength >= 0, f"a child's strength is {child.strength}"
+            assert child.rate_factor > 0, f"a child's rate is {child.rate_factor} times its parent's"
 
 
 def check_judge(judge: Judge) -> None:

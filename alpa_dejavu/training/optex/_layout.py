@@ -77,7 +77,7 @@ def layout_of(
                              "others out of the parameters")  # fmt: skip
     if not leaves:
         raise ValueError("optex: params is without arrays, but must have some; give a pytree of them")
-    names = groups_of("optex", params, scope, stage_of)
+    names = groups_of(params, scope, stage_of, "optex")
     groups = tuple(dict.fromkeys(names))
     picks = tuple(_pick(math.prod(leaf.shape), share, coordinates, [seed, n]) for n, leaf in enumerate(leaves))
     weights = [

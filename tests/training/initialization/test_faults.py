@@ -158,7 +158,7 @@ def setting():
     from alpa_dejavu.training.initialization.starts import start
 
     return Setting(
-        4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, (), 2, 4, (), True, False
+        4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, (), (), 2, 4, (), True, False
     )
 
 

@@ -112,14 +112,78 @@ def test_children_go_on_where_their_parents_are_and_the_chosen_ones_losses_are_w
 
 
 def test_candidates_may_have_batches_of_their_own():
-    result = run(num_candidates=4, batch_rows=(16, 4), rungs=(8,))
+    result = run(num_candidates=4, batch_rows=(16, 4), rungs=(8,), average=False)
     assert [curve.batch_rows for curve in result.curves] == [16, 4, 16, 4]
+    # A quarter of the rows, four times the steps: judged at equal compute, trained on to equal compute.
+    assert {curve.batch_rows: curve.dropped_step for curve in result.curves if curve.dropped_step} == {16: 8, 4: 32}
+    assert result.steps == 64 * 16 // result.curves[result.chosen].batch_rows
+    assert result.total_steps == 64 + 3 * 8
     whole, _ = by_hand(0, 8)
     assert np.allclose(result.curves[0].losses[:8], whole, rtol=1e-5)
     other, _ = by_hand(1, 8)
     assert not np.allclose(result.curves[1].losses[:8], other, rtol=1e-2)
     with pytest.raises(ValueError, match="batch_rows has 17"):
         run(batch_rows=(17,))
+
+
+def rated():
+    """The linear model with its rate handed in: large ones diverge, small ones crawl."""
+    import jax
+
+    init_fn, _, batches = regression()
+
+    def train_step(state, batch, rate):
+        def loss_fn(params):
+            return ((batch[0] @ params["matrix"] + params["bias"] - batch[1]) ** 2).mean()
+
+        loss, gradient = jax.value_and_grad(loss_fn)(state["params"])
+        params = jax.tree_util.tree_map(lambda p, g: p - rate * g, state["params"], gradient)
+        return {**state, "params": params}, loss
+
+    return init_fn, train_step, batches
+
+
+def test_candidates_may_carry_their_learning_rate():
+    rates = (1e-4, 0.3, 1e6)
+    result = parallel_initialize(*rated(), num_candidates=6, budget_steps=64, rates=rates, average=False, lanes=4)
+    assert [curve.rate for curve in result.curves] == [*rates, *rates]
+    assert result.curves[result.chosen].rate == 0.3
+    assert result.diverged == 2
+    # As with the rate written into the step.
+    init_fn, train_step, batches = rated()
+    fixed = parallel_initialize(
+        init_fn, lambda state, batch: train_step(state, batch, 0.3), batches, num_candidates=2, budget_steps=16
+    )
+    assert np.allclose(result.curves[1].losses[:4], fixed.curves[1].losses[:4], rtol=1e-5)
+
+
+def test_a_population_changes_rates_and_batches_and_counts_compute():
+    result = parallel_initialize(
+        *rated(), num_candidates=6, budget_steps=64, rates=(0.02, 0.1), batch_rows=(8, 16), keep="population",
+        rungs=(8, 16, 32), average=False, lanes=4,
+    )  # fmt: skip
+    assert {(curve.rate, curve.batch_rows) for curve in result.curves[:6]} == {
+        (rate, rows) for rate in (0.02, 0.1) for rows in (8, 16)
+    }
+    children = [curve for curve in result.curves if curve.parents]
+    assert len(children) == 4
+    for child in children:
+        parent = result.curves[child.parents[0]]
+        assert child.rate / parent.rate == pytest.approx(1.25 if child.rate > parent.rate else 0.8)
+        assert child.batch_rows in (8, 16)
+        assert child.began_at in (8.0, 16.0)
+        steps = round((child.began_at - parent.began_at) * 16 / parent.batch_rows)
+        assert child.first_step == parent.first_step + steps
+    spent = sum(len(curve.losses) * curve.batch_rows for curve in result.curves)
+    assert result.total_steps == spent / 16 == 64 + 5 * 32
+    assert len(result.losses) == result.steps
+
+
+def test_methods_race_against_each_other():
+    result = run(num_candidates=6, init=["model", "xavier", "sobol"], average=False)
+    assert [curve.method for curve in result.curves] == ["model", "xavier_normal", "sobol"] * 2
+    assert (result.curves[0].losses[:4] == run(average=False, lanes=1).curves[0].losses[:4]).all()
+    assert f"begun by {result.curves[result.chosen].method}" in result.curves[result.chosen].why
 
 
 @pytest.mark.parametrize("init", ["coarse_to_fine", "sobol"])
@@ -167,6 +231,7 @@ def test_memory_decides_how_many_train_side_by_side():
     ({"num_candidates": 0}, "num_candidates is 0"), ({"budget_steps": 1.5}, "budget_steps is 1.5"),
     ({"seed": -1}, "seed is -1"), ({"budget": "tiny"}, "budget is 'tiny'"), ({"lanes": 0}, "lanes is 0"),
     ({"workers": 0}, "workers is 0"), ({"keep": "luck"}, "no rule named"), ({"init": "ones"}, "no start named"),
+    ({"rates": (0.1, 0)}, r"rates\[1\] is 0"),
     ({"save": "no/such/folder/x.json"}, "there is no folder"), ({"units": "ring"}, "units is 'ring'"),
     ({"parameters": lambda state: 5.0}, "give parameters="),
     ({"parameters": lambda state: state["steps"]}, "real numbers"),
@@ -186,6 +251,14 @@ def test_a_step_of_another_contract_is_refused(step, said):
     init_fn, _, batches = regression()
     with pytest.raises(ValueError, match=said):
         parallel_initialize(init_fn, step, batches, num_candidates=2, budget_steps=32)
+
+
+def test_rates_and_steps_that_dont_fit_are_refused():
+    init_fn, train_step, batches = regression()
+    with pytest.raises(TypeError, match=r"must take \(state, batch, rate\), as rates are given"):
+        parallel_initialize(init_fn, train_step, batches, num_candidates=2, budget_steps=32, rates=(0.1,))
+    with pytest.raises(TypeError, match=r"must take \(state, batch\); give rates="):
+        parallel_initialize(*rated(), num_candidates=2, budget_steps=32)
 
 
 def test_batches_that_cant_be_read_again_are_refused():

@@ -5,7 +5,7 @@ import pytest
 
 from alpa_dejavu.training.initialization import LastLoss, Measure
 from alpa_dejavu.training.initialization._rungs import checked_rungs, rungs_of
-from alpa_dejavu.training.initialization.rules import Asha, Evolution, Halving, OptunaPruner, Standing, rule
+from alpa_dejavu.training.initialization.rules import Asha, Evolution, Halving, OptunaPruner, Population, Standing, rule
 
 RUNGS = (10, 20, 40)
 
@@ -49,6 +49,19 @@ def test_evolution_lets_the_kept_have_children_but_not_before_the_last_rung():
     assert (late.kept, late.children) == ((0, 1), ())
 
 
+def test_a_population_replaces_its_worst_by_its_best_with_other_rates():
+    decided = Population(rate_factor=1.5).decide(standing({n: [n] for n in range(8)}))
+    assert decided.kept == (0, 1, 2, 3, 4, 5)
+    assert [child.parents for child in decided.children] == [(0,), (1,)]
+    assert {child.rate_factor for child in decided.children} <= {1.5, 1 / 1.5}
+    assert all(child.strength == 0 and abs(child.rows_places) <= 1 for child in decided.children)
+    late = Population(share=0.5).decide(standing({n: [n, n] for n in range(3)}))
+    assert (late.kept, len(late.children)) == ((0, 1), 1)
+    assert Population().decide(standing({0: [1]})).kept == (0,)
+    with pytest.raises(ValueError, match=r"share is 0\.6"):
+        Population(share=0.6)
+
+
 def test_a_child_is_judged_at_the_rungs_after_its_birth():
     asked = standing({0: [3, 3], 1: [2], 5: [1]}, waiting=(0, 5), skipped={5: 1})
     assert asked.rung(5) == 1
@@ -84,7 +97,7 @@ def test_rules_by_name_and_what_they_refuse():
     assert rule(Halving(3)).eta == 3
     with pytest.raises(ValueError, match="there is no rule named 'hyperband'"):
         rule("hyperband")
-    for made in (Halving, Asha, Evolution, OptunaPruner):
+    for made in (Halving, Asha, Evolution, OptunaPruner, Population):
         with pytest.raises(ValueError, match="eta is 1"):
             made(eta=1)
     with pytest.raises(ValueError, match="crossing is 2"):

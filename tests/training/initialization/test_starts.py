@@ -84,6 +84,29 @@ def test_coarse_to_fine_begins_widely_then_nearer_the_best(tensors, picture):
         )
 
 
+def test_each_wave_begins_nearer_the_best(tensors):
+    chosen = CoarseToFine(Own(), closeness=0.2, best=1, waves=(0.4, 0.3, 0.3), shrink=0.5)
+    tried = [Tried(Started(own(n)), float(n), n) for n in range(4)]
+    near = [
+        chosen.start(Ask(tensors, own, (4, 5), 5, tuple(tried), wave)) for wave in (1, 2, 3)
+    ]  # fmt: skip
+    away = [np.linalg.norm([each.weights[1] - own(0)[1] for each in wave]) for wave in near]
+    assert away[1] == pytest.approx(away[0] / 2, rel=1e-5)
+    assert away[2] == pytest.approx(away[0] / 4, rel=1e-5)
+
+
+def test_several_starts_take_turns_and_learn_from_their_own_alone(tensors):
+    mixed = start(["xavier", CoarseToFine(Own(), best=1, closeness=0.01)])
+    assert mixed.waves == (0.5, 0.5)
+    first = mixed.start(ask(tensors, range(4)))
+    assert (first[1].weights[1] == own(1)[1]).all()
+    assert (first[0].weights[1] == start("xavier_normal").start(ask(tensors, (0,)))[0].weights[1]).all()
+    # The best of all is of the other start; the nearest is the best of its own.
+    tried = [Tried(first[n], float(n), n) for n in (0, 3, 1, 2)]
+    later = mixed.start(Ask(tensors, own, (4, 5), 5, tuple(tried), 1))
+    assert np.linalg.norm(later[1].weights[1] - first[3].weights[1]) < 0.2
+
+
 def test_a_projection_that_inverts_is_taken_as_given(tensors):
     class Corner:
         def fit_transform(self, rows):
@@ -161,8 +184,16 @@ def test_optunas_samplers_learn_from_what_was_tried(tensors):
 
 
 def test_starts_refuse_what_cant_be(tensors):
-    with pytest.raises(ValueError, match="no start named 'xavier'"):
-        start("xavier")
+    with pytest.raises(ValueError, match="no start named 'glorot'"):
+        start(["sobol", "glorot"])
+    with pytest.raises(ValueError, match="must be one or more starts"):
+        start([])
+    with pytest.raises(ValueError, match="none of them made of several"):
+        start(["model", start(["model"])])
+    with pytest.raises(ValueError, match="must be two positive fractions or more"):
+        CoarseToFine(waves=(1.0,))
+    with pytest.raises(ValueError, match="shrink is 2"):
+        CoarseToFine(shrink=2)
     with pytest.raises(ValueError, match=r"scales from 2\.0 to 1\.0"):
         LatinHypercube(2.0, 1.0)
     with pytest.raises(ValueError, match="closeness is 0"):

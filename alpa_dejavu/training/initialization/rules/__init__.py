@@ -10,15 +10,23 @@ from alpa_dejavu.training.initialization.rules._asha import Asha, Halving
 from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rule, Standing
 from alpa_dejavu.training.initialization.rules._evolution import Evolution
 from alpa_dejavu.training.initialization.rules._optuna_pruner import OptunaPruner
+from alpa_dejavu.training.initialization.rules._population import Population
 
-__all__ = ["Asha", "Child", "Decision", "Evolution", "Halving", "OptunaPruner", "Rule", "Standing", "rule"]
+__all__ = [
+    "Asha", "Child", "Decision", "Evolution", "Halving", "OptunaPruner", "Population", "Rule", "Standing", "rule",
+]  # fmt: skip
 
-KNOWN: dict[str, type[Rule]] = {"asha": Asha, "evolution": Evolution, "halving": Halving, "optuna": OptunaPruner}
+KNOWN: dict[str, type[Rule]] = {
+    "asha": Asha,
+    "evolution": Evolution,
+    "halving": Halving,
+    "optuna": OptunaPruner,
+    "population": Population,
+}
 
 
 def rule(choice: str | Rule) -> Rule:
-    """Returns the rule (of which candidates go on) that a name stands for ("asha", "evolution", "halving", "optuna"),
-    or the given rule itself.
+    """Returns the rule (of which candidates go on) that a name in `KNOWN` stands for, or the given rule itself.
 
     >>> rule("halving")
     Halving(eta=2)

@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import final
 
+import numpy as np
+
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._trend import Measure
 
@@ -70,10 +72,15 @@ class Child:
     Attributes:
         parents: one number of a candidate, whose weights are changed a little, or two, whose weights are crossed.
         strength: how far weights are moved at random, in standard deviations of each tensor.
+        rate_factor: its learning rate next to its first parent's, where candidates carry one.
+        rows_places: by how many places its batch is larger (or smaller) than its first parent's among those of the run,
+            where candidates' batches have rows of their own.
     """
 
     parents: tuple[int, ...]
     strength: float = 0.0
+    rate_factor: float = 1.0
+    rows_places: int = 0
 
 
 @final
@@ -107,6 +114,14 @@ class Rule(abc.ABC):
     @abc.abstractmethod
     def decide(self, standing: Standing) -> Decision:
         """Returns which of the waiting candidates go on; the same standing of a race always gets the same decision."""
+
+
+def explored(parents: tuple[int, ...], strength: float, factor: float, generator: np.random.Generator) -> Child:
+    """Returns a child whose learning rate is multiplied or divided by a factor, and whose batch is one size smaller or
+    larger, or as it was.
+    """
+    is_faster, places = bool(generator.random() < 0.5), int(generator.integers(-1, 2))
+    return Child(parents, strength, factor if is_faster else 1 / factor, places)
 
 
 def at_least_two(owner: str, eta: int) -> None:

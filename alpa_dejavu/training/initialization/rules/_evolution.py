@@ -8,7 +8,14 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rule, Standing, at_least_two
+from alpa_dejavu.training.initialization.rules._base import (
+    Child,
+    Decision,
+    Rule,
+    Standing,
+    at_least_two,
+    explored,
+)
 
 
 @final
@@ -17,14 +24,16 @@ class Evolution(Rule):
     """A rule by which one candidate (initialization in training) in `eta` goes on at each rung, a step of judging, and
     has a child with mutated or crossed weights, which begins at its parents' step.
 
-    At the last rung but one there are no more children. The rule waits for all candidates at each rung.
+    Where candidates carry a learning rate, or batches of their own size, a mutated child's are other ones, too. At the
+    last rung but one there are no more children. The rule waits for all candidates at each rung.
 
     Attributes:
         eta: one candidate in so many goes on from a rung.
         strength: how far a mutation moves weights, in standard deviations of each tensor.
         crossing: the fraction of children that have two parents; the others are mutated.
+        rate_factor: by which a mutation multiplies or divides the learning rate.
 
-    Raises ValueError for an eta below 2, a strength that isn't positive or a fraction that is none.
+    Raises ValueError for an eta below 2, a strength or factor that isn't positive or a fraction that is none.
 
     References:
         Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846, 2017.
@@ -34,10 +43,12 @@ class Evolution(Rule):
     eta: int = 2
     strength: float = 0.1
     crossing: float = 0.5
+    rate_factor: float = 1.25
 
     def __post_init__(self) -> None:
         at_least_two("evolution", self.eta)
         checks.positive("evolution", "strength", self.strength)
+        checks.positive("evolution", "rate_factor", self.rate_factor)
         if not 0 <= self.crossing <= 1:
             raise ValueError(f"evolution: crossing is {self.crossing!r}, but must be a fraction, from 0 to 1")
 
@@ -56,5 +67,6 @@ class Evolution(Rule):
             if others and generator.random() < self.crossing:
                 children.append(Child((parent, others[int(generator.integers(len(others)))])))
             else:
-                children.append(Child((parent,), self.strength * 2.0 ** (place % 3 - 1)))
+                strength = self.strength * 2.0 ** (place % 3 - 1)
+                children.append(explored((parent,), strength, self.rate_factor, generator))
         return children

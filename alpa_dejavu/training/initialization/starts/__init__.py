@@ -5,6 +5,8 @@ In: the shapes of a model's parameters, and seeds. Out: parameters for each cand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.training.initialization.starts._base import Ask, Own, Start, Started
 from alpa_dejavu.training.initialization.starts._by_shape import (
@@ -18,6 +20,7 @@ from alpa_dejavu.training.initialization.starts._by_shape import (
     XavierUniform,
 )
 from alpa_dejavu.training.initialization.starts._coarse_to_fine import CoarseToFine
+from alpa_dejavu.training.initialization.starts._mixed import Mixed
 from alpa_dejavu.training.initialization.starts._optuna_sampler import OptunaSampler
 from alpa_dejavu.training.initialization.starts._scales import LatinHypercube, Scales, Sobol
 
@@ -26,6 +29,7 @@ __all__ = [
     "ByShape",
     "CoarseToFine",
     "LatinHypercube",
+    "Mixed",
     "OptunaSampler",
     "Own",
     "Scales",
@@ -49,13 +53,18 @@ KNOWN: dict[str, type[Start]] = {
     "truncated_normal": TruncatedNormal,
     "xavier_normal": XavierNormal,
     "xavier_uniform": XavierUniform,
+    "kaiming": KaimingNormal,
+    "xavier": XavierNormal,
 }
 
 
-def start(choice: str | Start) -> Start:
-    """Returns the start (of candidates' first weights) that a name in `KNOWN` stands for, or the given start itself.
+def start(choice: str | Start | Sequence[str | Start]) -> Start:
+    """Returns the start (of candidates' first weights) that a name in `KNOWN` stands for, the given start itself, or
+    one in which several take turns.
 
-    >>> start("sobol")
-    Sobol(lowest=0.25, highest=4.0)
+    >>> start(["model", "sobol"])
+    Mixed(starts=(Own(), Sobol(lowest=0.25, highest=4.0)))
     """
+    if isinstance(choice, Sequence) and not isinstance(choice, str):
+        return Mixed(tuple(map(start, choice)))
     return resolve("start", choice, KNOWN, Start)  # type: ignore[type-abstract]

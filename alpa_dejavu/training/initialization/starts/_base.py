@@ -27,10 +27,13 @@ class Started:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tried:
-    """An earlier candidate: its first weights, and the loss that its curve promises for the end of the training."""
+    """An earlier candidate: its first weights, the loss that its curve promises for the end of the training, and its
+    number.
+    """
 
     started: Started
     promised: float
+    number: int = 0
 
 
 @final
@@ -44,6 +47,7 @@ class Ask:
         numbers: the candidates to begin, ascending.
         seed: the seed of the run.
         tried: the candidates of earlier waves, the best first; those that diverged aren't among them.
+        wave: how many waves of candidates have begun before.
     """
 
     tensors: tuple[Tensor, ...]
@@ -51,6 +55,7 @@ class Ask:
     numbers: tuple[int, ...]
     seed: int
     tried: tuple[Tried, ...] = ()
+    wave: int = 0
 
 
 class Start(abc.ABC):
@@ -62,6 +67,11 @@ class Start(abc.ABC):
     """
 
     waves: tuple[float, ...] = (1.0,)
+
+    @property
+    def members(self) -> tuple[Start, ...]:
+        """Returns the starts that candidates take in turn: this one alone, unless it is made of several."""
+        return (self,)
 
     @abc.abstractmethod
     def start(self, ask: Ask) -> tuple[Started, ...]:

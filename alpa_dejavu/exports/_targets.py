@@ -1,0 +1,35 @@
+"""All targets, by their names."""
+
+from __future__ import annotations
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.exports._alpa import AlpaWriter
+from alpa_dejavu.exports._costed import CostedWriter
+from alpa_dejavu.exports._target import Target
+from alpa_dejavu.exports.chakra import chakra_files
+from alpa_dejavu.exports.simai import simai_files
+from alpa_dejavu.planning.runtimes import RUNTIMES
+
+__all__ = ["TARGETS", "named_target"]
+
+_ALL = (
+    Target("alpa", "Alpa 0.2.3", AlpaWriter(), RUNTIMES["alpa"], "local clusters of CPU devices run such scripts"),
+    Target(
+        "chakra", "Chakra's schema 0.0.4, as ASTRA-sim 2 reads it", CostedWriter(chakra_files),
+        tried="a replayer of our own has replayed such traces; ASTRA-sim itself wasn't run",
+    ),
+    Target("simai", "SimAI 1.0's workloads", CostedWriter(simai_files), tried="SimAI itself wasn't run"),
+)  # fmt: skip
+TARGETS = {target.name: target for target in _ALL}
+"""The runtimes and simulators that plans can be written for."""
+
+
+def named_target(name: str) -> Target:
+    """Returns the target of a name.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in TARGETS:
+        raise ValueError(f"to is {name!r}, but must be one of {', '.join(TARGETS)}{near(name, TARGETS)}")
+    return TARGETS[name]

@@ -1,0 +1,171 @@
+"""The sizes of a decoder-only transformer, which a text may stand for in place of a model's name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.problem import checks
+
+__all__ = ["BIASES", "Transformer"]
+
+_PREFIX = "transformer:"
+BIASES = ("none", "qkv", "all")
+"""Which products of a block have a bias."""
+_ALIASES = {
+    "hidden": "hidden",
+    "blocks": "num_blocks",
+    "heads": "num_heads",
+    "kv_heads": "kv_heads",
+    "head_size": "head_size",
+    "feed_forward": "feed_forward",
+    "vocabulary": "vocabulary",
+    "sequence": "sequence",
+    "gated": "gated",
+    "rotary": "rotary",
+    "rms_norm": "rms_norm",
+    "biases": "biases",
+    "qk_norm": "qk_norm",
+    "tied": "tied",
+    "experts": "num_experts",
+    "experts_per_token": "experts_per_token",
+    "shared_feed_forward": "shared_feed_forward",
+}
+"""The fields of `Transformer` by the names that they have in a text."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Transformer:
+    """The sizes of a decoder-only transformer of equal blocks, which are normalised before attention and feed-forward.
+
+    Attributes:
+        hidden, num_blocks, num_heads, vocabulary: its width, its blocks, a block's heads, and its tokens.
+        sequence: the tokens of a sample.
+        kv_heads: the heads that keys and values have; 0: as many as queries.
+        head_size: the width of a head; 0: the hidden width divided by the heads.
+        feed_forward: the width of the feed-forward layer, or of each expert; 0: four times the hidden width.
+        gated: whether the feed-forward layer has a gate (SwiGLU), else it is two products with a GELU between.
+        rotary: whether positions rotate queries and keys, else a learned table is added to embeddings.
+        rms_norm: whether norms are root mean squares, else they centre, too.
+        biases: which products of a block have a bias: "none", "qkv" or "all".
+        qk_norm: whether queries and keys are normalised, head by head.
+        tied: whether logits are made by the table of embeddings.
+        num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
+        shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
+
+    Raises ValueError for sizes below 1, and numbers that must divide others and don't.
+
+    >>> Transformer(768, 12, 12, 50257, 1024, gated=False).text
+    'transformer:hidden=768,blocks=12,heads=12,vocabulary=50257,sequence=1024,gated=no'
+    """
+
+    hidden: int
+    num_blocks: int
+    num_heads: int
+    vocabulary: int
+    sequence: int
+    kv_heads: int = 0
+    head_size: int = 0
+    feed_forward: int = 0
+    gated: bool = True
+    rotary: bool = True
+    rms_norm: bool = True
+    biases: str = "none"
+    qk_norm: bool = False
+    tied: bool = False
+    num_experts: int = 0
+    experts_per_token: int = 0
+    shared_feed_forward: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
+            checks.count("transformer", field, getattr(self, field))
+        checks.one_of("transformer", "biases", self.biases, BIASES)
+        if self.head_size == 0:
+            self._divides("num_heads", self.num_heads, "hidden", self.hidden)
+        for field, derived in self._derived().items():
+            if getattr(self, field) == 0:
+                object.__setattr__(self, field, derived)
+            checks.count("transformer", field, getattr(self, field))
+        self._divides("kv_heads", self.kv_heads, "num_heads", self.num_heads)
+        if bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts:
+            raise ValueError(
+                f"transformer: experts_per_token is {self.experts_per_token}, but must be from 1 to num_experts, "
+                f"{self.num_experts}, or both 0; mend the sizes"
+            )
+        if self.shared_feed_forward and not self.num_experts:
+            raise ValueError(
+                f"transformer: shared_feed_forward is {self.shared_feed_forward}, but must be 0 where there are no "
+                "experts; give num_experts"
+            )
+
+    def _divides(self, field: str, value: int, other: str, of: int) -> None:
+        if of % value:
+            raise ValueError(f"transformer: {field} is {value}, but must divide {other}, {of}; mend the sizes")
+
+    def _derived(self) -> dict[str, int]:
+        """The sizes that follow from others where they aren't given."""
+        heads = self.num_heads
+        return {"kv_heads": heads, "head_size": self.hidden // heads, "feed_forward": 4 * self.hidden}
+
+    @property
+    def num_layers(self) -> int:
+        """Returns the number of layers that it is planned in: embeddings, each block, and the head with the loss."""
+        return self.num_blocks + 2
+
+    @property
+    def text(self) -> str:
+        """Returns the sizes as a text, which stands for the model wherever a model's name does."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        derived = self._derived()
+        shown = {
+            alias: getattr(self, field)
+            for alias, field in _ALIASES.items()
+            if getattr(self, field) != derived.get(field, defaults[field])
+        }
+        return _PREFIX + ",".join(f"{alias}={_said(value)}" for alias, value in shown.items())
+
+    @staticmethod
+    def of_text(text: str) -> Transformer | None:
+        """Returns the sizes that a text stands for; None if it isn't such a text.
+
+        Raises:
+            ValueError: it names a size that there isn't, or one twice, or isn't followed by a number.
+
+        >>> Transformer.of_text("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4").feed_forward
+        32
+        """
+        if not text.startswith(_PREFIX):
+            return None
+        given: dict[str, Any] = {}
+        for part in text.removeprefix(_PREFIX).split(","):
+            alias, _, value = part.partition("=")
+            if alias not in _ALIASES or _ALIASES[alias] in given:
+                known = ", ".join(_ALIASES)
+                raise ValueError(
+                    f"model has {part!r}, but must have one of {known}, each once{near(alias, _ALIASES)}; mend its text"
+                )
+            given[_ALIASES[alias]] = _read(alias, value)
+        needed = ("hidden", "blocks", "heads", "vocabulary", "sequence")
+        missing = [alias for alias in needed if _ALIASES[alias] not in given]
+        if missing:
+            raise ValueError(f"model is {text!r}, but must say {', '.join(missing)}, too; add them as {missing[0]}=N")
+        return Transformer(**given)
+
+
+def _said(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _read(alias: str, value: str) -> int | bool | str:
+    kind = {field.name: field.type for field in dataclasses.fields(Transformer)}[_ALIASES[alias]]
+    if kind == "str":
+        return value
+    if kind == "bool" and value in ("yes", "no"):
+        return value == "yes"
+    if kind == "int" and value.isascii() and value.isdigit():
+        return int(value)
+    wanted = "yes or no" if kind == "bool" else "a whole number"
+    raise ValueError(f"model has {alias}={value}, but must have {wanted} there; mend its text")
