@@ -159,7 +159,7 @@ class OptEx:
                                  "a batch for each point")  # fmt: skip
         walk = self._asks(params, state)
         found = evaluator.evaluate(walk.points, batches, walk.count)
-        return self._tells(params, state, walk, found)  # type: ignore[no-any-return]
+        return self._tells(params, state, walk, found)
 
     def ask(self, params: Any, state: OptExState) -> Walk:
         """Returns the points whose gradients the next step needs."""
@@ -243,8 +243,8 @@ class OptEx:
 
         kept = levels[:, 0] if self.noise != "fitted" else jnp.maximum(state.noise, _NOISES[0])
         if self.refit == 1:
-            return anew()  # type: ignore[no-any-return]
-        return jax.lax.cond(state.steps % self.refit == 0, anew, lambda: (state.scale, kept))  # type: ignore[no-any-return]
+            return anew()
+        return jax.lax.cond(state.steps % self.refit == 0, anew, lambda: (state.scale, kept))
 
     def _levels(self, state: OptExState, seen: Seen) -> Any:
         """The levels of noise that each group chooses from, shape [groups, levels]."""
