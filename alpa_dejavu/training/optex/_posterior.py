@@ -14,7 +14,7 @@ from jax.scipy.linalg import cho_solve
 
 from alpa_dejavu.training.optex.kernels import Kernel
 
-__all__ = ["Fitted", "Seen", "fitted", "log_likelihood", "matrix_of", "weights_at"]
+__all__ = ["Fitted", "Seen", "fitted", "log_likelihood", "matrix_of", "tried", "weights_at"]
 
 _FIRST_JITTER, _MOST_JITTER = 1e-6, 1.0
 _LEAST_PIVOT = 3e-6
@@ -22,7 +22,7 @@ _LEAST_PIVOT = 3e-6
 
 
 class Seen(NamedTuple):
-    """What is known of a group's history.
+    """The small matrices of a group's history.
 
     Attributes:
         distances: of points, squared, shape [T, T].
@@ -83,6 +83,16 @@ def fitted(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Fitted:
 
     begun = (jnp.asarray(_FIRST_JITTER / 10, matrix.dtype), matrix, jax.scipy.linalg.cholesky(matrix, lower=True))
     _, matrix, factor = jax.lax.while_loop(is_singular, added, begun)
+    return _process(seen, scale, matrix, factor)
+
+
+def tried(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Fitted:
+    """Returns the process as `fitted` does, but with NaN where its matrix is singular: one to compare with others."""
+    matrix = matrix_of(kernel, seen, scale, noise)
+    return _process(seen, scale, matrix, jax.scipy.linalg.cholesky(matrix, lower=True))
+
+
+def _process(seen: Seen, scale: Any, matrix: Any, factor: Any) -> Fitted:
     solved = cho_solve((factor, True), seen.products)
     amplitude = jnp.trace(solved) / jnp.maximum(jnp.sum(seen.is_known), 1)
     return Fitted(jnp.asarray(scale), matrix, factor, jnp.maximum(amplitude, 0))

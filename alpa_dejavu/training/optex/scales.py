@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.optex._posterior import Seen, fitted, log_likelihood, matrix_of
+from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, matrix_of, tried
 from alpa_dejavu.training.optex.kernels import Kernel
 
 __all__ = ["SCALES", "Fixed", "HeldOut", "Likelihood", "Median", "Scale", "scale"]
@@ -95,7 +95,7 @@ class Likelihood(Scale):
         del is_newest
 
         def badness(scale: Any, noise: Any) -> Any:
-            return -log_likelihood(fitted(kernel, seen, scale, noise), seen)
+            return -log_likelihood(tried(kernel, seen, scale, noise), seen)
 
         return _best(badness, self.factors, seen, noises)
 
@@ -117,7 +117,7 @@ class HeldOut(Scale):
         old = seen._replace(is_known=seen.is_known & ~is_newest)
 
         def badness(scale: Any, noise: Any) -> Any:
-            process = fitted(kernel, old, scale, noise)
+            process = tried(kernel, old, scale, noise)
             across = matrix_of(kernel, seen, scale, 0.0)
             across = jnp.where(old.is_known[:, None] & new, across, 0)
             weights = jax.scipy.linalg.cho_solve((process.factor, True), across)
