@@ -77,7 +77,7 @@ def tolerant_front(fronts: Mapping[int, Sequence[PricedPlan]]) -> tuple[Tolerant
         for one in fronts[wrong]:
             step_s = gathering_step_s(one.plan) if wrong else one.plan.step_s
             made.append(TolerantPlan(one, wrong, step_s, one.price * step_s / one.plan.step_s))
-        for one in ties.ordered(ties.ordered(made, key=lambda each: each.price), key=lambda each: each.step_s):
-            if not any(other.no_worse(one) for other in found):
-                found.append(one)
+        for each in ties.ordered(ties.ordered(made, key=lambda plan: plan.price), key=lambda plan: plan.step_s):
+            if not any(other.no_worse(each) for other in found):
+                found.append(each)
     return tuple(sorted(found, key=lambda each: each.wrong))
