@@ -1,8 +1,8 @@
 """One of four replicas sends wrong gradients: training goes on, it is named, and planning says what its loss costs.
 
 A small network trains in four replicas by suspicion weights. From step 20 on the gradients of replica 1 have the wrong
-sign. `Suspects` names it, and after some time proposes to leave it out. In a plan with a replica on each device of a
-host that is the second device; planning again (`replan --without HOST/1`) says how much longer a step then takes.
+sign. `Suspects` names it, and after some time proposes to leave it out. Planning again without its devices (`replan
+--without-replica 1`) says how much longer a step then takes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.replanning import replan
+from alpa_dejavu.planning.replica_devices import replica_devices
 from alpa_dejavu.training.robust import Suspects, robust_value_and_grad, rule
 from demo.wide_model import WideModel
 
@@ -40,9 +41,9 @@ def main() -> int:
     cluster = named_cluster(MACHINE, 1)
     found = plan_model(WideModel(vocabulary=512, width=128, blocks=2, length=512), cluster, batch=96, layers=3)
     print(plan_table(found.plan))
-    device = f"{cluster.hosts[0].name}/{WRONG}"
-    again = replan(found.plan, Kept.of(found), without=[device])
+    again = replan(found.plan, Kept.of(found), without_replicas=log.left_out)
     print(plan_table(again.plan))
+    (device,) = replica_devices(found.plan, log.left_out)
     print(f"Without {device} a step takes {again.plan.step_s / found.plan.step_s:.2f} times as long")
     return 0
 

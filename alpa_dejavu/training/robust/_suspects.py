@@ -126,8 +126,9 @@ class Suspects:
             sign = _SIGNS[int(np.argmax(after.evidence[group][:, replica]))]
             logger.warning("step %d: replica %d is a suspect: it is %s, most in %s", self.step, replica, sign, group)
         for replica in sorted(set(after.left_out) - set(self.left_out)):
-            logger.warning("step %d: replica %d has been a suspect for %d steps: leave it out", self.step, replica,
-                           self.patience)  # fmt: skip
+            logger.warning("step %d: replica %d has been a suspect for %d steps: leave it out; `alpa-dejavu replan "
+                           "PLAN.json --without-replica %d` says what that costs", self.step, replica, self.patience,
+                           replica)  # fmt: skip
         for replica in sorted(set(self.named) - set(after.named)):
             logger.info("step %d: replica %d is no suspect any more", self.step, replica)
 
