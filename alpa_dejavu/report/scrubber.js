@@ -1,5 +1,5 @@
 // The slider over a run's virtual time: rows of workers, and in words what each does at the chosen moment.
-const KIND_COLORS = ["#5b8def", "#b05cc6", "#d1495b"], WAITING_COLOR = "#eef1f5", CURSOR_COLOR = "#1f2933";
+const KIND_COLORS = ["#5b8def", "#b05cc6", "#d1495b"];
 const COMPUTING = 0, SENDING = 1, FAILED = 2;
 
 // What each worker does at a moment: whether it computes or has failed, and whom it sends to.
@@ -33,11 +33,13 @@ function drawLanes(canvas, run, moment, parts) {
   const row = Math.min(Math.max(Math.floor(420 / workers), 3), 26), width = canvas.clientWidth, height = row * workers;
   canvas.style.height = `${height}px`;
   canvas.width = width * scale; canvas.height = height * scale;
+  const style = getComputedStyle(canvas), color = name => style.getPropertyValue(name).trim();
   const context = canvas.getContext("2d"), x = time => width * (time - from) / (to - from);
   context.scale(scale, scale);
   const gap = row > 5 ? 2 : row > 3 ? 1 : 0;
-  context.fillStyle = WAITING_COLOR;
-  for (let n = 0; n < workers; n++) context.fillRect(0, n * row, width, row - gap);
+  context.fillStyle = color("--empty");
+  const known = Math.max(x(Math.min(run.knownSeconds, to)), 0);
+  for (let n = 0; n < workers; n++) context.fillRect(0, n * row, known, row - gap);
   for (const kind of [COMPUTING, SENDING, FAILED]) {
     context.fillStyle = KIND_COLORS[kind];
     for (let n = 0; n < run.worker.length; n++) {
@@ -47,7 +49,7 @@ function drawLanes(canvas, run, moment, parts) {
       context.fillRect(left, top, Math.max(x(Math.min(run.stop[n], to)) - left, 0.6), thin);
     }
   }
-  context.fillStyle = CURSOR_COLOR;
+  context.fillStyle = color("--ink");
   context.fillRect(Math.min(x(moment), width - 1.5), 0, 1.5, height);
 }
 
@@ -91,6 +93,7 @@ function showScrubber(runs) {
     slider.value = most * (from + (to - from) * event.offsetX / canvas.clientWidth) / run().endSeconds;
     show();
   };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   slider.oninput = find("which").onchange = find("view").onchange = window.onresize = show;
   show();
 }

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, final
 
+from alpa_dejavu._util.interval import Interval
 from harness import Table
 from races._figures import (
     SMALL,
     InSeconds,
-    Interval,
     Rows,
     Summary,
     foresight,

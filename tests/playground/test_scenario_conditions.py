@@ -64,7 +64,7 @@ def test_runs_say_when_conditions_were_violated(scenario, runs):
 
 
 def test_a_table_says_which_were_violated(runs):
-    heads, rows = tables(compared([runs]))[-1]
+    _, heads, rows = tables(compared([runs]))[-1]
     assert heads[0] == "exchange"
     assert [row[:2] for row in rows] == [[name, one] for name in ("all-reduce", "async-server") for one in NAMES]
     assert [row[2:] for row in rows[:3]] == [["0 of 2", "held"]] * 3

@@ -8,12 +8,13 @@ from typing import Any
 
 from alpa_dejavu.playground.scenarios._answer import answer_lines
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, compared
+from alpa_dejavu.playground.scenarios._real import side_by_side
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs
 from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
 
 __all__ = ["runs_page"]
 
-_HEIGHT = 380
+_HEIGHT = 300
 _AXES = {"seconds": "virtual seconds", "steps": "steps of all workers", "bytes": "bytes sent"}
 _DIGITS = 7
 
@@ -44,8 +45,10 @@ def runs_page(*every: Runs) -> str:
             ("exchanges", str(len(found))),
             ("seeds", ", ".join(map(str, sorted(seeds)))),
         ],
-        tables=[{"heads": heads, "rows": rows} for heads, rows in tables(found)],
-        notes=[*answer_lines(every), *details(found), NOTE],
+        answers=answer_lines(every),
+        tables=[one for one in (side_by_side(found), *tables(found)) if one.rows],
+        notes=[*details(found), NOTE],
+        legend=[(one.name, _color(n)) for n, one in enumerate(found)],
         charts=_charts(found),
         timelines=_timelines(every, found),
         plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
@@ -54,36 +57,45 @@ def runs_page(*every: Runs) -> str:
 
 def _charts(found: Sequence[Compared]) -> dict[str, Any]:
     measures = [each for each in ("loss", "accuracy") if any((each, "seconds") in one.curves for one in found)]
-    return {f"{measure}-{axis}": _chart(found, measure, axis) for measure in measures for axis in AXES}
+    return {f"{measure}-{axis}": _chart(found, measure, axis) for axis in AXES for measure in measures}
 
 
 def _chart(found: Sequence[Compared], measure: str, axis: str) -> dict[str, Any]:
     import numpy as np
     import plotly.graph_objects as go
-    from plotly.colors import qualitative
 
     from alpa_dejavu.report import finished
 
-    figure, colors = go.Figure(), qualitative.D3
+    figure = go.Figure()
     for n, one in enumerate(found):
         if (measure, axis) not in one.curves:
             continue
-        curve, name, color = one.curves[measure, axis], html.escape(one.name), colors[n % len(colors)]
+        curve, name, color = one.curves[measure, axis], html.escape(one.name), _color(n)
         if np.isfinite(curve.low).all():
             figure.add_scatter(
                 x=[*curve.x, *curve.x[::-1]], y=[*curve.high, *curve.low[::-1]], fill="toself", fillcolor=color,
-                opacity=0.15, line={"width": 0}, legendgroup=name, showlegend=False, hoverinfo="skip", name=name,
+                opacity=0.15, line={"width": 0}, hoverinfo="skip", name=name, meta=n,
             )  # fmt: skip
         figure.add_scatter(
             x=curve.x.tolist(), y=[value if np.isfinite(value) else None for value in curve.mean.tolist()], name=name,
-            legendgroup=name, line={"color": color}, mode="lines",
+            line={"color": color}, mode="lines", meta=n,
         )  # fmt: skip
     figure.update_layout(
         xaxis={"title": {"text": _AXES[axis]}, "rangemode": "tozero"},
         yaxis={"title": {"text": f"held-out {measure}"}},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        showlegend=False,
+        hovermode="x unified",
     )
-    return finished(figure, _HEIGHT)
+    made = finished(figure, _HEIGHT)
+    made["layout"]["margin"]["t"] = 10  # there is no legend above
+    return made
+
+
+def _color(n: int) -> str:
+    """Returns the colour of the n-th exchange in all charts."""
+    from plotly.colors import qualitative
+
+    return str(qualitative.D3[n % len(qualitative.D3)])
 
 
 def _timelines(every: Sequence[Runs], found: Sequence[Compared]) -> dict[str, Any]:

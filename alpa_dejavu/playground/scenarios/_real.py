@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground.scenarios._comparison import Compared, interval
+from alpa_dejavu.playground.scenarios._comparison import Compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs, Scenario, no_runs
+from alpa_dejavu.playground.scenarios._table import TextTable
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.real import RealWorkers
@@ -56,20 +58,22 @@ def growing_real_runs(scenario: Scenario, workers: RealWorkers, progress: bool =
             yield runs
 
 
-def side_by_side(every: Sequence[Compared]) -> tuple[Sequence[str], list[list[str]]]:
-    """Returns heads and rows of a table with predicted and measured seconds of each exchange, means over seeds."""
+def side_by_side(every: Sequence[Compared]) -> TextTable:
+    """Returns a table with predicted and measured seconds of each exchange, means over seeds; it has no rows where
+    nothing was measured.
+    """
     known = {one.name: one for one in every}
     rows = []
     for name, one in known.items():
         other = known.get(name.removesuffix(_PREDICTED) + _MEASURED)
         if name.endswith(_PREDICTED) and other is not None:
             pairs = zip(one.runs, other.runs, strict=True)
-            ratio = interval([first.history.end_s / second.history.end_s for first, second in pairs])
+            ratio = Interval.of([first.history.end_s / second.history.end_s for first, second in pairs])
             rows.append([
                 name.removesuffix(_PREDICTED), units.seconds(one.end_s.mean), units.seconds(other.end_s.mean),
                 f"{ratio.mean:.2f}", *(_to_target(each) for each in (one, other)),
             ])  # fmt: skip
-    return _HEADS, rows
+    return TextTable("Predicted and measured", _HEADS, rows)
 
 
 def _to_target(one: Compared) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from alpa_dejavu._util import units
-from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, Interval
+from alpa_dejavu._util.interval import Interval
+from alpa_dejavu.playground.scenarios._comparison import AXES, Compared
 from alpa_dejavu.playground.scenarios._scenario import Runs, Target
 
-__all__ = ["NOTE", "details", "tables", "target_text"]
+__all__ = ["NOTE", "TextTable", "details", "tables", "target_text"]
 
 _MOST_DETAILS = 400
 
@@ -24,16 +26,25 @@ _CONDITIONS = ("exchange", "condition", "runs that violated it", "first violated
 _END = ("exchange", "loss at the end", "accuracy", "seconds", "bytes", "idle", "ended by")
 
 
-def tables(every: Sequence[Compared]) -> list[tuple[Sequence[str], list[list[str]]]]:
-    """Returns heads and rows of up to three tables: with a row for each exchange, of the target, unless none has one,
-    and of the end; with one for each exchange and condition, unless there is none, of when they were violated.
+class TextTable(NamedTuple):
+    """A table of texts: a title, and of each column its head."""
+
+    title: str
+    heads: Sequence[str]
+    rows: list[list[str]]
+
+
+def tables(every: Sequence[Compared]) -> list[TextTable]:
+    """Returns up to three tables: with a row for each exchange, of the target, unless none has one, and of the end;
+    with one for each exchange and condition, unless there is none, of when they were violated.
     """
-    found: list[tuple[Sequence[str], list[list[str]]]] = []
+    found: list[TextTable] = []
     if any(one.target for one in every):
-        found.append((_TARGET, [_target_row(one) for one in every]))
-    found.append((_END, [_end_row(one) for one in every]))
+        found.append(TextTable("Time to the target", _TARGET, [_target_row(one) for one in every]))
+    found.append(TextTable("At the end", _END, [_end_row(one) for one in every]))
     if any(one.conditions for one in every):
-        found.append((_CONDITIONS, [row for one in every for row in _condition_rows(one)]))
+        rows = [row for one in every for row in _condition_rows(one)]
+        found.append(TextTable("Conditions", _CONDITIONS, rows))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground.scenarios import Interval, interval
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.spend._learner import Learner
 from alpa_dejavu.playground.spend._runs import WINDOW, Runs, steps_to
 from alpa_dejavu.playground.spend._ways import Way
@@ -149,8 +149,7 @@ def _losses(way: Way, runs: Runs, rate: float, target: float, seeds: Sequence[in
 def _gain(way: Way, reached: Sequence[int | None], plain: Sequence[int | None], trial: Trial) -> Gain:
     most = 2 * trial.steps
     ratios = [math.log((one or most) / (other or most)) for one, other in zip(reached, plain, strict=True)]
-    told = interval(ratios)
-    steps = Interval(*(math.exp(value) for value in (told.mean, told.low, told.high)))
+    steps = Interval.of(ratios).exp()
     taken = [one or most for one in reached]
     race = RACE * trial.steps / float(np.mean(taken)) if way.kind == "starts" else 0.0
     return Gain(steps, min(1.0, race), sum(one is None for one in reached))

@@ -24,7 +24,7 @@ _CHUNK = 30
 
 @final
 class Runs:
-    """Trainings of a learner by Adam; plain ones and larger batches share a program, which trains seeds side by side."""
+    """Trainings of a learner by Adam; seeds are side by side, and batches of all sizes share a program."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner, self._optimizer = learner, optax.adam(1.0)

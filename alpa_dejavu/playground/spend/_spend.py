@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, final
 
-from alpa_dejavu.playground.scenarios import Interval
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.spend._costs import Cost, Costs
 from alpa_dejavu.playground.spend._gains import USUAL, Gain, Trial, gains
 from alpa_dejavu.playground.spend._learner import learner
@@ -118,8 +118,6 @@ def spend(
         ValueError: a number isn't positive, a name isn't known, or the model's step tells no loss.
     """
     positive("spend", "seconds", seconds)
-    if not math.isfinite(seconds):
-        raise ValueError(f"spend: seconds is {seconds}, but must be finite; give how long the devices are there")
     trained = learner(model, own=own)
     costs = Costs(lambda part, size: plan(model, part, 1, size), cluster, batch)
     asked = ways(cluster.num_devices)
