@@ -15,11 +15,9 @@ from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import Count, cache_option, calibration_option, number_or_none
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from alpa_dejavu.playground.spend import Spending, SpendRow, Way
 
 _TRIAL_S = 60.0
@@ -76,17 +74,17 @@ def spend(
         )  # fmt: skip
     to = console(takes_stdout(json_path))
     to.print(_table(found))
-    for line in _said(found):
-        to.print(line, soft_wrap=True)
+    to.print()
+    for name, text in _said(found):
+        to.fact(name, text)
     if json_path is not None:
         for path in write_output(json_path, json.dumps(found.data(), indent=1) + "\n"):
             to.print(f"wrote {path}")
 
 
 def _table(found: Spending) -> Table:
-    table = new_table(
-        ("spend them on",), ("each", "a step", "steps", "steps to the loss", "time to the loss")
-    )  # fmt: skip
+    figures = "each", "a step", "steps", "steps to the loss", "time to the loss"
+    table = new_table(("spend them on",), figures, leave=("steps", "each", "a step"))
     for row in found.rows:
         if not row.why_not:
             table.add_row(*_cells(row))
@@ -105,30 +103,31 @@ def _cells(row: SpendRow) -> tuple[str, ...]:
     return str(row.way), units.counted(row.cost.devices, "device"), step, f"{row.steps:.0f}", steps, time
 
 
-def _said(found: Spending) -> list[str]:
-    """Lines on the answer, on what is predicted and measured, and on what that leaves out."""
-    best = found.best
-    answer = f"{best.way}: the loss that plain training has after {units.seconds(found.seconds)} after "
-    answer += units.seconds(best.to_loss_s.mean)
-    if best.way.kind == "plain":
-        answer = "as it is: no other way is sooner at the same loss"
-    elif not found.is_sure:
-        answer += ", but that isn't sure: its interval reaches beyond plain training"
-    which = f"{found.trained} ({found.num_parameters:,} parameters)"
-    whose = f"a stand-in, {which}, as {found.stands_in}" if found.stands_in else f"the model itself, {which}"
-    left_out = [f"left out      {row.way}: {row.why_not}" for row in found.rows if row.why_not]
+def _said(found: Spending) -> list[tuple[str, str]]:
+    """Facts on the answer, on what is predicted and measured, and on what that leaves out."""
+    left_out = [("left out", f"{row.way}: {row.why_not}") for row in found.rows if row.why_not]
     unreached = [
-        f"not reached   {row.way}: by {row.gain.unreached} of {found.seeds} trainings, which count twice a training"
+        ("not reached", f"{row.way}: by {row.gain.unreached} of {found.seeds} trainings, which count as two trainings")
         for row in found.rows if row.gain.unreached
     ]  # fmt: skip
+    which = f"{found.trained} ({found.num_parameters:,} parameters)"
+    whose = f"a stand-in, {which}, as {found.stands_in}" if found.stands_in else f"the model itself, {which}"
     return [
-        "",
-        f"best          {answer}",
+        ("best", _answer(found)),
         *left_out,
         *unreached,
-        f"predicted     seconds of a step, by the planner, for {found.model} on {found.cluster}, batch {found.batch}; "
-        f"steps are those in {units.seconds(found.seconds)}",
-        "measured      steps to the loss over plain training's, with 90 % intervals, on this machine in "
-        f"{units.roughly(found.trial_s)}: {whose}; {found.seeds} trainings of {found.trial_steps} steps by Adam",
-        "not counted   moving the best start to all devices; a long training of a large model may gain otherwise",
-    ]
+        ("predicted", f"seconds of a step, by the planner, for {found.model} on {found.cluster}, batch {found.batch}; "
+                      f"steps are those in {units.seconds(found.seconds)}"),
+        ("measured", "steps to the loss over plain training's, with 90 % intervals, on this machine in "
+                     f"{units.roughly(found.trial_s)}: {whose}; {found.seeds} trainings of {found.trial_steps} steps "
+                     "by Adam"),
+        ("not counted", "moving the best start to all devices; a long training of a large model may gain otherwise"),
+    ]  # fmt: skip
+
+
+def _answer(found: Spending) -> str:
+    best, seconds = found.best, units.seconds(found.seconds)
+    if best.way.kind == "plain":
+        return "as it is: no other way is sooner at the same loss"
+    said = f"{best.way}: {units.seconds(best.to_loss_s.mean)} to the loss that plain training has after {seconds}"
+    return said if found.is_sure else f"{said}, but that isn't sure: its interval reaches beyond plain training"

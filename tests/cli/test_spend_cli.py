@@ -65,7 +65,7 @@ def test_ways_are_told_with_what_is_predicted_and_what_is_measured(command, tmp_
     assert result.exit_code == 0, result.stderr
     told = result.stdout
     assert "as it is" in told
-    assert "predicted     seconds of a step, by the planner, for my_trained:made on 1 x p3.8xlarge, batch 32" in told
+    assert "seconds of a step, by the planner, for my_trained:made on 1 x p3.8xlarge, batch 32" in told
     assert "the model itself, my_trained:made (576 parameters)" in told
     assert "wrote spend.json" in told
     found = json.loads((tmp_path / "spend.json").read_text())

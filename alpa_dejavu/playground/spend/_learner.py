@@ -126,8 +126,8 @@ def _check_loss(name: str, said: Any) -> None:
     import jax
 
     loss = said[1] if isinstance(said, tuple) and len(said) > 1 else None
-    dtype = getattr(loss, "dtype", None)
-    if dtype is None or loss.shape != () or not jax.numpy.issubdtype(dtype, jax.numpy.floating):
+    dtype, shape = getattr(loss, "dtype", None), getattr(loss, "shape", None)
+    if dtype is None or shape != () or not jax.numpy.issubdtype(dtype, jax.numpy.floating):
         got = f"a tuple with {loss} second" if loss is not None else f"a {type(said).__name__} without a loss"
         raise ValueError(
             f"the train step of {name} returns {got}, but must return (state, loss), the loss a real number, to be "
