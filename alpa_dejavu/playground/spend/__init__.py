@@ -1,4 +1,4 @@
-"""What a cluster's devices are best spent on: larger batches, more starts, or steps side by side (OptEx).
+"""Compares what a cluster's devices can be spent on: larger batches, more starts, or steps side by side (OptEx).
 
 In: a model, a cluster, the batch of a step, and a number of seconds.
 Out: a `Spending`: for each way the seconds of a step by the planner, and by a short trial on this machine the steps to

@@ -1,4 +1,4 @@
-"""What a step of each way costs, by the planner: on the whole cluster, on a part of it, and with a larger batch."""
+"""The planner's costs of a step of each way: on the whole cluster, on a part of it, and with a larger batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HISTORY = 20
 @final
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a way's step costs, as it is predicted.
+    """The predicted cost of a way's step.
 
     Attributes:
         step_s: seconds of a step.
@@ -104,7 +104,7 @@ def part_of(cluster: Cluster, number: int, count: int) -> Cluster:
 
 
 def _alike(part: Cluster) -> object:
-    """What parts have in common that have the same plan."""
+    """Returns what parts have in common that have the same plan."""
     return tuple(dataclasses.replace(host, name="") for host in part.hosts), part.links
 
 

@@ -58,7 +58,7 @@ USUAL = Trial()
 @final
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """What a way saves in steps, as the trial has measured it.
+    """The steps that a way saves, as the trial has measured them.
 
     Attributes:
         steps: steps one after another to the loss that plain training comes to, over those that plain training takes:

@@ -1,4 +1,4 @@
-"""What the trial trains: the user's own model where it brings numbers and a loss, else a stand-in of the same kind."""
+"""Finds what the trial trains: the user's own model if it brings numbers and a loss, else a stand-in of its kind."""
 
 from __future__ import annotations
 
