@@ -240,10 +240,10 @@ def _row(case: Case, before: Plan, trained: Trained, job: Job) -> dict[str, Any]
     for each in trained.recoveries:
         row |= {"steps_lost": each.steps_lost, "seconds": each.seconds, "noticed_s": each.noticed_s,
                 "started_s": each.started_s}  # fmt: skip
-    for each in trained.changes:
-        left = case.steps - each.step
-        row |= {"steps_lost": 0, "seconds": each.seconds, "started_s": each.seconds, "cost_s": each.cost_s,
-                "saved_s": each.saved_s, "left": left, "before_s": job.step_s(0), "after_s": job.step_s(1),
+    for change in trained.changes:
+        left = case.steps - change.step
+        row |= {"steps_lost": 0, "seconds": change.seconds, "started_s": change.seconds, "cost_s": change.cost_s,
+                "saved_s": change.saved_s, "left": left, "before_s": job.step_s(0), "after_s": job.step_s(1),
                 "really_saved_s": left * (job.step_s(0) - job.step_s(1))}  # fmt: skip
     return row
 
