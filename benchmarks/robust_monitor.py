@@ -113,8 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(2), default=40, help="paired steps (default: %(default)s)")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"seeds": given.seeds, "rounds": given.rounds})
-    cost = results.known("runs", "cost", lambda: {"ratio": _cost(given.rounds)})["ratio"]
-    runs = results.known("runs", "faults", lambda: {"seeds": _faults(given.seeds)})["seeds"]
+    monitored = Training(monitored=True)
+    runs = results.known("runs", "faults", lambda: {"seeds": _faults(monitored, given.seeds)})["seeds"]
+    cost = results.known("runs", "cost", lambda: {"ratio": _cost(monitored, given.rounds)})["ratio"]
     rows = []
     for kind in FAULTS:
         events = [event for run in runs for event in run["events"] if event["kind"] == kind]
@@ -137,8 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return results.shown(Table.of(rows, columns), figures=figures)
 
 
-def _faults(seeds: int) -> list[dict[str, Any]]:
-    training, found = Training(monitored=True), []
+def _faults(training: Training, seeds: int) -> list[dict[str, Any]]:
+    found = []
     for seed in tqdm(range(FIRST_SEED, FIRST_SEED + seeds), "seeds"):
         (data, begun), draw = training.begun(seed), np.random.default_rng(seed)
         events: list[dict[str, Any]] = []
@@ -161,8 +162,8 @@ def _faults(seeds: int) -> list[dict[str, Any]]:
     return found
 
 
-def _cost(rounds: int) -> float:
-    both = [Training(monitored) for monitored in (False, True)]
+def _cost(monitored: Training, rounds: int) -> float:
+    both = [Training(monitored=False), monitored]
     begun = [training.begun(0) for training in both]
     states = [state for _, state in begun]
     seconds: list[list[float]] = [[], []]
