@@ -44,6 +44,7 @@ from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
 N, FLIP, WITHIN, TOLERANCE, MOST, EQUAL, CONFIDENCE = 4, 20, 5, 0.03, 1.15, 1e-5, 0.9
 FIRST_SEED = 5
+PARTS = ("Alpa", "jit", "flip", "equal")
 RULES: dict[str, Rule] = {
     "mean of replicas": rule("mean"),
     "suspicion": rule("suspicion", wrong=1),
@@ -143,29 +144,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(2), default=24, help="paired steps (default: %(default)s)")
     parser.add_argument("--steps", type=at_least(31), default=40, help="with a wrong replica (default: %(default)s)")
     parser.add_argument("--seeds", type=at_least(1), default=5, help="with a wrong replica (default: %(default)s)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="all by default")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"rounds": given.rounds, "steps": given.steps, "seeds": given.seeds})
-    rows = [*results.known("runs", "cost, Alpa", lambda: {"rows": _costs(given.rounds, True)})["rows"],
-            *results.known("runs", "cost, jit", lambda: {"rows": _costs(given.rounds, False)})["rows"]]  # fmt: skip
-    flips = results.known("runs", "flip", lambda: {"seeds": _flipped(given.steps, given.seeds)})["seeds"]
-    equal = results.known("runs", "equal", lambda: {"differences": largest_differences()})["differences"]
+    rows: list[dict[str, Any]] = []
+    for part in ("Alpa", "jit"):
+        if part in given.parts:
+            made = results.known("runs", f"cost, {part}", lambda p=part: {"rows": _costs(given.rounds, p == "Alpa")})
+            rows += made["rows"]
+    figures = _cost_figures(rows)
+    if "flip" in given.parts:
+        flips = results.known("runs", "flip", lambda: {"seeds": _flipped(given.steps, given.seeds)})["seeds"]
+        figures += _flip_figures(flips)
+    if "equal" in given.parts:
+        equal = results.known("runs", "equal", lambda: {"differences": largest_differences()})["differences"]
+        figures += [Figure(name, "losses over plain JAX's", f"within {EQUAL:g}", f"{value:.1g}", value <= EQUAL)
+                    for name, value in equal.items()]  # fmt: skip
     columns = {"rule": "{rule}", "by": "{by}", "step": "{step_s:seconds}",
                "over the plain mean's": "{ratio:.2f} ({low:.2f} to {high:.2f})",
                "sent by each device, MB": "{mb}"}  # fmt: skip
-    return results.shown(Table.of(rows, columns), figures=[*_figures(rows, flips), *(
-        Figure(name, "losses over plain JAX's", f"within {EQUAL:g}", f"{value:.1g}", value <= EQUAL)
-        for name, value in equal.items())])  # fmt: skip
+    return results.shown(Table.of(rows, columns), figures=figures)
 
 
-def _figures(rows: Sequence[dict[str, Any]], flips: Sequence[dict[str, Any]]) -> list[Figure]:
-    figures = [Figure(f"{row['rule']}, Alpa", "step over the plain mean's", f"at most {MOST}", f"{row['ratio']:.2f}",
-                      row["ratio"] <= MOST)
-               for row in rows if row["rule"] in AIMED and row["by"] == "Alpa"]  # fmt: skip
+def _cost_figures(rows: Sequence[dict[str, Any]]) -> list[Figure]:
+    return [Figure(f"{row['rule']}, Alpa", "step over the plain mean's", f"at most {MOST}", f"{row['ratio']:.2f}",
+                   row["ratio"] <= MOST) for row in rows if row["rule"] in AIMED and row["by"] == "Alpa"]  # fmt: skip
+
+
+def _flip_figures(flips: Sequence[dict[str, Any]]) -> list[Figure]:
     over = statistics.mean(flip["flipped"] for flip in flips) / statistics.mean(flip["right"] for flip in flips) - 1
     late = [None if flip["named_at"] is None else flip["named_at"] - FLIP for flip in flips]
     mistaken = sum(len(flip["mistaken"]) for flip in flips)
     return [
-        *figures,
         Figure("one replica flips its signs", "loss over the undisturbed one", f"within {TOLERANCE:.0%}",
                f"{over:+.1%}", abs(over) <= TOLERANCE),
         Figure("one replica flips its signs", "steps until it is named, by seed", f"at most {WITHIN}",
