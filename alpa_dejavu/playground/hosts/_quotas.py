@@ -19,7 +19,7 @@ takes for a quota.
 """
 _SHARES, _WEIGHT = 1024, 100
 """The weight of a group beside all else that runs, by default, in the first and in the second version of cgroups."""
-_FIRST = 10
+_FIRST = 100
 """So many times the default have groups with a quota, so that what else runs takes little of their shares."""
 _ONE = Path("/sys/fs/cgroup/cpu")
 _TWO = Path("/sys/fs/cgroup")
