@@ -47,11 +47,12 @@ playground.add_command(draw_jobs)
 
 @playground.command("list")
 def list_names() -> None:
-    """Prints all names that a scenario may have, with a line and the settings of each."""
+    """Prints the names that a scenario may have, and scheduling policies, with a line and the settings of each."""
     from alpa_dejavu.playground.condition import CONDITIONS
     from alpa_dejavu.playground.data import MOVES, SPLITS
     from alpa_dejavu.playground.exchanges import EXCHANGES
     from alpa_dejavu.playground.fault import FAULTS
+    from alpa_dejavu.playground.jobs import POLICIES
     from alpa_dejavu.playground.problems import PROBLEMS, problem_summary
     from alpa_dejavu.playground.scenarios import TOPOLOGY_WORDS
 
@@ -68,6 +69,9 @@ def list_names() -> None:
     to.print("problems:")
     for name in PROBLEMS:
         to.print(f"  {name:<{_NAME_WIDTH}}{problem_summary(name)}", soft_wrap=True)
+    to.print("policies of scheduling, for `playground jobs`:")
+    for name, kind in POLICIES.items():
+        to.print(f"  {name:<{_NAME_WIDTH}}{_summary(kind)}{_settings(kind)}", soft_wrap=True)
 
 
 @playground.command()
@@ -75,15 +79,27 @@ def list_names() -> None:
 @_html_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
 @click.option(
+    "--keep",
+    "folder",
+    type=click.Path(path_type=pathlib.Path, file_okay=False),
+    metavar="FOLDER",
+    help="Keep what is computed; the same command goes on from there where it was interrupted.",
+)
+@click.option(
     "--real",
     is_flag=True,
     help="Run it by worker processes on this machine, too, which Ray starts; as root on Linux with links and speeds of "
     "their own. A simulation that is told what was measured before predicts each run.",
 )
-def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, real: bool) -> None:
+def run(
+    path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, folder: pathlib.Path | None,
+    real: bool,
+) -> None:  # fmt: skip
     """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
     check_outputs(html_path, json_path)
-    runs = _run(path, json_path, real)
+    if real and folder is not None:
+        raise click.UsageError("--keep is for simulations, as real workers begin anew each time; leave out one of both")
+    runs = _run(path, json_path, real, folder)
     _show([runs], html_path, json_path)
 
 
@@ -103,7 +119,9 @@ def _read_or_run(path: pathlib.Path) -> Runs:
     return read_runs(path) if isinstance(data, dict) and "runs" in data else _run(path)
 
 
-def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False) -> Runs:
+def _run(
+    path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False, folder: pathlib.Path | None = None
+) -> Runs:
     """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
     with progress().status(f"reading {path}"):
         from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
@@ -111,7 +129,8 @@ def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool =
         scenario = read_scenario(path)
     runs: Runs | None = None
     try:
-        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=progress().is_terminal)
+        shown = progress().is_terminal
+        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=shown, folder=folder)
         for finished in growing:
             runs = finished
     except BaseException:
