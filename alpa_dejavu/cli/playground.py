@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import os
 import pathlib
@@ -109,7 +110,12 @@ def run(
 def compare(paths: Sequence[pathlib.Path], html_path: pathlib.Path | None) -> None:
     """Compares what `run --json` has written, and scenarios, which are run."""
     check_outputs(html_path)
-    _show([_read_or_run(path) for path in paths], html_path)
+    every = [_read_or_run(path) for path in paths]
+    names = [runs.name for runs in every]
+    _show([
+        dataclasses.replace(runs, name=f"{runs.name} ({n})") if names.count(runs.name) > 1 else runs
+        for n, runs in enumerate(every, 1)
+    ], html_path)  # fmt: skip
 
 
 def _read_or_run(path: pathlib.Path) -> Runs:

@@ -81,6 +81,9 @@ def test_compare_takes_runs_and_scenarios(folder, ran, tmp_path):
     assert "alone: async-server" in result.stdout
     assert "no target" in result.stdout
     assert "alone: all-reduce" in (tmp_path / "both.html").read_text()
+    twice = command("compare", folder / "run.json", folder / "run.json").stdout
+    assert twice.startswith("small (1), small (2): target")
+    assert twice.count("\nsmall (2): async-server") == 2
 
 
 def test_off_a_terminal_a_wide_table_is_neither_cut_nor_folded(folder, ran, tmp_path):
