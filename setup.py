@@ -71,6 +71,7 @@ setup(
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
         "byzfl": ["byzfl>=0.0.11"],
+        "exports": ["torch==2.13.0"],
         "dev": [
             "pytest",
             "pytest-xdist",

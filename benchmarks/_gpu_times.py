@@ -126,7 +126,7 @@ def seconds_of(torch: Any, row: dict[str, Any], dtype: Any) -> dict[str, float]:
 def measure(out: Path, seed: int, most_s: float) -> dict[str, Any]:
     """Measures in a random order until all kernels are measured or the time is over, and writes what there is."""
     import numpy as np
-    import torch  # type: ignore[import-not-found]
+    import torch
 
     began = time.monotonic()
     card = torch.cuda.get_device_properties(0)

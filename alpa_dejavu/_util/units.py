@@ -1,16 +1,19 @@
 """Quantities with their units, as people read them: no other file gives a number its unit.
 
 Memory, and data that are moved, are in binary multiples; operations and rates are in decimal ones, as on data sheets.
+Prices are in US dollars, as in machine files. No figure has an exponent.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Iterable
 from typing import final
 
 __all__ = [
-    "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "byte_rate", "counted", "exact_bytes", "flop", "flop_rate",
-    "roughly", "sample_rate", "seconds", "size", "token_rate", "traffic",
+    "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "by_name", "byte_rate", "counted", "exact_bytes", "flop",
+    "flop_rate", "number", "price", "roughly", "sample_rate", "seconds", "size", "span", "token_rate", "traffic",
 ]  # fmt: skip
 
 
@@ -26,7 +29,11 @@ class Unit:
 SECONDS, MILLISECONDS, GIBIBYTES = Unit("s", 1.0), Unit("ms", 1e-3), Unit("GiB", 2.0**30)
 _SECONDS = (SECONDS, MILLISECONDS, Unit("us", 1e-6))
 _MEBIBYTES = Unit("MiB", 2.0**20)
-_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_PREFIXES = (
+    ("Y", 1e24), ("Z", 1e21), ("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0),
+)  # fmt: skip
+_LEAST_S = 1e-10
+"""Less than that is what rounding leaves of nothing."""
 _DURATIONS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
@@ -35,7 +42,10 @@ def seconds(value: float, signed: bool = False) -> str:
 
     >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0), seconds(86400), seconds(0.5, signed=True)]
     ['2.5 s', '12.5 ms', '30 us', '0 s', '86400 s', '+500 ms']
+    >>> seconds(8.882e-16)
+    '0 s'
     """
+    value = 0.0 if abs(value) < _LEAST_S else value
     units = _SECONDS if value else _SECONDS[:1]
     unit = next((unit for unit in units if not abs(value) < unit.value), units[-1])
     return f"{_digits(value / unit.value, signed and value > 0)} {unit.name}"
@@ -118,6 +128,47 @@ def token_rate(value: float) -> str:
     return f"{_digits(value)} tokens/s"
 
 
+def price(value: float) -> str:
+    """Returns a price in US dollars as text.
+
+    >>> [price(4.9031), price(0.00012)]
+    ['4.903 USD', '0.00012 USD']
+    """
+    return f"{_digits(value)} USD"
+
+
+def number(value: float) -> str:
+    """Returns a number without a unit as text, with four digits.
+
+    >>> [number(1.25), number(150000000000), number(1.5e-5), number(0)]
+    ['1.25', '150000000000', '0.000015', '0']
+    """
+    return _digits(value)
+
+
+def by_name(name: str, value: float) -> str:
+    """Returns a figure as text in the unit that the end of its name says; without one it is a plain number.
+
+    >>> [by_name("kernel_s", 5e-6), by_name("memory_bytes_per_s", 1.5e11), by_name("crowding", 1.5)]
+    ['5 us', '150 GB/s', '1.5']
+    """
+    return next((text for end, text in _ENDS if name.endswith(end)), number)(value)
+
+
+def span(values: Iterable[float], text: Callable[[float], str]) -> str:
+    """Returns the least and the most of some figures as one text; only one where both read alike.
+
+    >>> [span([2**34, 2**33], size), span([0.0125, 2.5], seconds), span([1.0, 1.00001], seconds)]
+    ['8.00 to 16.00 GiB', '12.5 ms to 2.5 s', '1 s']
+    """
+    values = list(values)
+    low, high = text(min(values)), text(max(values))
+    if low == high:
+        return low
+    figure, _, unit = low.partition(" ")
+    return f"{figure} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
 def roughly(value: float) -> str:
     """Returns a duration in seconds as text, rounded to one digit.
 
@@ -145,4 +196,15 @@ def _prefixed(value: float, unit: str) -> str:
 def _digits(value: float, signed: bool = False) -> str:
     """Returns a number of four digits, or more where it has more before the point."""
     sign = "+" if signed else ""
-    return f"{value:{sign}.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:{sign}.4g}"
+    if abs(value) >= 1e4 or not math.isfinite(value):
+        return f"{value:{sign}.0f}"
+    if 0 < abs(value) < 1e-4:
+        places = 3 - math.floor(math.log10(abs(value)))
+        return f"{value:{sign}.{places}f}".rstrip("0")
+    return f"{value:{sign}.4g}"
+
+
+_ENDS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("bytes_per_s", byte_rate), ("flop_per_s", flop_rate), ("_bytes", size), ("_flop", flop), ("_s", seconds),
+)  # fmt: skip
+"""Ends of names, the longer ones first, and how figures with such names are told."""

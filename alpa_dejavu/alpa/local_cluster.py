@@ -15,12 +15,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.uninterrupted import uninterrupted
 
-__all__ = ["local_cluster", "lose_host"]
+__all__ = ["LocalCluster", "device_answers", "local_cluster", "lose_device", "lose_host"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +28,35 @@ _GRACE_S = 10.0
 # Alpa asks for one CPU per mesh that it compiles for and one per host; these are names for Ray to count, not cores.
 _LOGICAL_CPUS_PER_DEVICE = 4
 _SYSTEM_CONFIG = {"prestart_worker_first_driver": False}
+_COMMON = {"include_dashboard": False, "object_store_memory": 512 * 1024**2}
+
+
+@final
+class LocalCluster:
+    """A local cluster that runs; `local_cluster` makes it.
+
+    Args:
+        nodes: Ray's `Cluster`; None: there is one host, and nothing can be added.
+        devices: devices of each host.
+    """
+
+    def __init__(self, nodes: Any, devices: int) -> None:
+        self._nodes, self._devices = nodes, devices
+
+    def add_host(self) -> str:
+        """Starts another host with as many devices, and returns Ray's id of its node.
+
+        Raises:
+            RuntimeError: the cluster was started with one host.
+        """
+        if self._nodes is None:
+            raise RuntimeError("the local cluster has one host, but must have several; start it by "
+                               "local_cluster(hosts=2) or more")  # fmt: skip
+        return str(self._nodes.add_node(**_resources(self._devices), **_COMMON).node_id)
 
 
 @contextlib.contextmanager
-def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
+def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[LocalCluster]:
     """Starts a Ray cluster on this machine, connects to it, and stops it with everything that ran on it.
 
     Works in the main thread of a process that isn't connected to Ray yet. `alpa.init("ray")` inside the block takes the
@@ -40,6 +65,9 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
     Args:
         devices: devices of each host.
         hosts: Ray nodes; more than one stand for machines that are joined by a network.
+
+    Yields:
+        The cluster, to which hosts can be added.
 
     Raises:
         ValueError: less than one device or host.
@@ -58,7 +86,7 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
     with _own_directory() as directory:
         try:
             nodes = _start(ray, devices, hosts)
-            yield
+            yield LocalCluster(nodes, devices)
         finally:
             with uninterrupted():
                 # Listed first: a worker whose Ray node is gone is nobody's descendant.
@@ -90,6 +118,52 @@ def lose_host() -> str:
                     os.kill(pid, signal.SIGKILL)
             return str(node)
     raise RuntimeError("no host of a local cluster can be lost: start one by local_cluster(hosts=2) or more")
+
+
+def lose_device() -> int:
+    """Kills the process of one of Alpa's workers, and breaks the last of its devices for good: `device_answers` says so
+    in each process that gets it.
+
+    Returns:
+        The device's number on its host.
+
+    Raises:
+        RuntimeError: Alpa has no workers on a local cluster.
+    """
+    from alpa.device_mesh import get_global_virtual_physical_mesh
+
+    mesh = get_global_virtual_physical_mesh()
+    group = None if mesh is None else mesh.launched_physical_mesh_group
+    if group is None or "RAY_TMPDIR" not in os.environ:
+        raise RuntimeError("no device of a local cluster can be lost: train on it first")
+    pid, raylet, number = _ray().get(group[len(group) - 1].workers[-1].__ray_call__.remote(_whereabouts))
+    _broken(raylet, number).touch()
+    os.kill(pid, signal.SIGKILL)
+    return int(number)
+
+
+def device_answers() -> None:
+    """Does nothing in a process that has a device of a local cluster, unless the device was lost.
+
+    Raises:
+        RuntimeError: the device was lost.
+    """
+    raylet, number = _device()
+    if _broken(raylet, number).exists():
+        raise RuntimeError(f"device {number} is lost")
+
+
+def _whereabouts(_worker: Any) -> tuple[int, str, str]:
+    return (os.getpid(), *_device())
+
+
+def _device() -> tuple[str, str]:
+    """Returns what tells this process's host from others, and the number of its last device."""
+    return os.environ["RAY_RAYLET_PID"], os.environ["CUDA_VISIBLE_DEVICES"].rpartition(",")[2]
+
+
+def _broken(raylet: str, number: str) -> Path:
+    return Path(os.environ["RAY_TMPDIR"], f"broken-{raylet}-{number}")
 
 
 @contextlib.contextmanager
@@ -125,30 +199,33 @@ def _ray() -> Any:
 
 
 def _start(ray: Any, devices: int, hosts: int) -> Any:
-    resources = {"num_cpus": _LOGICAL_CPUS_PER_DEVICE * devices, "num_gpus": devices}
-    common = {"include_dashboard": False, "object_store_memory": 512 * 1024**2}
+    resources = _resources(devices)
     if hosts == 1:
         ray.init(
             address="local",
             _system_config=_SYSTEM_CONFIG,
             logging_level=logging.WARNING,
             **resources,
-            **common,
+            **_COMMON,
         )
         return None
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
     try:
-        cluster.add_node(_system_config=_SYSTEM_CONFIG, **resources, **common)
+        cluster.add_node(_system_config=_SYSTEM_CONFIG, **resources, **_COMMON)
         for _ in range(hosts - 1):
-            cluster.add_node(**resources, **common)
+            cluster.add_node(**resources, **_COMMON)
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, logging_level=logging.WARNING)
     except BaseException:
         cluster.shutdown()
         raise
     return cluster
+
+
+def _resources(devices: int) -> dict[str, int]:
+    return {"num_cpus": _LOGICAL_CPUS_PER_DEVICE * devices, "num_gpus": devices}
 
 
 def _stop(ray: Any, nodes: Any) -> None:

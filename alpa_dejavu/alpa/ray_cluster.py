@@ -65,11 +65,12 @@ def nodes_with_devices() -> dict[str, str]:
 
 def _names(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the names of hosts, given what Ray says of each: their machines', numbered where several share one."""
-    machines = list(map(_machine_name, hosts))
+    machines = list(map(machine_name, hosts))
     return [f"{name}:{n}" if machines.count(name) > 1 else name for n, name in enumerate(machines)]
 
 
-def _machine_name(info: Mapping[str, Any]) -> str:
+def machine_name(info: Mapping[str, Any]) -> str:
+    """Returns the name of the machine of a node, given what Ray says of the node."""
     return str(info.get("NodeManagerHostname") or info.get("NodeManagerAddress"))
 
 
@@ -149,7 +150,7 @@ def _machine(host_info: Sequence[Mapping[str, Any]]) -> str:
 def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
     """Ray nodes of one machine share its cores: its rates are divided among the devices of all of them."""
     names = host_names(virtual_mesh)
-    machines = [_machine_name(info) for info in virtual_mesh.host_info]
+    machines = [machine_name(info) for info in virtual_mesh.host_info]
     hosts = [
         Host(names[n], measured_cpu(devices * machines.count(machine)), devices)
         for n, machine in zip(equal_hosts(virtual_mesh), machines, strict=True)

@@ -21,11 +21,9 @@ from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.streams import printable
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from alpa_dejavu.calibration import Calibration, Fit
     from alpa_dejavu.problem import Cluster
 
@@ -200,7 +198,7 @@ def _figure(device: object, name: str) -> str:
     if part:
         value = value[part] if isinstance(value, Mapping) else getattr(value, part)
     value = getattr(value, "share", value)
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else units.by_name(field, value)
 
 
 def _check_kept(output: pathlib.Path, kept: pathlib.Path, resume: bool) -> None:

@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.convert import convert, is_database, show_database
 from alpa_dejavu.cli.host_links import host_link_table
 from alpa_dejavu.cli.host_memory import host_memory_table
-from alpa_dejavu.cli.output import console, progress
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.output import Pages, console, progress
+from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
@@ -144,7 +142,7 @@ def _figures(found: Calibration) -> Table:
     table = new_table(("fit", "figure"), ("value",))
     for fit in found.fits:
         for name, value in fit.figures.items():
-            table.add_row(fit.part, name, f"{value:.4g}")
+            table.add_row(fit.part, name, units.by_name(name, value))
     return table
 
 
@@ -158,7 +156,7 @@ def _memory(residuals: MemoryResiduals) -> str:
     return f"memory, measured: {'; '.join(kinds)}, in {of}" + (f" ({residuals.origin})" if residuals.origin else "")
 
 
-def _print_missing(found: Calibration, to: Console) -> None:
+def _print_missing(found: Calibration, to: Pages) -> None:
     if found.missing:
         to.print()
         to.print("what it doesn't know:")

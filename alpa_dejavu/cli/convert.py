@@ -12,11 +12,9 @@ from alpa_dejavu._util.json_file import peek, write_whole
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from alpa_dejavu.calibration.database import Database
 
 

@@ -7,7 +7,7 @@ import click
 from alpa_dejavu.cli.installation import checks, versions
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import new_table
 
 
 @click.command()

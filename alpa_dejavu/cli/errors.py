@@ -12,6 +12,7 @@ from typing import IO, Any, NoReturn, final
 import click
 
 from alpa_dejavu.cli.streams import prepare_streams, printable_lines, to_stdout
+from alpa_dejavu.cli.table import with_wide
 
 _PACKAGE = str(pathlib.Path(__file__).parents[1])
 _OF_PATHS = ("pathlib", "os", "genericpath", "posixpath", "tempfile")
@@ -37,6 +38,10 @@ class ReportingGroup(click.Group):
             with contextlib.suppress(OSError):
                 click.echo(printable_lines(said.getvalue()), err=True, nl=False)
         sys.exit(code)
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Adds a command; its tables can be shown whole by `--wide`."""
+        super().add_command(with_wide(cmd), name)
 
     def _run(self, *given: Any, **extra: Any) -> int:
         try:

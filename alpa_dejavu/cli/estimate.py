@@ -66,7 +66,7 @@ def estimate(
         planned = estimator.estimate(given)
     to = console(takes_stdout(*paths))
     print_planned(planned, to, "estimated")
-    to.print(f"the file says           {units.seconds(given.step_s)}")
+    to.fact("the file says", units.seconds(given.step_s))
     for line in lacking(planned.plan):
         to.print(line)
     for path in write_outputs(planned, *paths):

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, explaining_s
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
-from alpa_dejavu.cli.tables import new_table, print_plan, print_said
+from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.tables import print_plan, print_said
 from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Plan
@@ -43,10 +43,10 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
         found, lacking = _explained(given, plan_path, calibration)
     plan, to = found.plan, console()
     print_plan(plan, to)
-    to.print(f"iteration time {units.seconds(plan.step_s)}: {found.bound}")
+    to.fact("iteration time", f"{units.seconds(plan.step_s)}: {found.bound}")
     print_said(plan, to)
     for note in found.notes:
-        to.print(note, soft_wrap=True)
+        to.print(note)
     parts = new_table(("of the average device",), ("time", "share"))
     for part, time in found.parts.items():
         parts.add_row(part, units.seconds(time), f"{100 * time / plan.step_s:.1f} %")
@@ -58,7 +58,7 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
     to.print(helps)
     to.print(sensitivity_table(found.sensitivities))
     for line in lacking:
-        to.print(line, soft_wrap=True)
+        to.print(line)
 
 
 def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple[Explanation, list[str]]:
@@ -86,6 +86,7 @@ def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
         ("what to speed up first",),
         ("1 % better saves", "of the step", "1 % worse costs", "twice as good", "with the best plan", "saves"),
         ("the best plan then",),
+        leave=("the best plan then", "1 % worse costs", "of the step"),
     )
     for one in found[:_MOST]:
         table.add_row(

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.streams import write_stdout
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.plans.stage_rows import layers_text, mesh_text
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 

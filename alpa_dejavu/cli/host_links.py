@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import HostLinks

@@ -9,13 +9,12 @@ from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.ray_cluster import connected
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, ServingPlan
 from alpa_dejavu.planning.inference.serving_rows import phase_rows, plan_facts
 
@@ -137,7 +136,7 @@ def _lengths(prompt: int | None, output: int | None, path: pathlib.Path | None) 
     return Lengths.read(path)
 
 
-def print_serving_plan(plan: ServingPlan, to: Console) -> None:
+def print_serving_plan(plan: ServingPlan, to: Pages) -> None:
     """Prints a plan for inference: a row for each phase, and what its devices keep."""
     heads, *rows = phase_rows(plan)
     table = new_table(heads[:1], heads[1:])
@@ -145,4 +144,4 @@ def print_serving_plan(plan: ServingPlan, to: Console) -> None:
         table.add_row(*row)
     to.print(table)
     for name, text in plan_facts(plan):
-        to.print(f"{name:<24}{text}", soft_wrap=True)
+        to.fact(name, text)

@@ -27,6 +27,7 @@ from alpa_dejavu.cli.estimate import estimate
 from alpa_dejavu.cli.explain import explain
 from alpa_dejavu.cli.export import export
 from alpa_dejavu.cli.history import history
+from alpa_dejavu.cli.import_ import import_
 from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 for _command in (
-    plan, replan, estimate, explain, diff, export, profile, history, calibrate, calibration, playground, resilience,
-    doctor,
+    plan, replan, estimate, explain, diff, export, import_, profile, history, calibrate, calibration, playground,
+    resilience, doctor,
 ):  # fmt: skip
     main.add_command(_command)

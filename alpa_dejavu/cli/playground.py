@@ -12,21 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.measure import Measurement
 
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.interrupts import interrupts_raised
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.scenarios import Runs, Scenario
 
-_NAME_WIDTH = 22
-_END_WIDTH, _MOST_WIDTH = 12, 1000
 _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _html_option = click.option(
     "--html",
@@ -62,17 +58,15 @@ def list_names() -> None:
         ("exchanges", EXCHANGES), ("topologies of gossip", TOPOLOGY_WORDS), ("faults", FAULTS),
         ("conditions", CONDITIONS),
         ("splits of the data", SPLITS), ("policies of moving samples", MOVES),
+        ("policies of scheduling, for `playground jobs`", POLICIES),
     )  # fmt: skip
     for title, known in kinds:
         to.print(f"{title}:")
         for name, kind in known.items():
-            to.print(f"  {name:<{_NAME_WIDTH}}{_summary(kind)}{_settings(kind)}", soft_wrap=True)
+            to.fact(f"  {name}", f"{_summary(kind)}{_settings(kind)}")
     to.print("problems:")
     for name in PROBLEMS:
-        to.print(f"  {name:<{_NAME_WIDTH}}{problem_summary(name)}", soft_wrap=True)
-    to.print("policies of scheduling, for `playground jobs`:")
-    for name, kind in POLICIES.items():
-        to.print(f"  {name:<{_NAME_WIDTH}}{_summary(kind)}{_settings(kind)}", soft_wrap=True)
+        to.fact(f"  {name}", problem_summary(name))
 
 
 @playground.command()
@@ -144,7 +138,7 @@ def _run(
             write_output(json_path, runs_text(runs))
             count = (1 + real) * len(scenario.names) * len(scenario.seeds)
             said = f"{len(runs.runs)} of {count} runs were finished"
-            progress().print(f"{said}, and are in {json_path}", soft_wrap=True)
+            progress().print(f"{said}, and are in {json_path}")
         raise
     assert runs is not None, "a scenario has an exchange and a seed"
     return runs
@@ -160,8 +154,7 @@ def _real_runs(scenario: Scenario) -> Iterator[Runs]:
         with progress().status("starting workers"):
             workers = stack.enter_context(real_workers(scenario.job, scenario.cluster))
         if workers.note:
-            progress().print(f"links aren't shaped, and workers share the cores as they come: {workers.note}",
-                             soft_wrap=True)  # fmt: skip
+            progress().print(f"links aren't shaped, and workers share the cores as they come: {workers.note}")
         yield from growing_real_runs(scenario, workers, progress().is_terminal)
 
 
@@ -184,7 +177,7 @@ def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: path
         to.print(f"wrote {path}")
 
 
-def _print_table(every: Sequence[Runs], to: Console) -> None:
+def _print_table(every: Sequence[Runs], to: Pages) -> None:
     from alpa_dejavu.playground.scenarios import (
         NOTE,
         answer_lines,
@@ -195,22 +188,18 @@ def _print_table(every: Sequence[Runs], to: Console) -> None:
         target_text,
     )
 
-    to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}", soft_wrap=True)
+    to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}")
     found = compared(every)
     both = side_by_side(found)
     for told in [*([both] if both.rows else []), *tables(found)]:
         table = new_table(told.heads[:1], told.heads[1:-1], told.heads[-1:])
         for row in told.rows:
             table.add_row(*row)
-        table.columns[-1].min_width = _END_WIDTH
-        if not to.is_terminal:
-            # Cells hold intervals: what a file or a pipe takes is as wide as they are, and nothing is cut.
-            to.width = max(to.width, Measurement.get(to, to.options.update(width=_MOST_WIDTH), table).maximum)
         to.print()
         to.print(table)
     to.print()
     for line in (*answer_lines(every), *details(found), NOTE):
-        to.print(line, soft_wrap=True)
+        to.print(line)
 
 
 def _summary(kind: type) -> str:

@@ -10,7 +10,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console, progress
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import new_table
 
 _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _POLICIES = ("fifo", "equal-shares", "sensitivity")

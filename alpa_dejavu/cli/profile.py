@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
@@ -16,7 +15,8 @@ from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_out
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
-from alpa_dejavu.cli.stragglers import straggler_lines
+from alpa_dejavu.cli.stragglers import straggler_facts
+from alpa_dejavu.cli.table import Table
 from alpa_dejavu.cli.tables import print_plan, stage_table
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.plans.plan_file import read_plan
@@ -81,10 +81,9 @@ def profile(
     to = console(takes_stdout(html_path))
     print_plan(planned.plan, to)
     to.print(measured_table(planned.plan, planned.timeline.stages, found))
-    for line in measured_lines(given, planned.plan, found):
-        to.print(line)
-    for line in straggler_lines(plan_path, planned.plan, found.computing_steps_s):
-        to.print(line, soft_wrap=True)
+    facts = measured_facts(given, planned.plan, found)
+    for name, text in (*facts, *straggler_facts(plan_path, planned.plan, found.computing_steps_s)):
+        to.fact(name, text)
     if store is not None:
         by = estimator.prices
         runs = store.append(past_run(planned, found, by.models.latency, by.models.communication, by.calibration))
@@ -111,16 +110,19 @@ def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured)
     return stage_table(PROFILED, rows)
 
 
-def measured_lines(given: Plan, plan: Plan, found: Measured) -> list[str]:
-    """Returns lines of text with a step's time as it was measured, as it was predicted, and as it is simulated from the
-    measured stages.
+def measured_facts(given: Plan, plan: Plan, found: Measured) -> list[tuple[str, str]]:
+    """Returns a step's time as it was measured, as it was predicted, and as it is simulated from the measured stages,
+    each with its name.
     """
     ratio, simulated = found.step_s / plan.step_s, found.simulated_s / found.step_s
     low, high = min(found.steps_s), max(found.steps_s)
     return [
-        f"iteration time          measured {units.seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
-        f"{units.seconds(low)} to {units.seconds(high)})",
-        f"predicted               {units.seconds(plan.step_s)}: measured is {ratio:.2f} times that",
-        f"the file says           {units.seconds(given.step_s)}",
-        f"simulated from measured {units.seconds(found.simulated_s)}: {simulated:.2f} times the measured step",
+        (
+            "iteration time",
+            f"measured {units.seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
+            f"{units.span((low, high), units.seconds)})",
+        ),
+        ("predicted", f"{units.seconds(plan.step_s)}: measured is {ratio:.2f} times that"),
+        ("the file says", units.seconds(given.step_s)),
+        ("simulated from measured", f"{units.seconds(found.simulated_s)}: {simulated:.2f} times the measured step"),
     ]

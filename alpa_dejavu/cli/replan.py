@@ -10,15 +10,13 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, replanning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
-from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu.cli.tables import print_plan, print_said
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Cluster, Plan
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from alpa_dejavu.planning.replanning import Replanned
 
 
@@ -82,23 +80,24 @@ def replan(
         for file in files:
             to.print(f"wrote {file}")
         if lacking:
-            to.print(lacking, soft_wrap=True)
+            to.print(lacking)
 
 
-def _print_replanned(made: Replanned, before: Plan, to: Console) -> None:
+def _print_replanned(made: Replanned, before: Plan, to: Pages) -> None:
     """Prints the new plan, what it takes next to the one before, and what moves for it."""
     print_plan(made.plan, to)
-    to.print(f"iteration time          {units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
+    to.fact("iteration time", f"{units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
     moved = made.moves
-    to.print(
-        f"moves                   {units.size(moved.num_bytes)} of {units.counted(len(moved.layers), 'layer')} in "
+    to.fact(
+        "moves",
+        f"{units.size(moved.num_bytes)} of {units.counted(len(moved.layers), 'layer')} in "
         f"{units.seconds(moved.seconds)}; {units.counted(len(made.kept_layers), 'layer')} of "
-        f"{made.plan.num_layers} stay"
+        f"{made.plan.num_layers} stay",
     )
     print_said(made.plan, to)
     ahead = made.plan.planning_s.get("contingencies")
     more = "" if ahead is None else f" (for the loss of another host in {units.seconds(ahead)})"
-    to.print(f"planned again in        {units.seconds(made.seconds)}{more}")
+    to.fact("planned again in", f"{units.seconds(made.seconds)}{more}")
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:

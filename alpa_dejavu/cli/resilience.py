@@ -11,7 +11,7 @@ import click
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
@@ -136,7 +136,7 @@ def _stages(subject: tuple[Any, Any, Any], plan: Plan, blocks: str) -> Rows:
 def _print(function: str, found: Resilience, chosen: dict[str, Chosen], stages: Rows | None, to: Any) -> None:
     from alpa_dejavu.training.resilience.tables import chosen_rows, curve_rows
 
-    to.print(f"{function}: {found.base:.4f} without faults", soft_wrap=True)
+    to.print(f"{function}: {found.base:.4f} without faults")
     for heads, rows in (curve_rows(found), *([chosen_rows(chosen)] if chosen else []), *([stages] if stages else [])):
         table = new_table(heads[:2], heads[2:], ())
         for row in rows:

@@ -1,4 +1,4 @@
-"""The lines that `alpa-dejavu profile` prints on hosts that are slow."""
+"""The facts that `alpa-dejavu profile` prints of hosts that are slow."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _LEAST_STEPS = 5
 
 
-def straggler_lines(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[float]]) -> list[str]:
-    """Returns lines of text that name the slow hosts (stragglers) of a measured run and, if it can be planned again,
-    the plan that would now be chosen.
+def straggler_facts(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
+    """Returns texts, each with its name, that say which hosts of a measured run are slow (stragglers) and, if it can be
+    planned again, which plan would now be chosen.
 
-    There are no lines if too little was measured: fewer than five steps, or a stage that seems to compute nothing.
+    There are none if too little was measured: fewer than five steps, or a stage that seems to compute nothing.
 
     Args:
         path: the path of the plan's file.
@@ -31,10 +31,10 @@ def straggler_lines(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[f
     if len(steps_s) < _LEAST_STEPS or min(map(min, steps_s)) <= 0:
         return []
     found = stragglers(plan, steps_s, least_steps=_LEAST_STEPS)
-    return [*(f"{'straggler':<24}{one}" for one in found), *(_around(path, plan, found) if found else [])]
+    return [*(("straggler", str(one)) for one in found), *(_around(path, plan, found) if found else [])]
 
 
-def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[str]:
+def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[tuple[str, str]]:
     from alpa_dejavu.planning.kept import kept_path, read_kept
     from alpa_dejavu.planning.straggler import planned_around
     from alpa_dejavu.problem import NoPlanError
@@ -45,7 +45,7 @@ def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[
     try:
         made = planned_around(plan, read_kept(path), found)
     except (NoPlanError, ValueError) as error:
-        return [f"{'planned around it':<24}no: {error}"]
+        return [("planned around it", f"no: {error}")]
     moved = f"{units.size(made.moves.num_bytes)} move in {units.seconds(made.moves.seconds)}"
     what = f"{units.seconds(made.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
-    return [f"{'planned around it':<24}{what}"]
+    return [("planned around it", what)]

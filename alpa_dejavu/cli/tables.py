@@ -6,16 +6,26 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from alpa_dejavu._util import units
+from alpa_dejavu._util.columns import Head
+from alpa_dejavu._util.name_ranges import name_ranges
 from alpa_dejavu._util.normal import REACH_90
+from alpa_dejavu.cli.output import Pages
+from alpa_dejavu.cli.table import Table, is_wide, new_table
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.footing import Footing, footings
 from alpa_dejavu.planning.price import PricedPlan
 from alpa_dejavu.planning.runtimes import runtimes_text
-from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, known_columns, stage_rows
+from alpa_dejavu.plans.stage_rows import (
+    LEAVE,
+    PLANNED,
+    Column,
+    StageRow,
+    cells,
+    folded_cells,
+    known_columns,
+    stage_rows,
+)
 from alpa_dejavu.plans.table import planning_text
 from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
@@ -26,18 +36,19 @@ if TYPE_CHECKING:
 
 
 def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
-    """Returns a table with the given columns and a row for each stage of a plan."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.name, justify="right" if column.is_figure else "left", no_wrap=True)
-    for row in cells(columns, rows):
+    """Returns a table with the given columns, and a row for each run of equal stages of a plan; with `--wide` for each
+    stage.
+    """
+    table = Table([Head(column.name, "figure" if column.is_figure else "name") for column in columns], LEAVE)
+    for row in cells(columns, rows) if is_wide() else folded_cells(columns, rows):
         table.add_row(*row)
     return table
 
 
 def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
     """Returns a table with a row for each plan that was nearly chosen: its time, and why it loses."""
-    table = new_table(("next best", "schedule", "stages", "micro-batches", "layers"), ("iteration",), ("why it loses",))
+    heads = "next best", "schedule", "stages", "micro-batches", "layers"
+    table = new_table(heads, ("iteration",), ("why it loses",), leave=("layers", "schedule", "micro-batches"))
     for n, other in enumerate(runners_up, 2):
         plan = other.plan
         counts = plan.schedule, str(len(plan.stages)), str(plan.num_micro_batches), str(plan.num_layers)
@@ -49,16 +60,17 @@ def front_table(front: Sequence[PricedPlan]) -> Table:
     """Returns a table of the Pareto front: a row for each plan for which no other is both as fast and as cheap."""
     table = new_table(("hosts used",), ("iteration", "price of a step"), ("which hosts",))
     for one in front:
-        table.add_row(str(len(one.hosts)), units.seconds(one.plan.step_s), f"{one.price:.4g}", " ".join(one.hosts))
+        figures = units.seconds(one.plan.step_s), units.price(one.price)
+        table.add_row(str(len(one.hosts)), *figures, name_ranges(one.hosts))
     return table
 
 
-def print_other_schedules(planned: PlanningResult, to: Console) -> None:
+def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
     """Prints what each schedule would be worth on a plan's submeshes, and who can run it; nothing to compare where the
     step only infers, which is said.
     """
     if not planned.model.training:
-        to.print("other schedules         the step takes no gradients: only the inference schedule is one for it")
+        to.fact("other schedules", "the step takes no gradients: only the inference schedule is one for it")
         return
     from alpa_dejavu.planning.other_schedules import other_schedules
 
@@ -74,21 +86,22 @@ def print_other_schedules(planned: PlanningResult, to: Console) -> None:
     to.print(table)
 
 
-def print_improved_order(planned: PlanningResult, to: Console) -> Schedule:
+def print_improved_order(planned: PlanningResult, to: Pages) -> Schedule:
     """Prints what improving the order of a plan's passes saves, and returns the order."""
     from alpa_dejavu.planning.improved_order import improved_order
 
     found = improved_order(planned)
     factor = planned.plan.step_s / planned.plan.uncorrected_s
     saved, own = 100 * (1 - found.step_s / planned.plan.uncorrected_s), planned.plan.schedule
-    to.print(
-        f"order of passes         {units.seconds(found.step_s * factor)} a step, {saved:.1f} % less than {own}; "
-        f"no order is over {100 * found.gap:.1f} % shorter"
+    to.fact(
+        "order of passes",
+        f"{units.seconds(found.step_s * factor)} a step, {saved:.1f} % less than {own}; no order is over "
+        f"{100 * found.gap:.1f} % shorter",
     )
     return found.schedule
 
 
-def print_plan(plan: Plan, to: Console) -> None:
+def print_plan(plan: Plan, to: Pages) -> None:
     """Prints a plan's model, cluster and schedule, and a table of its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
     each = len(plan.stages) // len(plan.on_submeshes)
@@ -105,50 +118,50 @@ def print_plan(plan: Plan, to: Console) -> None:
         if row.stage.offloaded.any:
             by_text.setdefault(row.stage.offloaded.text, []).append(str(row.number))
     for text, numbers in by_text.items():
-        to.print(f"{f'offload of stage {_listed(numbers)}':<24}{text}", soft_wrap=True)
+        to.fact(f"offload of stage {_listed(numbers)}", text)
 
 
 def _listed(numbers: Sequence[str]) -> str:
     return ", ".join(numbers[:4]) + (" ..." if len(numbers) > 4 else "")
 
 
-def print_said(plan: Plan, to: Console) -> None:
+def print_said(plan: Plan, to: Pages) -> None:
     """Prints how sure a plan's prediction is, what the loss of a host costs, and the plan's notes."""
     if plan.confidence is not None:
-        to.print(f"confidence              {plan.confidence.summary}", soft_wrap=True)
+        to.fact("confidence", plan.confidence.summary)
     if plan.without_a_host is not None:
-        to.print(f"if a host is lost       {plan.without_a_host}", soft_wrap=True)
+        to.fact("if a host is lost", plan.without_a_host)
     for note in plan.notes:
-        to.print(note, soft_wrap=True)
+        to.print(note)
 
 
-def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -> None:
+def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned") -> None:
     """Prints the plan of a planning result, its predicted figures, and the next best plans; `verb` ("planned",
     "estimated") names the work that took the printed seconds.
     """
     plan = planned.plan
     print_plan(plan, to)
-    to.print(f"iteration time          {units.seconds(plan.step_s)}")
+    to.fact("iteration time", units.seconds(plan.step_s))
     if plan.correction is not None:
-        to.print(correction_line(plan, plan.correction))
+        to.fact(*correction_fact(plan, plan.correction))
     if planned.samples_per_s is not None:
-        to.print(f"throughput              {units.sample_rate(planned.samples_per_s)}")
-    rate = planned.model_flop / plan.step_s / plan.num_devices
-    to.print(f"model FLOP utilisation  {100 * planned.flop_utilisation:.1f} % ({units.flop_rate(rate)} per device)")
+        to.fact("throughput", units.sample_rate(planned.samples_per_s))
+    rate = units.flop_rate(planned.model_flop / plan.step_s / plan.num_devices)
+    to.fact("model FLOP utilisation", f"{100 * planned.flop_utilisation:.1f} % ({rate} per device)")
     if planned.price_per_step is not None:
-        to.print(f"price of a step         {planned.price_per_step:.4g}")
+        to.fact("price of a step", units.price(planned.price_per_step))
     to.print(footing_table(footings(planned.table, planned.space, planned.choices, planned.run)))
-    to.print(f"runs on                 {runtimes_text(plan)}", soft_wrap=True)
+    to.fact("runs on", runtimes_text(plan))
     print_said(plan, to)
     if plan.planning_s:
-        to.print(f"{f'{verb} in':<24}{planning_text(plan)}")
+        to.fact(f"{verb} in", planning_text(plan))
     if planned.runners_up:
         to.print(runners_up_table(planned.runners_up))
     if planned.front:
         to.print(front_table(planned.front))
 
 
-def print_pipelines(made: StrategyPlan, cluster: Cluster, to: Console) -> None:
+def print_pipelines(made: StrategyPlan, cluster: Cluster, to: Pages) -> None:
     """Prints a strategy's plan that has several unlike pipelines: a table with a row for each, and the figures of the
     whole step.
     """
@@ -161,12 +174,12 @@ def print_pipelines(made: StrategyPlan, cluster: Cluster, to: Console) -> None:
     for n, (one, computing_s) in enumerate(zip(made.pipelines, made.computing_s, strict=True)):
         hosts = dict.fromkeys(cluster.hosts[host].name for stage in one.stages for host in stage.hosts)
         shares = f"{one.num_micro_batches} of {one.micro_batch}"
-        table.add_row(str(n), shares, units.seconds(computing_s), " ".join(hosts), _cut_text(one))
+        table.add_row(str(n), shares, units.seconds(computing_s), name_ranges(hosts), _cut_text(one))
     to.print(table)
-    to.print(f"iteration time          {units.seconds(made.step_s)}")
-    to.print(f"throughput              {units.sample_rate(made.samples_per_s)}")
+    to.fact("iteration time", units.seconds(made.step_s))
+    to.fact("throughput", units.sample_rate(made.samples_per_s))
     for note in made.notes:
-        to.print(note, soft_wrap=True)
+        to.print(note)
 
 
 def _cut_text(pipeline: Pipeline) -> str:
@@ -188,29 +201,15 @@ def footing_table(found: Sequence[Footing]) -> Table:
     return table
 
 
-def correction_line(plan: Plan, by: StepCorrection) -> str:
-    """Returns a line of text that says by how much past runs corrected a plan's predicted step time, and how sure that
+def correction_fact(plan: Plan, by: StepCorrection) -> tuple[str, str]:
+    """Returns by how many past runs a plan's predicted step time was corrected, and by how much, and how sure that
     is.
     """
     low, high = (
         units.seconds(plan.uncorrected_s * by.factor * math.exp(side * REACH_90 * by.spread)) for side in (-1, 1)
     )
-    title = f"corrected by {units.counted(by.runs, 'run')}"
     return (
-        f"{title:<24}{by.factor:.3f} times {units.seconds(plan.uncorrected_s)}; 90 % interval {low} to {high}; "
-        f"{by.own_runs} of this model on this cluster"
+        f"corrected by {units.counted(by.runs, 'run')}",
+        f"{by.factor:.3f} times {units.seconds(plan.uncorrected_s)}; 90 % interval {low} to {high}; {by.own_runs} of "
+        "this model on this cluster",
     )
-
-
-def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = ()) -> Table:
-    """Returns an empty table with columns of text, right-aligned columns of figures, and columns of text that may be
-    folded.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in left:
-        table.add_column(name, no_wrap=True)
-    for name in right:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in wide:
-        table.add_column(name, overflow="fold")
-    return table

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.output import Pages
+from alpa_dejavu.cli.table import new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning import PlanningResult
@@ -30,7 +29,7 @@ def least_replicas(asked: int, rule: str, wrong: int) -> int:
 
 
 def print_tolerance(
-    planned: PlanningResult, ask: Callable[[int], PlanningResult], asked: int, rule: str, wrong: int, to: Console
+    planned: PlanningResult, ask: Callable[[int], PlanningResult], asked: int, rule: str, wrong: int, to: Pages
 ) -> None:
     """Prints a row for each number of wrong replicas up to one: the replicas that the rule needs, and the step.
 
@@ -59,7 +58,7 @@ def print_tolerance(
         price = price_per_step(plan, plans[need].cluster)
         table.add_row(
             str(count), units.counted(need, "replica"), units.seconds(plan.step_s), units.seconds(step_s),
-            f"{step_s / first_s - 1:.1%}", "" if price is None else f"{price * step_s / plan.step_s:.4g}",
+            f"{step_s / first_s - 1:.1%}", "" if price is None else units.price(price * step_s / plan.step_s),
         )  # fmt: skip
     to.print(f"what it costs to tolerate wrong replicas of each stage by the rule {rule}:")
     to.print(table)

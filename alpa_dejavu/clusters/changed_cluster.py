@@ -15,6 +15,7 @@ __all__ = [
     "faster_links",
     "slowed",
     "slower",
+    "with_hosts",
     "with_more_memory",
     "without",
 ]
@@ -55,6 +56,64 @@ def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
     if fewer_devices:
         name += f" without {_some(fewer_devices, 'devices')}"
     return dataclasses.replace(part, name=name, hosts=kept)
+
+
+def with_hosts(cluster: Cluster, joined: Mapping[str, int]) -> Cluster:
+    """Returns the cluster with hosts that have joined it, each taken to be like the first one with as many devices.
+
+    If all devices are parts of one CPU, it is now shared by more of them, and each is slower.
+
+    Args:
+        cluster: the cluster; where it has one host, its machine type must be known, which says what link joins two.
+        joined: the numbers of devices of the new hosts, by their names.
+
+    Raises:
+        ValueError: there is a host of this name already, none with as many devices, or the link to it isn't known.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> with_hosts(named_cluster("p3.16xlarge", 2), {"new": 8}).name
+    '3 x p3.16xlarge'
+    """
+    for name, count in joined.items():
+        if name in cluster.host_numbers:
+            raise ValueError(f"cluster {cluster.name} has a host {name!r} already; give the new one another name")
+        known = sorted({host.num_devices for host in cluster.hosts})
+        if count not in known:
+            raise ValueError(f"host {name} has {count} devices, but must be like one of cluster {cluster.name}, which "
+                             f"have {', '.join(map(str, known))}; plan for a cluster that has it")  # fmt: skip
+    alone = _link_of_two(cluster) if joined and len(cluster.hosts) == 1 else None
+    counts = [host.num_devices for host in cluster.hosts]
+    likes = [*range(len(counts)), *(counts.index(count) for count in joined.values())]
+    names = [*cluster.host_numbers, *joined]
+    hosts = tuple(dataclasses.replace(cluster.hosts[like], name=name) for like, name in zip(likes, names, strict=True))
+    if cluster.shared:
+        more = sum(host.num_devices for host in hosts) / cluster.num_devices
+        hosts = tuple(dataclasses.replace(host, device=slower(host.device, more)) for host in hosts)
+
+    def link(a: int, b: int) -> Link:
+        if alone is not None and a != b:
+            return alone
+        end = likes[b] if a == b or likes[a] != likes[b] else (likes[b] + 1) % len(counts)
+        return cluster.links[likes[a]][end]
+
+    links = tuple(tuple(link(a, b) for b in range(len(hosts))) for a in range(len(hosts)))
+    name = counted_name(len(hosts), cluster.machine) if cluster.machine else cluster.name
+    return dataclasses.replace(cluster, name=name, hosts=hosts, links=links)
+
+
+def _link_of_two(cluster: Cluster) -> Link:
+    """Returns the link between two hosts of the machine type of a cluster that has one.
+
+    Raises:
+        ValueError: the type isn't known.
+    """
+    from alpa_dejavu.clusters import named_cluster
+
+    machine = cluster.machine_file or cluster.machine
+    if not machine:
+        raise ValueError(f"cluster {cluster.name} has one host of no known machine type, so that its link to another "
+                         "isn't known; plan for a cluster that has both")  # fmt: skip
+    return named_cluster(machine, 2).links[0][1]
 
 
 def _lost_devices(cluster: Cluster, lost: Collection[str]) -> dict[str, set[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu.exports._target import Target
@@ -11,6 +12,9 @@ from alpa_dejavu.exports._targets import named_target
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning.runtimes import hindrances
 from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.kept import Kept
 
 __all__ = ["export"]
 
@@ -21,6 +25,7 @@ def export(
     output: str | os.PathLike[str],
     force: bool = False,
     model: Transformer | None = None,
+    kept: Kept | None = None,
 ) -> list[pathlib.Path]:
     """Writes the files that a runtime, or a simulator, needs for a plan; returns their paths.
 
@@ -32,6 +37,7 @@ def export(
         output: the folder, which is made if need be.
         force: whether files of the same names are replaced.
         model: the sizes of the plan's model; None: they are those that the model's name stands for, if any.
+        kept: what planning has kept beside the plan, which spares simulators' writers pricing it afresh.
 
     Raises:
         ValueError: there is no such target, it can't run the plan (says which stage, by which rule, and what would do),
@@ -42,7 +48,7 @@ def export(
         why = list(hindrances(plan, target.name, target.runtime))
         if why:
             raise ValueError(f"{target.name} can't run the plan: {'; '.join(map(str, why))}")
-    files = target.writer.write(plan, transformer_size(plan.model) if model is None else model)
+    files = target.writer.knowing(plan, kept).write(plan, transformer_size(plan.model) if model is None else model)
     paths = {name: folder / name for name in files}
     there = [path for path in paths.values() if path.exists() or path.is_symlink()]
     if there and not force:

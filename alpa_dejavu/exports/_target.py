@@ -5,11 +5,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
+from alpa_dejavu.exports._foreign import Reader
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.runtimes import Runtime
 from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.kept import Kept
 
 __all__ = ["Files", "Target", "Writer"]
 
@@ -35,6 +39,10 @@ class Writer(abc.ABC):
             ValueError: the target can't say the plan, or the model's sizes are needed and not known.
         """
 
+    def knowing(self, plan: Plan, kept: Kept | None) -> Writer:
+        """Returns the writer that also goes by what planning has kept beside the plan, if that is of use to it."""
+        return self
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +55,7 @@ class Target:
         writer: the writer of its files.
         runtime: what it can run; None: a simulator, which takes every plan that its writer can write.
         tried: a sentence on what was tried with the real thing.
+        reader: the reader of its configurations; None: they aren't read.
     """
 
     name: str
@@ -54,3 +63,4 @@ class Target:
     writer: Writer
     runtime: Runtime | None = None
     tried: str = "nothing was tried with the real thing"
+    reader: Reader | None = None

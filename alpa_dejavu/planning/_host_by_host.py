@@ -50,16 +50,21 @@ class HostByHost:
 
     def answer(self, slicing: Slicing) -> tuple[Slicing, tuple[tuple[int, ...], ...]] | None:
         """Returns a slicer's solution with its stages on submeshes of the search space, and the indices of each stage's
-        hosts; None if the solution leaves gaps between stages on a host, or has no stages.
+        hosts; None if the solution leaves gaps between stages on a host, takes more hosts than there are, or has no
+        stages.
         """
         if not slicing.found or slicing.cost_s >= _NEVER_S:
             return None
         stages = tuple(dataclasses.replace(one, submesh=int(self.submesh[one.submesh])) for one in slicing.stages)
         hosts = self._hosts(stages, [int(self.begin[one.submesh]) for one in slicing.stages])
-        return dataclasses.replace(slicing, stages=stages), hosts
+        return None if hosts is None else (dataclasses.replace(slicing, stages=stages), hosts)
 
-    def _hosts(self, stages: Sequence[StageChoice], begins: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """Returns each stage's hosts, taken in order; a stage that begins within a host is where the one before is."""
+    def _hosts(self, stages: Sequence[StageChoice], begins: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+        """Returns each stage's hosts, taken in order; a stage that begins within a host is where the one before is.
+
+        None: a stage on several unlike hosts leaves devices of one free, which the problem counts as if another stage
+        could have them, and so the hosts don't suffice.
+        """
         of_space, kinds = self.space.hosts, kinds_of(self.cluster)
         free = [list(range(len(kinds)))] if of_space is None else members_of_kinds(self.cluster)
         found = list[tuple[int, ...]]()
@@ -69,6 +74,8 @@ class HostByHost:
                 continue
             count = self.space.submeshes[stage.submesh].num_hosts
             wanted = [0] * count if of_space is None else [kinds[host] for host in of_space[stage.submesh]]
+            if any(len(free[kind]) < wanted.count(kind) for kind in wanted):
+                return None
             found.append(tuple(free[kind].pop(0) for kind in wanted))
         return tuple(found)
 
@@ -113,6 +120,7 @@ def host_by_host(
         max_n_succ_stages=plain.room[:, :, submesh],
         per_step_s=plain.once_s[:, :, submesh],
         sites=Sites(plain.sites.uses[submesh], plain.sites.available, links, crossing_s),
+        families=None if plain.families is None else plain.families[:, submesh],
     )
     return HostByHost(cluster, space, problem, submesh, begin)
 

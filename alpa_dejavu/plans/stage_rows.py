@@ -8,15 +8,17 @@ columns of `BRIEF` are also in the README.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.name_ranges import name_ranges
 from alpa_dejavu.problem import Plan, StagePlan
 
 __all__ = [
-    "BRIEF", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "known_columns",
-    "layers_text", "mesh_text", "stage_rows",
+    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "folded_cells",
+    "known_columns", "layers_text", "mesh_text", "stage_rows",
 ]  # fmt: skip
 
 
@@ -71,11 +73,14 @@ class Column:
         name: the heading above the column.
         cell: a function that returns the text of a row's cell, with its unit; "" if the row lacks the value.
         is_figure: whether cells are figures, which are aligned to the right.
+        of_many: a function that returns the text of the cell of many stages in one row; None: stages in whose cells it
+            differs don't stand in one row.
     """
 
     name: str
     cell: Callable[[StageRow], str]
     is_figure: bool = True
+    of_many: Callable[[Sequence[StageRow]], str] | None = None
 
 
 def stage_rows(plan: Plan) -> list[StageRow]:
@@ -93,6 +98,25 @@ def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]
     return [[column.cell(row) for column in columns] for row in rows]
 
 
+def folded_cells(columns: Sequence[Column], rows: Sequence[StageRow]) -> list[list[str]]:
+    """Returns the text of each cell of a table of a plan's stages, with one row for stages that follow each other and
+    are equal but for their places and what is kept in memory, of which the row says the least and the most.
+    """
+    alike = [column for column in columns if column.of_many is None]
+
+    def key(row: StageRow) -> tuple[object, ...]:
+        return row.stage.layers[1] - row.stage.layers[0], *(column.cell(row) for column in alike)
+
+    runs = [list(run) for _, run in itertools.groupby(rows, key)]
+    return [
+        [
+            column.cell(run[0]) if len(run) == 1 or column.of_many is None else column.of_many(run)
+            for column in columns
+        ]
+        for run in runs
+    ]  # fmt: skip
+
+
 def layers_text(stage: StagePlan) -> str:
     """Returns a stage's range of layers as text: its first and last layer, or its only one."""
     first, last = stage.layers
@@ -108,10 +132,21 @@ def mesh_text(shape: Iterable[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def _some_hosts(row: StageRow) -> str:
-    """Returns the names of all of a few hosts, else the first, the last and how many."""
-    hosts = row.stage.hosts
-    return " ".join(hosts) if len(hosts) <= 2 else f"{hosts[0]} ... {hosts[-1]} ({len(hosts)})"
+def _numbers(rows: Sequence[StageRow]) -> str:
+    return f"{rows[0].number}-{rows[-1].number}"
+
+
+def _layers(rows: Sequence[StageRow]) -> str:
+    return f"{rows[0].stage.layers[0]}-{rows[-1].stage.layers[1]}"
+
+
+def _hosts(rows: Iterable[StageRow]) -> str:
+    return name_ranges(host for row in rows for host in row.stage.hosts)
+
+
+def _least_headroom(rows: Sequence[StageRow]) -> str:
+    left = [row.stage.memory_limit_bytes - row.stage.memory_bytes for row in rows]
+    return units.span(left, units.size) if min(left) >= 0 else f"MISSING {units.size(-min(left))}"
 
 
 def _headroom(row: StageRow) -> str:
@@ -148,6 +183,16 @@ def _figure(name: str, of: Callable[[StageRow], float | None], text: Callable[[f
     return Column(name, cell)
 
 
+def _spanned(name: str, of: Callable[[StageRow], float | None], text: Callable[[float], str]) -> Column:
+    """A figure in which stages may differ that stand in one row."""
+
+    def of_many(rows: Sequence[StageRow]) -> str:
+        known = [value for value in map(of, rows) if value is not None]
+        return units.span(known, text) if known else ""
+
+    return dataclasses.replace(_figure(name, of, text), of_many=of_many)
+
+
 def _timed(name: str, of: Callable[[StageRow], StageTimes | None], seconds: Callable[[StageTimes], float]) -> Column:
     def value(row: StageRow) -> float | None:
         times = of(row)
@@ -172,15 +217,14 @@ def _measured_to_predicted(row: StageRow) -> str:
 
 
 _PLACE = (
-    Column("stage", lambda row: str(row.number), False),
-    Column("layers", lambda row: layers_text(row.stage), False),
+    Column("stage", lambda row: str(row.number), False, _numbers),
+    Column("layers", lambda row: layers_text(row.stage), False, _layers),
 )
 _MESHES = (
     Column("submesh", lambda row: mesh_text((row.stage.submesh.num_hosts, row.stage.submesh.devices_per_host)), False),
     Column("logical", lambda row: mesh_text(row.stage.logical_mesh), False),
 )
-_SOME_HOSTS = Column("hosts", _some_hosts, False)
-_ALL_HOSTS = Column("hosts", lambda row: ", ".join(row.stage.hosts), False)
+_HOSTS = Column("hosts", lambda row: _hosts([row]), False, _hosts)
 _CHOICES = (
     Column("remat", lambda row: row.stage.remat, False),
     Column("ZeRO", lambda row: str(row.stage.zero), False),
@@ -192,13 +236,13 @@ _TIMES = (
     _figure("once a step", lambda row: row.stage.per_step_s),
 )
 _SHARES = (
-    _figure("computing", lambda row: row.busy_share, _percent),
-    _figure("bubbles", lambda row: row.bubble_share, _percent),
+    _spanned("computing", lambda row: row.busy_share, _percent),
+    _spanned("bubbles", lambda row: row.bubble_share, _percent),
 )
 _HIDDEN = Column("hidden", _hidden, True)
-_MEMORY = Column("memory", lambda row: units.size(row.stage.memory_bytes))
+_MEMORY = _spanned("memory", lambda row: row.stage.memory_bytes, units.size)
 _LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
-_HEADROOM = Column("headroom", _headroom)
+_HEADROOM = Column("headroom", _headroom, of_many=_least_headroom)
 _OFFLOAD = Column("offload", lambda row: row.stage.offloaded.text if row.stage.offloaded.any else "", False)
 _OF_HOST = Column("of the host", _host_bytes)
 _BESIDE = (
@@ -207,12 +251,17 @@ _BESIDE = (
     Column("measured to predicted", _measured_to_predicted),
 )
 
-BRIEF = (*_PLACE, *_MESHES, _SOME_HOSTS, *_TIMES, _MEMORY, _HEADROOM)
+BRIEF = (*_PLACE, *_MESHES, _HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 """The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
-PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _HIDDEN, _MEMORY, _HEADROOM, _OF_HOST)
+PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _HIDDEN, _MEMORY, _HEADROOM, _OF_HOST)
 """The columns of a plan on the command line; those of which no row knows anything are left out."""
+LEAVE = (
+    "logical", "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host", "submesh",
+    "collectives",
+)  # fmt: skip
+"""The columns that are left out first where there isn't room for all, in this order."""
 REPORTED = (
-    *_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, _HIDDEN, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD,
+    *_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _HIDDEN, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD,
     _OF_HOST, *_BESIDE,
 )  # fmt: skip
 """The columns of a report; those of which no row knows anything are left out."""

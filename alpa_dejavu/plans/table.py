@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from alpa_dejavu._util import units
-from alpa_dejavu.plans.stage_rows import BRIEF, cells, stage_rows
+from alpa_dejavu.plans.stage_rows import BRIEF, folded_cells, stage_rows
 from alpa_dejavu.problem import Plan
 
 
 def plan_table(plan: Plan) -> str:
-    """Returns a plan as a table in plain text: a row for each stage, then the predicted seconds of a step."""
-    rows = [[column.name for column in BRIEF], *cells(BRIEF, stage_rows(plan))]
+    """Returns a plan as a table in plain text: a row for each run of equal stages, then the predicted seconds of a
+    step.
+    """
+    rows = [[column.name for column in BRIEF], *folded_cells(BRIEF, stage_rows(plan))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.append(

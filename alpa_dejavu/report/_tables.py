@@ -11,7 +11,7 @@ from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.runtimes import runtimes_text
-from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, cells, known_columns, mesh_text
+from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, folded_cells, known_columns, mesh_text
 from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
@@ -54,7 +54,9 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 
 
 def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
-    """Returns a table with a row of figures for each stage of the plan: predicted, and measured where given."""
+    """Returns a table with a row of figures for each run of equal stages of the plan: predicted, and measured where
+    given.
+    """
     timeline = planned.timeline
     rows = [
         StageRow(
@@ -64,7 +66,7 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
         for n, (stage, on) in enumerate(zip(planned.plan.stages, timeline.schedule.device_of, strict=True))
     ]  # fmt: skip
     known = known_columns(REPORTED, rows)
-    return {"heads": [column.name for column in known], "rows": cells(known, rows)}
+    return {"heads": [column.name for column in known], "rows": folded_cells(known, rows)}
 
 
 def runner_up_rows(planned: PlanningResult) -> Table:

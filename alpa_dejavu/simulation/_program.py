@@ -23,8 +23,8 @@ from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.schedules import Schedule, TaskTable
 
 __all__ = [
-    "BACKWARD", "BACKWARD_INPUT", "BACKWARD_SEND", "BACKWARD_WEIGHT", "FORWARD", "FORWARD_SEND", "POSTS", "RECEIVE",
-    "SENDS", "START", "UPDATE", "Program", "program", "program_of",
+    "BACKWARD", "BACKWARD_INPUT", "BACKWARD_SEND", "BACKWARD_WEIGHT", "FORWARD", "FORWARD_SEND", "NAMES", "POSTS",
+    "RECEIVE", "SENDS", "START", "UPDATE", "Program", "program", "program_of",
 ]  # fmt: skip
 
 SENDS = ("blocking", "buffered", "overlapped")
@@ -33,6 +33,11 @@ POSTS = (7, 8)
 """The kinds of tasks; those up to UPDATE are in the order in which a `Timeline` has them. `POSTS` hold up a sender
 that goes on at once."""
 BACKWARD_INPUT, BACKWARD_WEIGHT = 9, 10
+NAMES = (
+    "forward", "backward", "forward send", "backward send", "update", "receive", "start", "forward post",
+    "backward post", "backward by input", "backward by weight",
+)  # fmt: skip
+"""The names of the kinds of tasks."""
 _KINDS = np.array([FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT])
 """The kinds of a schedule's tasks, in its order of them."""
 _BLOCKING, _BUFFERED, _OVERLAPPED = range(len(SENDS))
@@ -59,6 +64,11 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def names(self) -> list[str]:
+        """Returns the name of each task's kind, such as "forward send"."""
+        return [NAMES[kind] for kind in self.kind.tolist()]
 
 
 @functools.lru_cache(maxsize=64)

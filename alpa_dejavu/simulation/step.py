@@ -23,8 +23,8 @@ from alpa_dejavu.simulation._timeline import Timeline
 _BLOCKING = ("1f1b", "gpipe", "inference")
 
 __all__ = [
-    "KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "schedule_of", "sending", "simulate", "step_program",
-    "step_seconds",
+    "KINDS", "SENDS", "Event", "Program", "StageTimes", "Timeline", "Track", "schedule_of", "sending", "simulate",
+    "step_program", "step_seconds",
 ]  # fmt: skip
 
 

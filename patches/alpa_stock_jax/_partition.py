@@ -22,7 +22,7 @@ from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloProto, OpSh
 from alpa_dejavu.sharding.hlo.markers import is_marker, remove_markers
 from alpa_dejavu.sharding.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
 from alpa_dejavu.sharding.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
-from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, unshield_constants
+from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, shield_operators, unshield_constants
 from alpa_stock_jax._mlir_module import annotated_module
 
 __all__ = ["compile_options", "partition", "propagate"]
@@ -63,7 +63,8 @@ def partition(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
 
 @functools.lru_cache(maxsize=4)
 def _partition(serialized: bytes, num_partitions: int) -> bytes:
-    module = shield_copies(shield_constants(remove_markers(HloModuleProto.FromString(serialized))))
+    module = shield_operators(shield_constants(remove_markers(HloModuleProto.FromString(serialized))))
+    module = shield_copies(module)
     found = _compile_and_read(module, num_partitions, "spmd-partitioning", free_output=False)
     _restore(found, module)
     found = reassociate_all_reduces(drop_redundant_slices(unshield_constants(found)))

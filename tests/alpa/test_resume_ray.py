@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import ray
 
-from alpa_dejavu.alpa.local_cluster import local_cluster, lose_host
+from alpa_dejavu.alpa.local_cluster import device_answers, local_cluster, lose_device, lose_host
 from alpa_dejavu.alpa.resume import AlpaSession, train
 from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.kept import Kept
 
 SIZE, LAYERS, BATCH, STEPS, EVERY = 32, 4, 12, 8, 3
 
@@ -99,3 +100,32 @@ def test_training_runs_on_the_hosts_of_its_plan_where_others_are_there_too(tmp_p
         assert {host for stage in planned.plan.stages for host in stage.hosts} == set(names)
         done = train(AlpaSession(step, state, batch, tmp_path), planned.plan, 2, every=EVERY)
     np.testing.assert_allclose(done.losses, undisturbed()[:2], rtol=1e-4)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_without_a_disk_training_goes_on_from_the_neighbours_copy_and_without_a_broken_device():
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
+
+    with local_cluster(devices=2, hosts=2):
+        import alpa
+
+        planned = plan_model(model, connected_cluster(), batch=BATCH, micro_batches=2, layers=2)
+        alpa.shutdown()
+        happened = []
+
+        def sabotaged(number):
+            if number in (3, 6) and number not in happened:
+                happened.append(number)
+                lose_device() if number == 3 else lose_host()
+            return batch(number)
+
+        session = AlpaSession(step, state, sabotaged, probe=device_answers)
+        done = train(session, planned.plan, STEPS, every=None, copy_every=2, kept=Kept.of(planned))
+    device, host = done.recoveries
+    print(device, host)
+    assert [name.rpartition("/")[0] + "/" for name in device.hosts] == [device.hosts[0][:-1]]
+    assert (device.failed_step, device.resumed_step) == (3, 2)
+    assert (host.failed_step, host.resumed_step) == (6, 6)
+    assert host.hosts[0] not in done.plan.devices_of_hosts
+    np.testing.assert_allclose(done.losses, undisturbed(), rtol=1e-4)

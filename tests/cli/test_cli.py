@@ -88,7 +88,9 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert lines[0] == "tiny on example (4 devices), batch 32: 4 micro-batches, 1f1b, 4 layers in 2 stages"
     known = known_columns(PLANNED, stage_rows(planned().plan))
     assert lines[1].split() == " ".join(column.name for column in known).split()
-    assert lines[2].split()[:7] == ["0", "0-1", "1x2", "2x1", "host-0", "none", "0"]
+    assert lines[2].split()[:7] == ["0-1", "0-3", "1x2", "2x1", "host-0", "none", "0"]
+    wide = run(*ASKED, "--wide").stdout.splitlines()
+    assert [line.split()[:2] for line in wide[2:4]] == [["0", "0-1"], ["1", "2-3"]]
     made = planned()
     assert f"throughput              {32 / made.plan.step_s:.4g} samples/s" in result.stdout
     assert f"model FLOP utilisation  {100 * made.flop_utilisation:.1f} %" in result.stdout
@@ -312,7 +314,7 @@ def test_estimate_says_where_memory_is_missing(run, estimates, tmp_path, monkeyp
 def test_explain_says_what_bounds_a_plan_and_what_would_help(run, tmp_path):
     result = run("explain", saved(tmp_path))
     assert result.exit_code == 0
-    assert "iteration time 250 ms: " in result.stdout
+    assert "iteration time          250 ms: " in result.stdout
     assert "devices that compute twice as fast" in result.stdout
     assert "of the average device" in result.stdout
 
@@ -447,7 +449,7 @@ def test_unlike_pipelines_are_listed(unlike):
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == "2 pipelines of 4 layers on example (3 devices), batch 16: chosen by pipelines"
-    assert "0 5 of 2 300 ms host-0 host-1 0-2 (1, 1), 3-3 (1, 1) remat" in lines
+    assert "0 5 of 2 300 ms host-[0-1] 0-2 (1, 1), 3-3 (1, 1) remat" in lines
     assert "1 3 of 2 250 ms host-2 0-3 (1, 1)" in lines
     assert "iteration time 500 ms" in lines
     assert "throughput 32 samples/s" in lines

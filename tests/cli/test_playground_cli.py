@@ -54,7 +54,7 @@ def test_all_names_are_listed_with_a_line_each():
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines() if line.startswith("  ")]
     assert [words[0] for words in lines] == [
-        *EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *CONDITIONS, *SPLITS, *MOVES, *PROBLEMS, *POLICIES
+        *EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *CONDITIONS, *SPLITS, *MOVES, *POLICIES, *PROBLEMS
     ]  # fmt: skip
     assert all(len(words) > 3 for words in lines)
     assert "[bound=2, server=0]" in result.stdout

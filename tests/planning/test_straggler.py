@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu.calibration.measurement.notes import Note, StageNotes
-from alpa_dejavu.cli.stragglers import straggler_lines
+from alpa_dejavu.cli.stragglers import straggler_facts
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.kept import Kept, write_with_kept
@@ -134,12 +134,13 @@ def test_a_profile_names_a_straggler_and_the_plan_for_it(tmp_path):
     )
     slow = [[1.0, 1.0, 2.5, 1.0]] * 6
     path = tmp_path / "plan.json"
-    assert straggler_lines(path, plan, [[1.0] * 4] * 6) == []
-    assert straggler_lines(path, plan, slow[:3]) == []
-    assert straggler_lines(path, plan, [[0.0, 1.0, 2.5, 1.0]] * 6) == []
-    (line,) = straggler_lines(path, plan, slow)
-    assert line.startswith("straggler               p3.16xlarge-2 takes 2.50 times as long as it should (stages 2)")
+    assert straggler_facts(path, plan, [[1.0] * 4] * 6) == []
+    assert straggler_facts(path, plan, slow[:3]) == []
+    assert straggler_facts(path, plan, [[0.0, 1.0, 2.5, 1.0]] * 6) == []
+    ((name, text),) = straggler_facts(path, plan, slow)
+    assert name == "straggler"
+    assert text.startswith("p3.16xlarge-2 takes 2.50 times as long as it should (stages 2)")
     write_with_kept(plan, Kept.of(planned), path)
-    line, now = straggler_lines(path, plan, slow)
-    assert now.startswith("planned around it       ")
+    _, (name, now) = straggler_facts(path, plan, slow)
+    assert name == "planned around it"
     assert "--slow p3.16xlarge-2=2.50" in now

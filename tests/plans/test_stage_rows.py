@@ -11,6 +11,7 @@ from alpa_dejavu.plans.stage_rows import (
     REPORTED,
     StageRow,
     cells,
+    folded_cells,
     known_columns,
     stage_rows,
 )
@@ -29,7 +30,7 @@ def told(columns, row):
 def test_cells_have_their_units():
     found = told(PLANNED, StageRow(1, STAGE))
     assert found == {
-        "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a ... c (3)", "remat": "none",
+        "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a b c", "remat": "none",
         "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
         "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "", "hidden": "",
     }  # fmt: skip
@@ -71,3 +72,31 @@ def test_what_a_row_does_not_know_is_blank():
 @pytest.mark.parametrize("columns", [BRIEF, PLANNED, REPORTED])
 def test_tables_of_a_plan_begin_alike(columns):
     assert [column.name for column in columns[:4]] == ["stage", "layers", "submesh", "logical"]
+
+
+def test_equal_stages_that_follow_each_other_stand_in_one_row():
+    def stage(n, first, last, compute_s=0.1):
+        held = (20 - n) * 2.0**29
+        return StagePlan(
+            (first, last), Submesh(1, 4), (1, 4), (f"p3-{7 - n // 2}",), compute_s, 0.0, 0.0, 0.0, held,
+            memory_limit_bytes=2.0**34,
+        )  # fmt: skip
+
+    stages = stage(0, 0, 1, 0.2), *(stage(n, 2 * n, 2 * n + 1) for n in range(1, 6)), stage(6, 12, 14), stage(7, 15, 16)
+    rows = stage_rows(Plan(stages, 1.0, 1.0, 4, "1f1b", "example", {}))
+    names = [column.name for column in PLANNED]
+    found = [dict(zip(names, row, strict=True)) for row in folded_cells(PLANNED, rows)]
+    # The third has more layers than its neighbours, though it takes as long.
+    assert [row["stage"] for row in found] == ["0", "1-5", "6", "7"]
+    assert [row["layers"] for row in found] == ["0-1", "2-11", "12-14", "15-16"]
+    assert found[1] == {
+        **found[2], "stage": "1-5", "layers": "2-11", "hosts": "p3-[5-7]", "memory": "7.50 to 9.50 GiB",
+        "headroom": "6.50 to 8.50 GiB",
+    }  # fmt: skip
+    assert folded_cells(PLANNED, rows[:1]) == cells(PLANNED, rows[:1])
+
+
+def test_a_row_of_stages_says_what_is_missing_most():
+    rows = [StageRow(n, dataclasses.replace(STAGE, memory_bytes=(2 - n) * 2.0**34)) for n in range(2)]
+    (row,) = folded_cells(PLANNED, rows)
+    assert row[[column.name for column in PLANNED].index("headroom")] == "MISSING 16.00 GiB"

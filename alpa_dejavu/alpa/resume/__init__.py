@@ -7,7 +7,7 @@ The program that trains must be on a host that stays: with its own host it ends,
 """
 
 from alpa_dejavu.alpa.resume._alpa_session import AlpaSession
-from alpa_dejavu.alpa.resume._session import HostsLostError, Recovery, Session, Trained
+from alpa_dejavu.alpa.resume._session import Change, HostsLostError, Recovery, Session, Trained
 from alpa_dejavu.alpa.resume._train import WallClock, train
 
-__all__ = ["AlpaSession", "HostsLostError", "Recovery", "Session", "Trained", "WallClock", "train"]
+__all__ = ["AlpaSession", "Change", "HostsLostError", "Recovery", "Session", "Trained", "WallClock", "train"]

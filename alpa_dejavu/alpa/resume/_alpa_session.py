@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.alpa.resume._session import Session
@@ -19,11 +19,20 @@ class AlpaSession(Session):
     The hosts that the first plan uses, in the order that its cluster has them, are taken to be Alpa's hosts in their
     order. The last checkpoint stays in the folder.
 
+    Devices go by Ray's numbers of them on their host. One that turns out to be broken is held by a process of its own,
+    so that no worker gets it.
+
     Args:
         step: a function from a state and a batch to the next state and the loss; gradients by jax or by Alpa.
         state: a function that makes the first state. It must make the same one each time.
         batch: a function from the number of a step to its batch. It must make the same one each time.
-        folder: the folder of the checkpoints; all hosts must have it, at the same path.
+        folder: the folder of the checkpoints; all hosts must have it, at the same path. None: none are written, and
+            what is lost comes back from the copies that neighbours' hosts keep in their memory.
+        neighbours: by its name, the host that keeps what each host has; hosts that aren't named, or whose neighbour is
+            gone, have the next one in their order.
+        probe: a function that raises an error where a device doesn't compute. After an error of Ray it is called for
+            each device, in a process that has this device alone; it must be importable on all hosts. None: something is
+            computed by jax.
     """
 
     def __init__(
@@ -31,11 +40,25 @@ class AlpaSession(Session):
         step: Callable[[Any, Any], tuple[Any, Any]],
         state: Callable[[], Any],
         batch: Callable[[int], Any],
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        neighbours: Mapping[str, str] | None = None,
+        probe: Callable[[], None] | None = None,
     ) -> None:
+        from alpa_dejavu.alpa._devices import computes
         from alpa_dejavu.alpa._training import Training
 
-        self._training = Training(step, state, batch, folder)
+        self._training = Training(step, state, batch, folder, neighbours or {}, probe or computes)
+
+    @property
+    def saves(self) -> bool:
+        """Returns whether there is a folder for checkpoints."""
+        return self._training.saves
+
+    @property
+    def copies(self) -> bool:
+        """Returns whether the state can be copied to neighbours' hosts: always."""
+        return True
 
     @property
     def state(self) -> Any:
@@ -44,7 +67,7 @@ class AlpaSession(Session):
 
     def start(self, plan: Plan, checkpoint: int | None) -> None:
         """Connects Alpa to a plan's hosts, compiles the training step, and restores the training state from the
-        checkpoint written after so many steps (`checkpoint`); None: makes a fresh state.
+        checkpoint or copy made after so many steps (`checkpoint`); None: makes a fresh state.
 
         Raises:
             RuntimeError: the program isn't connected to Ray, or the cluster hasn't the plan's hosts.
@@ -76,13 +99,39 @@ class AlpaSession(Session):
         """Writes a checkpoint of the training state after `number` steps, and then removes older checkpoints."""
         self._training.save(number)
 
+    def copy(self, number: int) -> None:
+        """Copies each stage's training state after `number` steps to the memory of its host and of a neighbour's.
+
+        Raises:
+            RuntimeError: a host has too little free memory; nothing was copied.
+        """
+        self._training.copy(number)
+
+    def copied(self) -> int | None:
+        """Returns after how many steps the newest copy was made, if living hosts have all of it, as it was sent."""
+        return self._training.copied()
+
     def stop(self) -> None:
         """Shuts Alpa down, in whatever state it is; Ray stays."""
         self._training.stop()
 
+    def close(self) -> None:
+        """Ends the processes that keep copies, and those that hold broken devices."""
+        self._training.close()
+
     def lost(self) -> Sequence[str]:
         """Returns the names of the hosts whose nodes Ray counts as dead, of those that the first started plan had."""
         return self._training.lost()
+
+    def broken(self) -> Sequence[str] | None:
+        """Returns the devices that don't compute, such as "host-1/3", after trying each one of the living hosts; None:
+        a host doesn't answer. Alpa must have been stopped.
+        """
+        return self._training.broken()
+
+    def joined(self) -> Mapping[str, int]:
+        """Returns the hosts that Ray has and that no plan has used yet, with the number of their devices."""
+        return self._training.joined()
 
     def suspects(self, error: Exception) -> bool:
         """Returns whether a lost host may be behind an error: whether it comes from Ray, or from a connection."""

@@ -1,10 +1,10 @@
-"""The interface of what trains, and the result of a training that may have lost hosts."""
+"""The interface of what trains, and the result of a training that may have lost hosts, or got some."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from alpa_dejavu.problem import Plan
@@ -15,12 +15,25 @@ class HostsLostError(RuntimeError):
 
 
 class Session(abc.ABC):
-    """The interface of a training on a cluster, with checkpoints, that a loop can go on with after hosts are lost."""
+    """The interface of a training on a cluster, with checkpoints, that a loop can go on with after hosts are lost.
+
+    What can be copied between hosts, can tell single devices or can take in hosts overrides the methods for that, too.
+    """
+
+    @property
+    def saves(self) -> bool:
+        """Returns whether checkpoints can be written."""
+        return True
+
+    @property
+    def copies(self) -> bool:
+        """Returns whether the state can be copied to neighbours' hosts."""
+        return False
 
     @abc.abstractmethod
     def start(self, plan: Plan, checkpoint: int | None) -> None:
         """Connects to a plan's hosts, compiles the training step, and reads the training state from the checkpoint
-        written after so many steps (`checkpoint`); None: makes a fresh state.
+        or copy made after so many steps (`checkpoint`); None: makes a fresh state.
         """
 
     @abc.abstractmethod
@@ -31,13 +44,34 @@ class Session(abc.ABC):
     def save(self, number: int) -> None:
         """Writes a checkpoint of the training state after `number` steps; it is complete when this returns."""
 
+    def copy(self, number: int) -> None:
+        """Copies the training state after `number` steps to neighbours' hosts; the copy is whole when this returns."""
+        raise NotImplementedError(f"{type(self).__name__} makes no copies; train(copy_every=None)")
+
+    def copied(self) -> int | None:
+        """Returns after how many steps the newest copy was made, if nothing of it is lost or torn; else None."""
+        return None
+
     @abc.abstractmethod
     def stop(self) -> None:
         """Ends the use of the cluster by the training, in whatever state; raises nothing, and may be called again."""
 
+    def close(self) -> None:  # noqa: B027
+        """Gives up what was kept for starting again, such as copies; called once at the end, and raises nothing."""
+
     @abc.abstractmethod
     def lost(self) -> Sequence[str]:
-        """Returns the names of the hosts that are lost, of those that the first started plan had."""
+        """Returns the names of the hosts that are lost, of those that a started plan had."""
+
+    def broken(self) -> Sequence[str] | None:
+        """Returns the devices that don't compute, such as "host-1/3", of the hosts that are there; None: it isn't
+        known, as where a host doesn't answer. It is called when the use of the cluster has ended.
+        """
+        return None
+
+    def joined(self) -> Mapping[str, int]:
+        """Returns the hosts that are there and that no plan has used yet, with the number of their devices."""
+        return {}
 
     @abc.abstractmethod
     def suspects(self, error: Exception) -> bool:
@@ -51,16 +85,17 @@ class Session(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """A recovery of a training from a loss of hosts, and what that cost.
+    """A recovery of a training from a loss of hosts, devices or memory, and what that cost.
 
     Attributes:
-        hosts: the names of the lost hosts.
+        hosts: the names of the lost hosts and devices.
         failed_step: the step that was going on, or the next one.
-        resumed_step: the step that training went on with, which is the one after the last checkpoint.
+        resumed_step: the step that training went on with, which is the one after the last checkpoint or copy.
         seconds: the seconds from the start of what failed to the end of the first step afterwards.
-        noticed_s: the part of these until the hosts were known to be lost.
+        noticed_s: the part of these until it was known what was lost.
         started_s: the part of these from then until the new plan was ready to run.
         step_s: the predicted seconds of a step by the new plan.
+        cause: a few words that say what happened.
     """
 
     hosts: tuple[str, ...]
@@ -70,11 +105,34 @@ class Recovery:
     noticed_s: float
     started_s: float
     step_s: float
+    cause: str = ""
 
     @property
     def steps_lost(self) -> int:
         """Returns the number of training steps that had been done, and had to be done again after the loss of hosts."""
         return self.failed_step - self.resumed_step
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A change to another plan after a checkpoint or copy, by which no step was lost.
+
+    Attributes:
+        joined: the names of the hosts that were taken in.
+        left_out: the names of the hosts and devices that were left out.
+        step: the step that training went on with.
+        seconds: the seconds from the checkpoint or copy until the new plan was ready to run.
+        cost_s: the seconds that the change was expected to take.
+        saved_s: the seconds that the steps left were expected to take less by the new plan.
+    """
+
+    joined: tuple[str, ...]
+    left_out: tuple[str, ...]
+    step: int
+    seconds: float
+    cost_s: float
+    saved_s: float
 
 
 @final
@@ -85,9 +143,11 @@ class Trained:
     Attributes:
         losses: the loss of each step, shape (steps,); for steps that were done twice, the second loss.
         plan: the plan that was run last.
-        recoveries: one for each time that hosts were lost.
+        recoveries: one for each time that hosts, devices or memory were lost.
+        changes: one for each time that hosts were taken in, or left out.
     """
 
     losses: tuple[float, ...]
     plan: Plan
     recoveries: tuple[Recovery, ...] = ()
+    changes: tuple[Change, ...] = ()

@@ -1,20 +1,20 @@
-"""The training loop: where hosts are lost, or memory runs out, it goes on from the last checkpoint by another plan."""
+"""The training loop: where hosts, devices or memory are lost, it goes on from the last checkpoint by another plan."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
+import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.causes import with_causes
-from alpa_dejavu.alpa.resume._session import HostsLostError, Recovery, Session, Trained
-from alpa_dejavu.clusters.changed_cluster import with_more_memory
-from alpa_dejavu.planning.replanning import fallback, replan
+from alpa_dejavu.alpa.resume._following import Following
+from alpa_dejavu.alpa.resume._session import Change, HostsLostError, Recovery, Session, Trained
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("alpa_dejavu")
 _POLL_S = 0.2
-_LESS_MEMORY = 0.1
-"""The share of each device's memory that the next plan must do without where one ran out of it."""
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED", "out of memory"
 """The status by which XLA says that an allocation failed, and the words of other allocators."""
 
@@ -50,23 +48,34 @@ def train(
     plan: Plan,
     steps: int,
     *,
-    every: int = 10,
+    every: int | None = 10,
+    copy_every: int | None = None,
     kept: Kept | None = None,
+    leave_out: Callable[[], Collection[str]] | None = None,
     most_losses: int = 3,
     notice_s: float = 60.0,
     step_timeout_s: float | None = None,
     clock: WallClock | None = None,
 ) -> Trained:
-    """Trains by a plan and goes on by itself from the last checkpoint where hosts are lost, with those that are left,
-    and where memory runs out, by a plan for devices with a tenth less of it.
+    """Trains by a plan and goes on by itself from the last checkpoint or copy where hosts, devices or memory are lost.
+
+    With lost hosts and devices it goes on without them; where memory ran out, by a plan for devices with a tenth less
+    of it. Where a worker failed though all devices compute, it goes on by the same plan, unless that happens again in
+    the same step.
+
+    After each checkpoint or copy it looks for hosts that have joined. It takes them in where the steps that are left
+    are expected to repay moving the training state and compiling again, both by what the last start took.
 
     Args:
         session: the object that runs steps and writes checkpoints on the cluster.
         plan: the plan to train by; its contingencies are the plans for the loss of one host.
         steps: how many steps to train.
-        every: a checkpoint is written each time that so many steps are done.
-        kept: the record of what the plan was made from, to plan again when several hosts or single devices are lost, or
-            memory runs out; None: only one host may be lost.
+        every: a checkpoint is written each time that so many steps are done; None: none is written.
+        copy_every: the state is copied to neighbours' hosts each time that so many steps are done; None: it isn't.
+        kept: the record of what the plan was made from, to plan again when several hosts or single devices are lost,
+            memory runs out, or hosts join; None: only one host may be lost.
+        leave_out: a function that returns hosts and devices, such as "host-1/3", that are to be left out; asked after
+            each checkpoint or copy.
         most_losses: how many times hosts may be lost or memory may run out; the next time ends the training.
         notice_s: how many seconds after an error to wait until a host is known as lost.
         step_timeout_s: the seconds after which a step or checkpoint that hangs is interrupted, as if it had failed;
@@ -74,151 +83,259 @@ def train(
         clock: the clock by which these seconds are counted; None: this machine's.
 
     Returns:
-        The losses, the plan that was run last, and the recoveries.
+        The losses, the plan that was run last, the recoveries, and the changes for hosts that joined or were left out.
 
     Raises:
-        ValueError: steps or every below 1, or most_losses below 0.
-        HostsLostError: hosts are lost, and there is no plan without them, or it has happened too often.
+        ValueError: steps, every or copy_every below 1, or most_losses below 0; both every and copy_every are None, or
+            the session can't do what they ask for.
+        HostsLostError: hosts are lost, and there is no plan or no state without them, or it has happened too often.
         MemoryError: memory ran out, and there is no plan with more room, or it has happened too often.
         TimeoutError: a step took too long, though no host is lost.
         Exception: any other error of the session is passed on.
     """
-    if min(steps, every) < 1 or most_losses < 0:
-        raise ValueError(f"steps is {steps}, every {every}, most_losses {most_losses}: give at least 1, 1 and 0")
-    loop = _Loop(session, plan, steps, every, kept, most_losses, notice_s, step_timeout_s, clock or WallClock())
+    counts = [count for count in (every, copy_every) if count is not None]
+    if min([steps, *counts]) < 1 or most_losses < 0:
+        raise ValueError(f"steps is {steps}, every {every}, copy_every {copy_every}, most_losses {most_losses}: give "
+                         "at least 1, 1, 1 and 0")  # fmt: skip
+    _check_session(session, every, copy_every)
+    options = _Options(steps, every, copy_every, leave_out, most_losses, notice_s, step_timeout_s)
+    loop = _Loop(session, Following(plan, kept, plan), options, clock or WallClock())
     try:
         while True:
             try:
-                loop.run()
+                while not loop.run():
+                    session.stop()
                 return loop.result()
             except Exception as error:
                 loop.recover(error)
     finally:
         session.stop()
+        session.close()
+
+
+def _check_session(session: Session, every: int | None, copy_every: int | None) -> None:
+    if every is None and copy_every is None:
+        raise ValueError("every and copy_every are None, but one of them must be a number of steps; without "
+                         "checkpoints or copies there is nothing to go on from")  # fmt: skip
+    if every is not None and not session.saves:
+        raise ValueError(f"every is {every}, but must be None for a session without a folder; give it one, or "
+                         "train(every=None, copy_every=...)")  # fmt: skip
+    if copy_every is not None and not session.copies:
+        raise ValueError(f"copy_every is {copy_every}, but must be None for a {type(session).__name__}, which makes no "
+                         "copies; write checkpoints")  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The arguments of `train` that stay as they are."""
+
+    steps: int
+    every: int | None
+    copy_every: int | None
+    leave_out: Callable[[], Collection[str]] | None
+    most: int
+    notice_s: float
+    timeout_s: float | None
 
 
 @final
 class _Loop:
-    """A training under way: its plan, its last checkpoint, its losses and the hosts that it has lost."""
+    """A training under way: its plan, its last checkpoint and copy, its losses and what has happened to it."""
 
-    def __init__(
-        self,
-        session: Session,
-        plan: Plan,
-        steps: int,
-        every: int,
-        kept: Kept | None,
-        most_losses: int,
-        notice_s: float,
-        step_timeout_s: float | None,
-        clock: WallClock,
-    ) -> None:
-        self._session, self._first, self._steps, self._every, self._kept = session, plan, steps, every, kept
-        self._most, self._notice_s, self._timeout_s, self._clock = most_losses, notice_s, step_timeout_s, clock
-        self._plan, self._checkpoint, self._done = plan, 0, 0
+    def __init__(self, session: Session, following: Following, options: _Options, clock: WallClock) -> None:
+        self._session, self._following, self._options, self._clock = session, following, options, clock
+        self._checkpoint = self._copied = self._from = self._done = 0
         self._losses: dict[int, float] = {}
-        self._lost: list[str] = []
-        self._spared_share: float | None = None
         self._recoveries: list[Recovery] = []
+        self._changes: list[Change] = []
         self._pending: Recovery | None = None
-        self._began_s = self._failed_s = 0.0
+        self._change: Change | None = None
+        self._declined: set[str] = set()
+        self._retried: int | None = None
+        self._began_s = self._failed_s = self._start_s = 0.0
+        self._steps_s: list[float] = []
         self._timed_out = threading.Event()
 
-    def run(self) -> None:
-        """Starts the session at the last checkpoint, and runs the training steps from there to the last one."""
-        session = self._session
+    def run(self) -> bool:
+        """Starts the session at the last checkpoint or copy, and runs the training steps from there.
+
+        Returns:
+            Whether all steps are done; else the session has to be started again, by another plan.
+        """
+        session, options = self._session, self._options
         self._began_s = self._clock.now_s()
-        session.start(self._plan, self._checkpoint or None)
-        self._done = self._checkpoint
-        if self._pending is not None:
-            ready_s = self._clock.now_s() - self._failed_s - self._pending.noticed_s
-            self._pending = dataclasses.replace(self._pending, started_s=ready_s)
-        while self._done < self._steps:
+        session.start(self._following.plan, self._from or None)
+        self._start_s = self._clock.now_s() - self._began_s
+        self._done, self._steps_s = self._from, []
+        self._started()
+        while self._done < options.steps:
             self._began_s = self._clock.now_s()
             with self._watched():
                 self._losses[self._done] = session.step(self._done)
             self._done += 1
             self._resumed()
-            if self._done % self._every == 0:
-                with self._watched():
-                    session.save(self._done)
-                self._checkpoint = self._done
+            self._steps_s.append(self._clock.now_s() - self._began_s)
+            if self._kept_state() and self._changed():
+                return False
+        return True
 
     def result(self) -> Trained:
-        """Returns the losses, last plan and recoveries of a training that has run to its end."""
-        losses = tuple(self._losses[n] for n in range(self._steps))
-        return Trained(losses, self._plan, tuple(self._recoveries))
+        """Returns the losses, last plan, recoveries and changes of a training that has run to its end."""
+        losses = tuple(self._losses[n] for n in range(self._options.steps))
+        return Trained(losses, self._following.plan, tuple(self._recoveries), tuple(self._changes))
 
     def recover(self, error: Exception) -> None:
         """Makes a plan for the hosts that are left after an error, or one with more room if memory ran out, so that
         training can run again; raises the error if neither was so.
 
         Raises:
-            HostsLostError: there is no plan without the lost hosts, or hosts were lost too often.
+            HostsLostError: there is no plan or state without the lost hosts, or hosts were lost too often.
             MemoryError: there is no plan with more room, or memory ran out too often.
             TimeoutError: a step took too long, though no host is lost.
         """
         full = _is_out_of_memory(error)
         gone = [] if full else self._gone(error)
-        if not gone and not full:
-            if self._timed_out.is_set():
-                assert self._timeout_s is not None, "without one nothing times out"
-                raise TimeoutError(
-                    f"step {self._done} took more than {units.seconds(self._timeout_s)}, though all hosts are there; "
-                    "give a longer step_timeout_s, or look at the hosts"
-                ) from error
-            raise error
+        if gone is None or (not gone and not full and not self._may_retry()):
+            self._raise(error)
         self._timed_out.clear()
-        self._lost += gone
-        happened = "memory ran out" if full else f"{' and '.join(self._lost)} lost"
+        lost = [*self._following.lost, *(gone or ())]
+        happened = "memory ran out" if full else f"{' and '.join(lost)} lost" if gone else "a worker failed"
         failure = MemoryError if full else HostsLostError
-        if len(self._recoveries) + (self._pending is not None) >= self._most:
-            raise failure(f"{happened}, once more often than most_losses, which is {self._most}") from error
+        if len(self._recoveries) + (self._pending is not None) >= self._options.most:
+            raise failure(f"{happened}, once more often than most_losses, which is {self._options.most}") from error
         before = self._pending
         if before is None:
             self._failed_s = self._began_s
         noticed_s = self._clock.now_s() - self._failed_s
         self._session.stop()
         try:
-            self._plan = self._roomier() if full else self._following()
+            self._from = self._newest()
+            if full or gone:
+                self._following = self._following.roomier() if full else self._following.without(gone or ())
         except (ValueError, RuntimeError) as why:
             raise failure(f"{happened}, and {why}") from error
+        plan = self._following.plan
         _log.warning(
             "%s in step %d: training goes on from step %d with a plan of %s a step instead of %s",
-            happened, self._done, self._checkpoint, units.seconds(self._plan.step_s), units.seconds(self._first.step_s),
+            happened, self._done, self._from, units.seconds(plan.step_s), units.seconds(self._following.first.step_s),
         )  # fmt: skip
         hosts, failed = ((), self._done) if before is None else (before.hosts, before.failed_step)
-        self._pending = Recovery((*hosts, *gone), failed, self._checkpoint, 0.0, noticed_s, 0.0, self._plan.step_s)
+        self._pending = Recovery(
+            (*hosts, *(gone or ())), failed, self._from, 0.0, noticed_s, 0.0, plan.step_s, happened
+        )
 
-    def _gone(self, error: Exception) -> list[str]:
-        """Returns the hosts that are newly lost; if the error may come from such, they are waited for."""
-        deadline = self._clock.now_s() + self._notice_s
+    def _raise(self, error: Exception) -> None:
+        if self._timed_out.is_set():
+            assert self._options.timeout_s is not None, "without one nothing times out"
+            raise TimeoutError(
+                f"step {self._done} took more than {units.seconds(self._options.timeout_s)}, though all hosts are "
+                "there; give a longer step_timeout_s, or look at the hosts"
+            ) from error
+        raise error
+
+    def _gone(self, error: Exception) -> list[str] | None:
+        """Returns the hosts and devices that are newly lost; if the error may come from such, they are waited for.
+
+        Returns:
+            The lost ones; empty: all hosts are there, and all devices compute; None: it isn't known that any is lost.
+        """
+        deadline = self._clock.now_s() + self._options.notice_s
         while True:
-            gone = [host for host in self._session.lost() if host not in self._lost]
-            if gone or self._clock.now_s() >= deadline or not self._session.suspects(error):
+            gone = [host for host in self._session.lost() if host not in self._following.lost]
+            if gone:
                 return gone
+            if not self._session.suspects(error):
+                return None
+            self._session.stop()
+            broken = self._session.broken()
+            if broken is not None:
+                return [device for device in broken if device not in self._following.lost]
+            if self._clock.now_s() >= deadline:
+                return None
             self._clock.sleep(_POLL_S)
 
-    def _following(self) -> Plan:
-        """Returns the plan for the hosts that are left."""
-        if self._spared_share is None and len(self._lost) == 1 and self._lost[0] in self._first.contingencies:
-            return fallback(self._first, self._lost[0]).plan
-        return self._planned_again("the plan has no contingency for that")
+    def _may_retry(self) -> bool:
+        """Returns whether a failure without a lost device is worth another try: after other steps, and only once."""
+        again = self._retried == self._done or not self._steps_s or self._timed_out.is_set()
+        self._retried = self._done
+        return not again
 
-    def _roomier(self) -> Plan:
-        """Returns a plan that does with less of each device's memory than the one that ran out of it."""
-        self._spared_share = (self._spared_share or 0.0) + _LESS_MEMORY
-        return self._planned_again("a plan with more room is another one")
+    def _newest(self) -> int:
+        """Returns the step of the newest checkpoint or copy of which nothing is lost; 0 without any so far.
 
-    def _planned_again(self, why: str) -> Plan:
-        if self._kept is None:
-            raise ValueError(f"{why}; give train(kept=read_kept(...)) what the plan was made from, and it is planned "
-                             "for then")  # fmt: skip
-        less = None if self._spared_share is None else with_more_memory(self._kept.cluster, 1 - self._spared_share)
+        Raises:
+            RuntimeError: there was a copy, and it is lost, and there is no checkpoint.
+        """
+        copied = self._session.copied() if self._copied else None
+        if self._copied and copied is None and not self._checkpoint:
+            raise RuntimeError(f"the copy of step {self._copied} is lost with them or torn; write checkpoints, too, "
+                               "with train(every=...)")  # fmt: skip
+        return max(self._checkpoint, copied or 0)
+
+    def _kept_state(self) -> bool:
+        """Writes a checkpoint and makes a copy where they are due; returns whether one was made."""
+        options = self._options
+        due = [every is not None and self._done % every == 0 for every in (options.every, options.copy_every)]
+        if due[0]:
+            with self._watched():
+                self._session.save(self._done)
+            self._checkpoint = self._from = self._done
+        if due[1]:
+            with self._watched():
+                self._session.copy(self._done)
+            self._copied = self._from = self._done
+        return any(due)
+
+    def _changed(self) -> bool:
+        """Returns whether training goes on by another plan, since hosts have joined, or are to be left out."""
+        began_s, left = self._clock.now_s(), self._options.steps - self._done
+        if not left:
+            return False
+        asked = self._options.leave_out() if self._options.leave_out is not None else ()
+        out = tuple(name for name in asked if name not in self._following.lost)
+        if out:
+            self._following = self._following.without(out)
+            _log.warning("%s left out from step %d on", " and ".join(out), self._done)
+            self._change = Change((), out, self._done, began_s, self._start_s, 0.0)
+            return True
+        joined = {host: count for host, count in self._session.joined().items() if host not in self._declined}
+        return bool(joined) and self._following.kept is not None and self._repaid(joined, began_s, left)
+
+    def _repaid(self, joined: dict[str, int], began_s: float, left: int) -> bool:
+        """Returns whether the steps that are left repay the move to a plan with hosts that joined, which is then the
+        plan; else these hosts are looked at no more.
+        """
+        before = self._following.plan
         try:
-            return replan(self._first, self._kept, without=self._lost, cluster=less).plan
-        except (ValueError, RuntimeError) as error:
-            raise ValueError(f"there is no plan for that: {error}") from error
+            after, moved_s = self._following.grown(joined)
+        except ValueError as error:
+            _log.warning("%s joined, but isn't taken in: %s", " and ".join(joined), error)
+            self._declined |= joined.keys()
+            return False
+        # The first step after a start is longer than those that follow.
+        step_s = statistics.median(self._steps_s[1:] or [before.step_s])
+        saved_s, cost_s = left * step_s * (1 - after.plan.step_s / before.step_s), self._start_s + moved_s
+        taken = saved_s > cost_s
+        _log.warning("%s joined: the %d steps left take %s less with it, and the move takes %s: it is %s",
+                     " and ".join(joined), left, units.seconds(max(saved_s, 0.0)), units.seconds(cost_s),
+                     "taken in" if taken else "left unused")  # fmt: skip
+        if not taken:
+            self._declined |= joined.keys()
+            return False
+        self._following = after
+        self._change = Change(tuple(joined), (), self._done, began_s, cost_s, saved_s)
+        return True
+
+    def _started(self) -> None:
+        """Notes how long it took until a plan was ready to run, if it follows a loss or a change."""
+        now_s = self._clock.now_s()
+        if self._pending is not None:
+            ready_s = now_s - self._failed_s - self._pending.noticed_s
+            self._pending = dataclasses.replace(self._pending, started_s=ready_s)
+        if self._change is not None:
+            self._changes.append(dataclasses.replace(self._change, seconds=now_s - self._change.seconds))
+            self._change = None
 
     def _resumed(self) -> None:
         """Notes that a step was done: if it was the first after a loss, the recovery is over."""
@@ -230,10 +347,10 @@ class _Loop:
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         """Interrupts the session if the `with` block takes too long."""
-        if self._timeout_s is None:
+        if self._options.timeout_s is None:
             yield
             return
-        timer = self._clock.after(self._timeout_s, self._interrupt)
+        timer = self._clock.after(self._options.timeout_s, self._interrupt)
         timer.daemon = True
         timer.start()
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 from typing import Any, ClassVar, final
 
+from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._worker import Program, Worker
@@ -16,26 +16,6 @@ from alpa_dejavu.playground.exchanges._collectives import all_reduce, check_algo
 from alpa_dejavu.problem import checks
 
 __all__ = ["CheckpointedAllReduce", "best_checkpoint_interval_s"]
-
-
-def best_checkpoint_interval_s(write_s: float, between_s: float) -> float:
-    """Returns the seconds of training between two checkpoints that lose least, where they are few beside those between
-    failures.
-
-    Args:
-        write_s: seconds that a checkpoint takes.
-        between_s: mean seconds between two failures of any worker.
-
-    References:
-        Young, A First Order Approximation to the Optimum Checkpoint Interval, CACM 17(9), 1974.
-        Daly, A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps, FGCS 22(3), 2006.
-
-    >>> best_checkpoint_interval_s(2.0, 3600.0)
-    120.0
-    """
-    checks.not_negative("checkpoints", "write_s", write_s)
-    checks.positive("checkpoints", "between_s", between_s)
-    return math.sqrt(2 * write_s * between_s)
 
 
 @dataclasses.dataclass

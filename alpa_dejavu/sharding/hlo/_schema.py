@@ -6,22 +6,9 @@ read, edited and written loses nothing.
 References: the public field numbers of XLA's `hlo.proto` and `xla_data.proto`, unchanged from jaxlib 0.4.13 to 0.5.3.
 """
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from alpa_dejavu._util.protobuf_messages import Fields, message_classes
 
-_SCALARS = {
-    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "uint32": descriptor_pb2.FieldDescriptorProto.TYPE_UINT32,
-    "uint64": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
-    "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
-    "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
-    "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,
-    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-}
-
-# message -> {field: (number, type)}; a type in brackets is repeated, enums travel as int32.
-_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+_MESSAGES: dict[str, Fields] = {
     "LayoutProto": {"minor_to_major": (1, "[int64]")},
     "ShapeProto": {
         "element_type": (2, "int32"), "dimensions": (3, "[int64]"), "tuple_shapes": (4, "[ShapeProto]"),
@@ -116,35 +103,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "HloProto": {"hlo_module": (1, "HloModuleProto")},
 }
 
-
-def _build() -> dict[str, type]:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="alpa_dejavu/sharding/hlo.proto", package="alpa_dejavu.sharding.hlo", syntax="proto3"
-    )
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for field_name, (number, kind) in fields.items():
-            repeated = kind.startswith("[")
-            kind = kind.strip("[]")
-            field = message.field.add(
-                name=field_name, number=number,
-                label=(descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED if repeated
-                       else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL),
-            )
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
-            else:
-                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-                field.type_name = f".alpa_dejavu.sharding.hlo.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"alpa_dejavu.sharding.hlo.{name}"))
-        for name in _MESSAGES
-    }
-
-
-_CLASSES = _build()
+_CLASSES = message_classes("alpa_dejavu.sharding.hlo", _MESSAGES)
 HloProto = _CLASSES["HloProto"]
 HloModuleProto = _CLASSES["HloModuleProto"]
 HloComputationProto = _CLASSES["HloComputationProto"]

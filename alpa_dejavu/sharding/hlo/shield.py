@@ -11,7 +11,12 @@ from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
 
 _BARRIER = "opt-barrier"
 _SHARDING_CALL = "Sharding"
-_TILED = 3
+_REPLICATED, _TILED = 0, 3
+_FORGOTTEN = frozenset({
+    "concatenate", "dynamic-slice", "dynamic-update-slice", "pad", "reduce-window", "reverse", "scatter",
+    "select-and-scatter", "slice", "sort",
+})  # fmt: skip
+"""The opcodes of array operators whose shardings XLA's importer into MLIR doesn't write down."""
 
 
 def shield_constants(module: HloModuleProto) -> HloModuleProto:
@@ -45,6 +50,32 @@ def shield_copies(module: HloModuleProto) -> HloModuleProto:
             if node.opcode == "copy" and node.sharding.type == _TILED:
                 node.opcode = "custom-call"
                 node.custom_call_target = _SHARDING_CALL
+    return module
+
+
+def shield_operators(module: HloModuleProto) -> HloModuleProto:
+    """Returns a copy of an HLO module with a `Sharding` custom call after each operator whose sharding MLIR forgets.
+
+    XLA would cut these otherwise as their readers are cut: a slice of a whole tensor, of which each device needs a part
+    only, would be computed from cut tensors, by a permutation of devices for each piece.
+    """
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for part in module.computations:
+        graph = Graph(module, part)
+        calls = {
+            node.id: graph.add("custom-call", node.shape, [node], sharding=node.sharding,
+                               custom_call_target=_SHARDING_CALL)
+            for node in graph
+            if node.opcode in _FORGOTTEN and node.shape.dimensions and node.sharding.type in (_REPLICATED, _TILED)
+            and node.HasField("sharding")
+        }  # fmt: skip
+        if not calls:
+            continue
+        for node in part.instructions:
+            node.operand_ids[:] = [calls[i].id if i in calls else i for i in node.operand_ids]
+        if graph.root_id in calls:
+            graph.root_id = calls[graph.root_id].id
+        graph.close()
     return module
 
 

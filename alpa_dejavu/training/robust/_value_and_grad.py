@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
+from alpa_dejavu.training._scope import groups_of
 from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
+from alpa_dejavu.training.robust._buffers import Buffers
 from alpa_dejavu.training.robust._offsets import loss_at_offsets
-from alpa_dejavu.training.robust._scope import groups_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
 
@@ -56,6 +57,7 @@ class RobustValueAndGrad:
     scope: str
     stage_of: Callable[[str], str] | None
     value_and_grad: Callable[..., Any]
+    joined: bool
 
     def init(self, params: Any, *, offsets: bool = False) -> RobustState:
         """Returns the state of the beginning.
@@ -68,19 +70,21 @@ class RobustValueAndGrad:
         Raises:
             ValueError: the rule needs more replicas.
         """
-        def stacked(p: Any) -> Any:
-            return jax.ShapeDtypeStruct((self.replicas, *jnp.shape(p)), jnp.result_type(p))
+        buffers = self._buffers(params, offsets)
+        shapes = jax.tree_util.tree_map(
+            lambda p: jax.ShapeDtypeStruct((self.replicas, *jnp.shape(p)), jnp.result_type(p)), params
+        )
+
+        def zeros() -> Any:
+            return jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
         def states() -> dict[str, Any]:
-            zeros = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-            known = Evidence(jnp.zeros(self.replicas), jax.tree_util.tree_map(lambda x: x[0], zeros))
-            return {group: made.state for group, made in self._by_group(zeros, None, known).items()}
+            known = Evidence(jnp.zeros(self.replicas), jax.tree_util.tree_map(lambda x: x[0], zeros()))
+            return {group: made.state for group, made in self._made(buffers, zeros(), None, known)[1].items()}
 
-        shapes = jax.tree_util.tree_map(stacked, params)
         # A rule's first state is zeros, by the conformance suite.
         rules = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(states))
-        zeros = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes) if offsets else None
-        return RobustState(zeros, rules)
+        return RobustState(zeros() if offsets else None, rules)
 
     def __call__(
         self, params: Any, batch: Any, state: RobustState, *, fresh: Any = None, descent: Any = None,
@@ -126,14 +130,12 @@ class RobustValueAndGrad:
     ) -> tuple[Judged, RobustState]:
         """Returns the judged gradient of the replicas' gradients, and the next state."""
         evidence = self._evidence(params, gradients, fresh, descent)
-        made = self._by_group(gradients, state.rules, evidence)
-        leaves, tree = jax.tree_util.tree_flatten(gradients)
-        groups = groups_of(gradients, self.scope, self.stage_of)
-        each = {group: iter(aggregated.gradient) for group, aggregated in made.items()}
-        one = jax.tree_util.tree_unflatten(tree, [next(each[group]) for group in groups])
-        suspicion = {group: _suspicion([x for x, g in zip(leaves, groups, strict=True) if g == group], found.gradient)
-                     for group, found in made.items()}  # fmt: skip
-        judged = Judged(one, suspicion, {group: found.weights for group, found in made.items()})
+        one = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
+        buffers = self._buffers(one, state.offsets is not None)
+        filled, made = self._made(buffers, gradients, state.rules, evidence)
+        suspicion = {group: _suspicion(filled[group], found.gradient) for group, found in made.items()}
+        whole = buffers.emptied({group: found.gradient for group, found in made.items()})
+        judged = Judged(whole, suspicion, {group: found.weights for group, found in made.items()})
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
         return judged, RobustState(offsets, {group: found.state for group, found in made.items()})
 
@@ -162,20 +164,19 @@ class RobustValueAndGrad:
             return Evidence(trusted=jax.grad(self.loss)(params, fresh))
         return None
 
-    def _by_group(self, gradients: Any, states: Any, evidence: Evidence | None) -> dict[str, Aggregated]:
-        """Each group's gradient as a list of its leaves."""
-        groups, leaves = groups_of(gradients, self.scope, self.stage_of), jax.tree_util.tree_leaves(gradients)
-        trusted = None if evidence is None else evidence.trusted
-        trusted_leaves = [None] * len(leaves) if trusted is None else jax.tree_util.tree_leaves(trusted)
-        made = {}
-        for group in dict.fromkeys(groups):
-            own = [x for x, g in zip(leaves, groups, strict=True) if g == group]
-            known = evidence
-            if evidence is not None and trusted is not None:
-                parts = [v for v, g in zip(trusted_leaves, groups, strict=True) if g == group]
-                known = evidence._replace(trusted=parts)
-            made[group] = self.rule.aggregate(own, None if states is None else states[group], known)
-        return made
+    def _buffers(self, params: Any, staged: bool) -> Buffers:
+        return Buffers.of(params, self.replicas, self.scope, self.stage_of, self.joined, staged)
+
+    def _made(
+        self, buffers: Buffers, gradients: Any, states: Any, evidence: Evidence | None
+    ) -> tuple[dict[str, list[Any]], dict[str, Aggregated]]:
+        """Each group's buffers, and what the rule makes of them."""
+        filled, known = buffers.filled(gradients), dict.fromkeys(buffers.groups, evidence)
+        if evidence is not None and evidence.trusted is not None:
+            rows = buffers.filled(jax.tree_util.tree_map(lambda x: x[None], evidence.trusted))
+            known = {group: evidence._replace(trusted=[x[0] for x in each]) for group, each in rows.items()}
+        return filled, {group: self.rule.aggregate(each, None if states is None else states[group], known[group])
+                        for group, each in filled.items()}  # fmt: skip
 
     def _parts(self, batch: Any) -> Any:
         def part(x: Any) -> Any:
@@ -190,6 +191,7 @@ class RobustValueAndGrad:
 def robust_value_and_grad(
     loss: Callable[[Any, Any], Any], rule: str | Rule, replicas: int, scope: str = "stage",
     stage_of: Callable[[str], str] | None = None, value_and_grad: Callable[..., Any] = jax.value_and_grad,
+    joined: bool = True,
 ) -> RobustValueAndGrad:  # fmt: skip
     """Returns a function to be used in place of `jax.value_and_grad(loss)`, or of Alpa's, in a train step.
 
@@ -203,6 +205,8 @@ def robust_value_and_grad(
             which nothing is sent between stages; "leaf": each array.
         stage_of: the stage of a parameter by its path, such as "params/Dense_0/kernel"; None: its layer.
         value_and_grad: `jax.value_and_grad`, or `alpa.value_and_grad` under Alpa.
+        joined: whether a group's gradients are put one after the other into one array for the rule, by which it is few
+            operators and one exchange. Without it, parameters that are cut over devices themselves stay cut.
 
     Raises:
         ValueError: there are no such rule or scope, or too few replicas.
@@ -218,7 +222,7 @@ def robust_value_and_grad(
     """
     checks.count("robust value and grad", "replicas", replicas)
     groups_of({}, scope, stage_of)
-    return RobustValueAndGrad(loss, chosen_rule(rule), replicas, scope, stage_of, value_and_grad)
+    return RobustValueAndGrad(loss, chosen_rule(rule), replicas, scope, stage_of, value_and_grad, joined)
 
 
 def _zeros_beside(gradient: Any) -> Any:

@@ -1,6 +1,6 @@
 """What MLIR would forget on the way to the partitioner is kept, and nothing of the disguise is left after it."""
 
-from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, unshield_constants
+from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, shield_operators, unshield_constants
 from hlo_tools import from_text, opcodes, to_text
 
 MODULE = """HloModule m
@@ -28,3 +28,17 @@ def test_copies_into_pieces_ask_for_their_sharding():
     (call,) = [line for line in to_text(shielded).splitlines() if "custom-call(" in line]
     assert 'custom_call_target="Sharding"' in call
     assert "sharding={devices=[2]0,1}" in call
+
+
+def test_operators_whose_sharding_mlir_forgets_ask_for_it():
+    module = from_text("""HloModule m
+ENTRY e { a = f32[8] parameter(0), sharding={devices=[2]0,1}
+  low = f32[4] slice(a), slice={[0:4]}, sharding={replicated}
+  high = f32[4] slice(a), slice={[4:8]}
+  s = f32[4] add(low, high), sharding={devices=[2]0,1}
+  ROOT both = f32[8] concatenate(s, low), dimensions={0}, sharding={devices=[2]0,1} }""")
+    shielded = shield_operators(module)
+    calls = [line for line in to_text(shielded).splitlines() if "custom-call(" in line]
+    assert [line.partition("custom-call(")[2].partition(")")[0].split("%")[-1] for line in calls] == ["low", "both"]
+    assert calls[1].strip().startswith("ROOT")
+    assert sorted(opcodes(shielded)) == sorted([*opcodes(module), "custom-call", "custom-call"])

@@ -1,5 +1,7 @@
 """Robust gradients in a train step: plain JAX against loops over replicas, under ShardParallel, and through files."""
 
+import re
+
 import alpa
 import jax
 import jax.numpy as jnp
@@ -37,11 +39,12 @@ def each_gradient(params, batch):
     return jax.tree_util.tree_map(lambda *x: jnp.stack(x), *made)
 
 
-@pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("scope", ["whole", "stage", "leaf"])
-def test_gradients_are_those_of_a_loop(scope, offsets):
+@pytest.mark.parametrize(("scope", "offsets", "joined"), [
+    ("whole", False, False), ("whole", True, True), ("stage", False, True), ("stage", True, False), ("leaf", True, True)
+])  # fmt: skip
+def test_gradients_are_those_of_a_loop(scope, offsets, joined):
     known = rule("multi-krum", wrong=0)
-    gradient = robust_value_and_grad(loss, known, N, scope)
+    gradient = robust_value_and_grad(loss, known, N, scope, joined=joined)
     value, judged, _ = jax.jit(gradient)(PARAMS, BATCH, gradient.init(PARAMS, offsets=offsets))
     assert float(value) == pytest.approx(float(loss(PARAMS, BATCH)), rel=1e-6)
     rows = each_gradient(PARAMS, BATCH)
@@ -126,6 +129,9 @@ def test_shards_train_as_plain_jax(name, micro_batches):
     step = alpa.parallelize(make_step(sharded), method=method, donate_argnums=(), batch_argnums=(2,))
     found = trained(step, sharded, batches, flip=2)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    if name == "trimmed-mean":  # each layer's gradients go to parts of all replicas, and the parts of the result back
+        partitioned = step.get_last_executable().get_hlo_text()
+        assert [len(re.findall(rf" {kind}\(", partitioned)) for kind in ("all-to-all", "collective-permute")] == [3, 0]
     for one, other in zip(*map(jax.tree_util.tree_leaves, (found[2], expected[2])), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 

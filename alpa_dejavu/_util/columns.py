@@ -1,0 +1,167 @@
+"""Tables of text that fit a width: which columns stand, how wide they are, and where cells are broken into lines.
+
+Cells are broken between words, but not between a number and its unit, and no figure is cut: a column that doesn't fit
+is left out, or stands in a block of its own below the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Literal, final
+
+from rich.cells import cell_len, chop_cells
+
+__all__ = ["Block", "Head", "all_blocks", "drawn", "fitting_block", "importance", "wrapped"]
+
+Kind = Literal["name", "figure", "text"]
+Rows = Sequence[Sequence[str]]
+
+_GAP = 2
+_LEAST_TEXT = 24
+"""A narrower column of names or texts is hard to read, unless its cells are that short."""
+_UNIT = r"(?:[num]?s|%|[KMG]iB|bytes?|[kMGTPEZY]?(?:B|FLOP)(?:/s)?|USD|W)(?!\w)"
+_BREAK = re.compile(rf"(?<!\d) | (?!{_UNIT})")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """The head of a column: its name, and whether its cells are names, figures, or text that may take many lines."""
+
+    name: str
+    kind: Kind = "figure"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Columns that stand beside each other: their numbers in the table, and how wide each is."""
+
+    columns: tuple[int, ...]
+    widths: tuple[int, ...]
+
+
+def importance(heads: Sequence[Head], leave: Sequence[str] = ()) -> list[int]:
+    """Returns the numbers of columns in the order in which they are given room.
+
+    The first column comes first, and those named in `leave` come last, the first of them at the end. In between come
+    names, then figures, then text, each from left to right.
+
+    >>> heads = [Head("stage", "name"), Head("compute"), Head("why", "text"), Head("memory")]
+    >>> [heads[n].name for n in importance(heads, ["compute"])]
+    ['stage', 'memory', 'why', 'compute']
+    """
+    kinds: tuple[Kind, ...] = ("name", "figure", "text")
+    last = {name: place for place, name in enumerate(leave)}
+    return sorted(
+        range(len(heads)),
+        key=lambda n: (n > 0, -last.get(heads[n].name, len(last)), kinds.index(heads[n].kind), n),
+    )
+
+
+def fitting_block(heads: Sequence[Head], rows: Rows, width: int, order: Sequence[int]) -> Block:
+    """Returns the columns that fit a width: each of `order` stands if there is still room for it, the first two always.
+
+    Args:
+        heads: the heads of the columns.
+        rows: the rows, with a text for each column.
+        width: how many characters fit beside each other.
+        order: the numbers of the columns, the most important first.
+    """
+    least = _least_widths(heads, rows)
+    chosen: list[int] = []
+    for n in order:
+        if len(chosen) < 2 or _total(least, [*chosen, n]) <= width:
+            chosen.append(n)
+    return _spread(heads, rows, sorted(chosen), least, width)
+
+
+def all_blocks(heads: Sequence[Head], rows: Rows, width: int) -> list[Block]:
+    """Returns blocks that together have all columns, each with the first column and with what fits beside it."""
+    least = _least_widths(heads, rows)
+    blocks = [[0]]
+    for n in range(1, len(heads)):
+        if len(blocks[-1]) > 1 and _total(least, [*blocks[-1], n]) > width:
+            blocks.append([0])
+        blocks[-1].append(n)
+    return [_spread(heads, rows, block, least, width) for block in blocks]
+
+
+def drawn(heads: Sequence[Head], rows: Rows, block: Block) -> tuple[list[str], list[str]]:
+    r"""Returns the lines of the heads, and those of the rows, of a block of a table; figures are aligned right.
+
+    >>> heads, rows = [Head("stage", "name"), Head("once a step")], [["0", "42.97 ms"], ["1-14", "37.24 ms"]]
+    >>> for lines in drawn(heads, rows, fitting_block(heads, rows, 15, [0, 1])):
+    ...     print("\n".join(lines))
+    stage    once a
+               step
+    0      42.97 ms
+    1-14   37.24 ms
+    """
+    return _lines(heads, [[head.name for head in heads]], block), _lines(heads, rows, block)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Returns the lines of a text that is broken between words; only a word that is longer than a line is cut in two.
+
+    >>> wrapped("141.8 ms (120 ms to 160 ms)", 10)
+    ['141.8 ms', '(120 ms to', '160 ms)']
+    """
+    lines: list[str] = []
+    for word in _BREAK.split(text):
+        first, *others = chop_cells(word, width) if cell_len(word) > width else [word]
+        joined = f"{lines[-1]} {first}" if lines else first
+        lines = [*lines[:-1], joined] if cell_len(joined) <= width else [*lines, first]
+        lines += others
+    return [line.rstrip() for line in lines]
+
+
+def _lines(heads: Sequence[Head], rows: Rows, block: Block) -> list[str]:
+    aligned = [_to_the_right if heads[n].kind == "figure" else _to_the_left for n in block.columns]
+    found = []
+    for row in rows:
+        cells = [wrapped(row[n], width) for n, width in zip(block.columns, block.widths, strict=True)]
+        for texts in itertools.zip_longest(*cells, fillvalue=""):
+            padded = (align(text, width) for align, text, width in zip(aligned, texts, block.widths, strict=True))
+            found.append((" " * _GAP).join(padded).rstrip())
+    return found
+
+
+def _to_the_left(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
+
+
+def _to_the_right(text: str, width: int) -> str:
+    return " " * (width - cell_len(text)) + text
+
+
+def _least_widths(heads: Sequence[Head], rows: Rows) -> list[int]:
+    """The widths below which a column would have a word cut in two, or would be hard to read."""
+    found = []
+    for n, head in enumerate(heads):
+        texts = [head.name, *(row[n] for row in rows)]
+        legible = 0 if head.kind == "figure" else min(_LEAST_TEXT, max(map(cell_len, texts)))
+        words = 0 if head.kind == "text" else max(cell_len(word) for text in texts for word in _BREAK.split(text))
+        found.append(max(legible, words))
+    return found
+
+
+def _total(widths: Sequence[int], columns: Sequence[int]) -> int:
+    return sum(widths[n] + _GAP for n in columns) - _GAP
+
+
+def _spread(heads: Sequence[Head], rows: Rows, columns: Sequence[int], least: Sequence[int], width: int) -> Block:
+    """Columns that have at least their least widths; what is left of the line goes to names and figures first."""
+    widths = {n: least[n] for n in columns}
+    spare = max(0, width - _total(least, columns))
+    wants = {n: max(cell_len(text) for text in (heads[n].name, *(row[n] for row in rows))) - least[n] for n in columns}
+    for of_text in (False, True):
+        asking = sorted((n for n in columns if (heads[n].kind == "text") is of_text), key=wants.__getitem__)
+        for place, n in enumerate(asking):
+            more = min(wants[n], spare // (len(asking) - place))
+            widths[n] += more
+            spare -= more
+    return Block(tuple(columns), tuple(widths[n] for n in columns))

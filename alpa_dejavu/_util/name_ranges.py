@@ -1,0 +1,39 @@
+"""Names that end in numbers, in the short form that Slurm and pdsh have for lists of hosts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+
+__all__ = ["name_ranges"]
+
+_NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)")
+
+
+def name_ranges(names: Iterable[str]) -> str:
+    """Returns names as a text in which numbered ones that begin alike stand together, sorted by their numbers.
+
+    >>> name_ranges(["p3.16xlarge-7", "p3.16xlarge-6", "p3.16xlarge-5", "a-0", "a-2", "login"])
+    'p3.16xlarge-[5-7] a-[0,2] login'
+    """
+    numbers: dict[str, list[int] | None] = {}
+    for name in dict.fromkeys(names):
+        found = _NUMBERED.fullmatch(name)
+        if found is None:
+            numbers[name] = None
+        else:
+            of_prefix = numbers.setdefault(found[1], [])
+            if of_prefix is not None:
+                of_prefix.append(int(found[2]))
+    return " ".join(name if of is None else name + _ranges(sorted(of)) for name, of in numbers.items())
+
+
+def _ranges(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return str(numbers[0])
+    # Numbers that follow each other are as far from their places in the list.
+    runs = [
+        [number for _, number in run] for _, run in itertools.groupby(enumerate(numbers), lambda one: one[1] - one[0])
+    ]
+    return f"[{','.join(str(run[0]) if len(run) == 1 else f'{run[0]}-{run[-1]}' for run in runs)}]"

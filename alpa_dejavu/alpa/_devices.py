@@ -1,0 +1,161 @@
+"""Tries each device of the cluster's hosts after an error, and keeps Alpa from those that don't compute."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu._util.child_process import child_process
+from alpa_dejavu.alpa._nodes import on_node
+
+_PROBE_S = 30.0
+"""The seconds in which a device must have computed something, the start of a process included."""
+_ANSWER_S = 2 * _PROBE_S
+_END_S = 2.0
+_FREE_S = 10.0
+
+
+def computes() -> None:
+    """Computes something on each device that this process has.
+
+    Raises:
+        RuntimeError: a device computes wrongly; errors of the device are passed on.
+    """
+    import jax
+
+    for device in jax.local_devices():
+        total = float(jax.device_put(np.arange(8.0, dtype=np.float32), device).sum())
+        if total != 28.0:
+            raise RuntimeError(f"{device} adds 0 to 7 up to {total}")
+
+
+class _Holder:
+    """The holder of one device of a host, by which nobody else gets it from Ray."""
+
+    def number(self) -> int:
+        """Returns the device's number on its host, as Ray counts."""
+        import ray
+
+        return int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
+
+    def tried(self, probe: Callable[[], None]) -> str | None:
+        """Returns what is wrong with the device: a probe's error in a process that has only this device; None: nothing.
+
+        A device may end such a process, or hold it up for ever.
+        """
+        with child_process(_try, probe, name="device-probe", patience_s=_END_S) as connection:
+            if not connection.poll(_PROBE_S):
+                return "doesn't answer"
+            try:
+                wrong: str | None = connection.recv()
+            except EOFError:
+                return "its process ended"
+            return wrong
+
+
+def _try(connection: Connection, probe: Callable[[], None]) -> None:
+    try:
+        probe()
+    except Exception as error:
+        connection.send(f"{type(error).__name__}: {error}")
+    else:
+        connection.send(None)
+
+
+@final
+class Devices:
+    """The devices of the hosts that Ray knows, and which of them are broken.
+
+    Args:
+        probe: a function that raises an error where a device doesn't compute; it is called in a process that has only
+            this device.
+    """
+
+    def __init__(self, probe: Callable[[], None] = computes) -> None:
+        self._probe = probe
+        self._held: dict[tuple[str, int], Any] = {}  # node and number of a broken device -> its holder
+
+    def broken(self, nodes: Mapping[str, str]) -> list[str] | None:
+        """Returns the devices that are known to be broken, such as "host-1/3", after trying all others.
+
+        Nothing else may use the devices meanwhile. Broken ones are held from then on.
+
+        Args:
+            nodes: Ray's ids of the nodes of the living hosts, by the hosts' names.
+
+        Returns:
+            The names of the devices; None: a host doesn't answer.
+        """
+        import ray
+
+        found = [f"{host}/{n}" for host, node in nodes.items() for at, n in self._held if at == node]
+        free = _free(Counter(node for node, _ in self._held))
+        holders = [(host, node, _holder(node)) for host, node in nodes.items() for _ in range(free.get(node, 0))]
+        # A dead host whose node Ray still counts as living has no free devices, perhaps, but doesn't answer either.
+        here = [ray.remote(_here).options(num_cpus=0, scheduling_strategy=on_node(node)) for node in nodes.values()]
+        try:
+            asked = [holder.number.remote() for _, _, holder in holders]
+            tried = [holder.tried.remote(self._probe) for _, _, holder in holders]
+            answering = [each.remote() for each in here]
+            calls = [*answering, *asked, *tried]
+            done, _ = ray.wait(calls, num_returns=len(calls), timeout=_ANSWER_S)
+            if len(done) < len(calls):
+                return None
+            ray.get(answering)
+            answers = list(zip(holders, ray.get(asked), ray.get(tried), strict=True))
+        except ray.exceptions.RayError:
+            return None
+        else:
+            for (host, node, holder), number, wrong in answers:
+                if wrong is not None:
+                    self._held[node, number] = holder
+                    found.append(f"{host}/{number}")
+            return found
+        finally:
+            kept = list(self._held.values())
+            for _, _, holder in holders:
+                if holder not in kept:
+                    with contextlib.suppress(ray.exceptions.RayError):
+                        ray.kill(holder)
+
+    def release(self) -> None:
+        """Gives the broken devices back to Ray."""
+        import ray
+
+        for holder in self._held.values():
+            with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                ray.kill(holder)
+        self._held.clear()
+
+
+def _here() -> None:
+    """Does nothing, on a host that is there."""
+
+
+def _holder(node: str) -> Any:
+    import ray
+
+    return ray.remote(_Holder).options(num_cpus=0, num_gpus=1, scheduling_strategy=on_node(node)).remote()
+
+
+def _free(held: Mapping[str, int]) -> dict[str, int]:
+    """Returns how many devices of each living node nobody has, once Ray has taken back those of workers that ended.
+
+    Args:
+        held: by Ray's ids of nodes, how many of their devices are held as broken.
+    """
+    from alpa_stock_jax.ray_nodes import nodes
+
+    deadline = time.monotonic() + _FREE_S
+    while True:
+        found = nodes()
+        back = all(node.free_devices == node.devices - held.get(node.node_id, 0) for node in found)
+        if back or time.monotonic() > deadline:
+            return {node.node_id: node.free_devices for node in found}
+        time.sleep(0.1)

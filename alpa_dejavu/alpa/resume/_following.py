@@ -1,0 +1,113 @@
+"""The plans that follow one another as hosts are lost and join, and memory runs out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.clusters.changed_cluster import with_hosts, with_more_memory
+from alpa_dejavu.planning.replanning import Replanned, fallback, replan
+from alpa_dejavu.planning.state_migration import layer_state, moves
+from alpa_dejavu.problem import Cluster, Plan
+from alpa_dejavu.problem.run import schedule_form
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.kept import Kept
+
+_LESS_MEMORY = 0.1
+"""The share of each device's memory that the next plan must do without where one ran out of it."""
+_MOST_SPARED = 0.5
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Following:
+    """The plan of now, and what has become of the cluster since the first one.
+
+    Attributes:
+        first: the plan that training began with.
+        kept: the record of what it was made from; None: it isn't known, and only the first's contingencies are left.
+        plan: the plan of now.
+        lost: the hosts and devices that are gone.
+        joined: the hosts that have joined and are planned with, and the number of their devices.
+        spared: the share of each device's memory that plans do without.
+    """
+
+    first: Plan
+    kept: Kept | None
+    plan: Plan
+    lost: tuple[str, ...] = ()
+    joined: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    spared: float = 0.0
+
+    def without(self, gone: Sequence[str]) -> Following:
+        """Returns what follows when some hosts and devices are gone: the contingency if it is the first loss, else a
+        new plan.
+
+        Raises:
+            ValueError: there is no plan without them.
+        """
+        after = dataclasses.replace(self, lost=tuple(dict.fromkeys([*self.lost, *gone])))
+        if after.cluster is None and len(after.lost) == 1 and after.lost[0] in self.first.contingencies:
+            return dataclasses.replace(after, plan=fallback(self.first, after.lost[0]).plan)
+        return after._planned("the plan has no contingency for that")[0]
+
+    def roomier(self) -> Following:
+        """Returns what follows when memory has run out: a plan that does with a tenth less of each device's.
+
+        Where that leaves the plan as it is, another tenth is spared, and so on up to half. If all plans are the same,
+        it is this plan that follows, with a tenth less.
+
+        Raises:
+            ValueError: there is no plan with a tenth less.
+        """
+        after = self._sparing(self.spared + _LESS_MEMORY)
+        other = after
+        while other.plan.stages == self.plan.stages and other.spared + _LESS_MEMORY <= _MOST_SPARED:
+            try:
+                other = self._sparing(other.spared + _LESS_MEMORY)
+            except ValueError:
+                break
+        return after if other.plan.stages == self.plan.stages else other
+
+    def _sparing(self, share: float) -> Following:
+        after = dataclasses.replace(self, spared=share)
+        return after._planned("a plan with more room is another one")[0]
+
+    def grown(self, joined: Mapping[str, int]) -> tuple[Following, float]:
+        """Returns what follows when hosts have joined, and the seconds in which their training state gets there.
+
+        Raises:
+            ValueError: there is no such plan.
+        """
+        left = tuple(each for each in self.lost if each not in joined and each.rpartition("/")[0] not in joined)
+        after = dataclasses.replace(self, lost=left, joined={**self.joined, **joined})
+        planned, made = after._planned("a plan for hosts that joined is another one")
+        assert made.kept is not None, "it was planned anew"
+        state = layer_state(made.kept.model)
+        form = schedule_form(self.plan.schedule)
+        return planned, moves(self.plan.stages, made.plan.stages, made.kept.cluster, state, form=form).seconds
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """Returns the first plan's cluster with the hosts that joined and the memory that may be used; None: it is
+        unchanged, or not known.
+        """
+        if self.kept is None or not (self.joined or self.spared):
+            return None
+        known = self.kept.cluster.host_numbers
+        new = {host: count for host, count in self.joined.items() if host not in known}
+        grown = with_hosts(self.kept.cluster, new)
+        return with_more_memory(grown, 1 - self.spared) if self.spared else grown
+
+    def _planned(self, why: str) -> tuple[Following, Replanned]:
+        if self.kept is None:
+            raise ValueError(f"{why}; give train(kept=read_kept(...)) what the plan was made from, and it is planned "
+                             "for then")  # fmt: skip
+        cluster = self.cluster or (None if self.lost else self.kept.cluster)
+        try:
+            made = replan(self.first, self.kept, without=list(self.lost), cluster=cluster)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"there is no plan for that: {error}") from error
+        return dataclasses.replace(self, plan=made.plan), made

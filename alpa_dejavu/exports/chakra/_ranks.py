@@ -1,0 +1,66 @@
+"""The ranks of a plan's devices, and the groups of those that run collectives together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.problem import Plan
+
+__all__ = ["Ranks"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ranks:
+    """The ranks of the devices that a plan uses: host by host, so that simulators whose ranks of one host are next to
+    each other have them so. The devices of a logical mesh are next to each other along its last axis.
+
+    Attributes:
+        of_submesh: the ranks of each submesh of the pipeline, in the order of its logical mesh.
+        places: of each rank, the name of its host and the number of its device there.
+    """
+
+    of_submesh: tuple[tuple[int, ...], ...]
+    places: tuple[tuple[str, int], ...]
+    _groups: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> Ranks:
+        """Returns the ranks of a plan's devices; where a host has several submeshes, they take its devices in order."""
+        hosts = [host.name for host in (plan.hardware or hosts_by_names(plan)).hosts]
+        used = plan.devices_of_hosts
+        order = [*dict.fromkeys([*(name for name in hosts if name in used), *used])]
+        places = [(name, device) for name in order for device in range(used[name])]
+        rank = {place: n for n, place in enumerate(places)}
+        taken = dict.fromkeys(order, 0)
+        submeshes = []
+        for stage in plan.on_submeshes:
+            found = []
+            for name in stage.hosts:
+                each = stage.submesh.devices_per_host
+                found += [rank[name, device] for device in range(taken[name], taken[name] + each)]
+                taken[name] += each
+            submeshes.append(tuple(found))
+        return cls(tuple(submeshes), tuple(places))
+
+    def groups(self, submesh: int, mesh: tuple[int, int], axis: int) -> tuple[int, ...]:
+        """Returns for each device of a submesh the number of its group along an axis (0: data-, 1: tensor-parallel) of
+        a logical mesh.
+        """
+        ranks, (_, along) = self.of_submesh[submesh], mesh
+        rows = [ranks[n : n + along] for n in range(0, len(ranks), along)]
+        every: Sequence[Sequence[int]] = rows if axis == 1 else list(zip(*rows, strict=True))
+        number = {rank: self._number(tuple(group)) for group in every for rank in group}
+        return tuple(number[rank] for rank in ranks)
+
+    def _number(self, group: tuple[int, ...]) -> int:
+        # ASTRA-sim takes 0 for the group of all ranks.
+        return self._groups.setdefault(group, len(self._groups) + 1)
+
+    @property
+    def numbered_groups(self) -> dict[str, list[int]]:
+        """Returns the ranks of all groups that were asked for, by the group's number as text."""
+        return {str(number): list(group) for group, number in self._groups.items()}

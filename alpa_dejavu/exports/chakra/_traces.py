@@ -1,0 +1,181 @@
+"""The simulated step of a plan as the trace of each of its ranks.
+
+All ranks of a submesh do the same, so that their nodes differ only in whom they send to, and in which group. Each task
+of the simulated step becomes a row of nodes that wait for each other; what the task waits for, its first node does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.costs.interstage import CutBytes
+from alpa_dejavu.exports.chakra import _schema as schema
+from alpa_dejavu.exports.chakra._ranks import Ranks
+from alpa_dejavu.exports.stage_work import Part, StageWork
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.schedules import Schedule
+from alpa_dejavu.simulation import StageTimes
+from alpa_dejavu.simulation.step import schedule_of, step_program
+
+__all__ = ["rank_traces"]
+
+_US_PER_S = 1e6
+_WAYS = {"forward send": 1, "backward send": -1}
+
+
+def rank_traces(
+    plan: Plan, times: Sequence[StageTimes], works: Sequence[StageWork], cuts: CutBytes, ranks: Ranks
+) -> list[bytes]:
+    """Returns the trace of each rank.
+
+    Args:
+        plan: the plan.
+        times: the seconds of each of its stages.
+        works: what each stage does in its passes.
+        cuts: what a micro-batch sends across a cut before each layer.
+        ranks: the ranks of the plan's devices.
+    """
+    schedule = schedule_of(times, plan.num_micro_batches, plan.schedule)
+    builder = _Builder(plan, schedule, times, works, cuts, ranks)
+    program = step_program(times, plan.num_micro_batches, schedule)
+    columns = program.names, program.stage.tolist(), program.micro_batch.tolist(), program.waits.T.tolist()
+    for number, (kind, stage, batch, waits) in enumerate(zip(*columns, strict=True)):
+        builder.add(number, kind, stage, batch, [one for one in waits if one >= 0])
+    return builder.finished()
+
+
+class _Lane:
+    """The traces of the ranks of one submesh, whose nodes are numbered alike."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = ranks
+        self.records: list[list[bytes]] = [[schema.metadata()] for _ in ranks]
+        self.clock = _Micros()
+        self._next = 1
+
+    def add(self, name: str, kind: int, waits_for: Sequence[int], micros: int, attributes: Sequence[bytes]) -> int:
+        """Adds a node to each rank's trace, with attributes for each or for all; returns its number."""
+        number, self._next = self._next, self._next + 1
+        head = schema.node(number, name, kind, waits_for, micros)
+        known = {one: schema.delimited(head + one) for one in dict.fromkeys(attributes)}
+        for records, own in zip(self.records, attributes, strict=True):
+            records.append(known[own])
+        return number
+
+
+class _Micros:
+    """Whole microseconds whose sum is never further from the exact one than half of one."""
+
+    def __init__(self) -> None:
+        self._exact, self._given = 0.0, 0
+
+    def of(self, seconds: float) -> int:
+        self._exact += seconds * _US_PER_S
+        micros = max(round(self._exact) - self._given, 0)
+        self._given += micros
+        return micros
+
+
+@final
+@dataclasses.dataclass(eq=False)
+class _Builder:
+    plan: Plan
+    schedule: Schedule
+    times: Sequence[StageTimes]
+    works: Sequence[StageWork]
+    cuts: CutBytes
+    ranks: Ranks
+
+    def __post_init__(self) -> None:
+        self._lanes = [_Lane(ranks) for ranks in self.ranks.of_submesh]
+        self._last: dict[tuple[int, int], tuple[int, ...]] = {}  # by task and submesh, the nodes that it ends with
+        self._links: dict[tuple[int, int], _Micros] = {}
+        self._kinds: list[tuple[str, int, int]] = []
+        self._tags = 0
+
+    def add(self, number: int, kind: str, stage: int, batch: int, waits: Sequence[int]) -> None:
+        """Adds the nodes of a task."""
+        self._kinds.append((kind, stage, batch))
+        if kind in _WAYS:
+            seconds = self.times[stage].forward_send_s if kind == "forward send" else self.times[stage].backward_send_s
+            self._send(number, kind, stage, batch, waits, seconds)
+            return
+        submesh = self.schedule.device_of[stage]
+        lane, before = self._lanes[submesh], list[int]()
+        for one in waits:
+            if (one, submesh) not in self._last:
+                self._arrive(one)
+            before += self._last[one, submesh]
+        after = tuple(dict.fromkeys(before))
+        for part in self._parts(kind, stage, batch):
+            name = f"{part.name}, micro-batch {batch}" if kind != "update" else part.name
+            after = (self._part(lane, submesh, stage, name, part, after),)
+        self._last[number, submesh] = after
+
+    def finished(self) -> list[bytes]:
+        """Returns the traces by rank."""
+        found = {
+            rank: b"".join(records)
+            for lane in self._lanes
+            for rank, records in zip(lane.ranks, lane.records, strict=True)
+        }
+        return [found[rank] for rank in sorted(found)]
+
+    def _parts(self, kind: str, stage: int, batch: int) -> Sequence[Part]:
+        parts, work = self.works[stage].parts.get(kind, ()), self.works[stage].parts
+        schedule = self.schedule
+        gives = kind in ("backward", "backward by weight")
+        if gives and (schedule.updates_each or batch == schedule.last_gradients[stage]):
+            return (*parts, *work["synchronise"])
+        return parts
+
+    def _part(self, lane: _Lane, submesh: int, stage: int, name: str, part: Part, after: Sequence[int]) -> int:
+        micros, mesh = lane.clock.of(part.seconds), self.works[stage].mesh
+        if not part.collective:
+            own = [schema.attributes(is_cpu_op=False)] * len(lane.ranks)
+            return lane.add(name, schema.COMPUTE, after, micros, own)
+        own = [
+            schema.attributes(
+                is_cpu_op=False,
+                comm_type=schema.COLLECTIVES[part.collective],
+                comm_size=max(1, round(part.num_bytes)),
+                pg_name=str(group),
+            )
+            for group in self.ranks.groups(submesh, mesh, part.axis)
+        ]
+        return lane.add(name, schema.COLLECTIVE, after, micros, own)
+
+    def _arrive(self, task: int) -> None:
+        """Adds the transfer of a task's result where that takes no time, and so isn't a task of its own."""
+        kind, stage, batch = self._kinds[task]
+        self._send(task, "forward send" if kind == "forward" else "backward send", stage, batch, [task], 0.0)
+
+    def _send(self, number: int, kind: str, stage: int, batch: int, waits: Sequence[int], seconds: float) -> None:
+        """Adds sends and receives from a stage to its neighbour: each pair of devices has its share of the bytes."""
+        target = stage + _WAYS[kind]
+        submeshes = self.schedule.device_of[stage], self.schedule.device_of[target]
+        first = self.plan.stages[max(stage, target)].layers[0]
+        whole = (self.cuts.forward_bytes if target > stage else self.cuts.backward_bytes)[first]
+        lanes = [self._lanes[submesh] for submesh in submeshes]
+        pairs = math.lcm(*(len(lane.ranks) for lane in lanes))
+        size = max(1, round(whole / pairs))
+        micros = self._links.setdefault((stage, target), _Micros()).of(seconds)
+        tag, self._tags = self._tags, self._tags + 1
+        each = [pairs // len(lane.ranks) for lane in lanes]
+        ends = [[lane.ranks[n // count] for n in range(pairs)] for lane, count in zip(lanes, each, strict=True)]
+        for side, (lane, submesh, count) in enumerate(zip(lanes, submeshes, each, strict=True)):
+            before = [one for wait in waits for one in self._last.get((wait, submesh), ())]
+            name = f"{kind} from stage {stage} to stage {target}, micro-batch {batch}"
+            made = []
+            for turn in range(count):
+                own = [
+                    schema.attributes(
+                        is_cpu_op=False, comm_src=ends[0][n], comm_dst=ends[1][n], comm_tag=tag, comm_size=size
+                    )
+                    for n in range(turn, pairs, count)
+                ]
+                made.append(lane.add(name, (schema.SEND, schema.RECEIVE)[side], before, micros, own))
+            self._last.setdefault((number, submesh), tuple(made))

@@ -1,0 +1,142 @@
+"""A plan as SimAI's workload: a text with a header, and a line of 12 columns for each layer of one pipeline stage.
+
+SimAI runs one stage, with its layers once for each micro-batch, and adds the pipeline's bubble by a formula: stages
+must be alike. Collectives of passes are those of tensor-parallel groups, and those of weights of data-parallel ones.
+
+References:
+    Wang et al., SimAI: Unifying Architecture Design and Performance Tuning for Large-Scale LLM Training, NSDI 2025;
+    github.com/aliyun/SimAI, whose `Workload.cc` reads the text, and github.com/aliyun/aicb, which writes such texts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+from alpa_dejavu._util import units
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.exports.stage_work import Part, StageWork, stage_works
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.simulation.plan_times import plan_times
+
+__all__ = ["simai_files"]
+
+_NS_PER_S = 1e9
+_NAMES = {
+    "all_reduce": "ALLREDUCE", "all_gather": "ALLGATHER", "reduce_scatter": "REDUCESCATTER", "all_to_all": "ALLTOALL",
+}  # fmt: skip
+_SCHEDULES = ("1f1b", "gpipe")
+_MOST_BYTES = 2**31 - 1
+"""The bytes between stages are read as a whole number of 32 bits."""
+_PROCESS_NS = 100
+_NOTHING = (1, "NONE", 0)
+"""The columns of a pass that does nothing."""
+
+
+def simai_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
+    """Returns SimAI's workload of a plan's step, by the name of its file.
+
+    The layers are those of the stage that takes longest. Backward passes are whole, as input gradients.
+
+    Args:
+        plan: the plan.
+        costs: the model of costs that priced it, for its model and its cluster.
+
+    Raises:
+        ValueError: stages aren't alike, or do what SimAI's columns can't say; says which stage, and what would do.
+    """
+    _check_alike(plan)
+    times = plan_times(plan)
+    works = stage_works(plan, times, costs)
+    slowest = max(range(len(times)), key=lambda n: times[n].forward_s + times[n].backward_s)
+    work = works[slowest]
+    lines = [*_once(work), *(line for _ in range(plan.num_micro_batches) for line in _layers(work, slowest))]
+    cut = max((costs.interstage.bytes.forward_bytes[one.layers[0]] for one in plan.stages[1:]), default=0.0)
+    header = (
+        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {work.mesh[1]} ep: 1 pp: {len(plan.stages)} vpp: 1 "
+        f"ga: {plan.num_micro_batches} all_gpus: {plan.num_devices} checkpoints: 0 checkpoint_initiates: 0 "
+        f"pp_comm: {_between(cut / plan.stages[0].submesh.num_devices)}"
+    )
+    return {"workload.txt": "\n".join([header, str(len(lines)), *lines]) + "\n"}
+
+
+def _check_alike(plan: Plan) -> None:
+    """Raises ValueError unless all stages of a plan are alike, under a schedule that SimAI's formula is of."""
+    first, schedules = plan.stages[0], ", ".join(_SCHEDULES)
+    if plan.schedule not in _SCHEDULES:
+        raise ValueError(f"schedule is {plan.schedule!r}, but must be one of {schedules} for simai; plan for that")
+    for n, stage in enumerate(plan.stages):
+        if stage.num_layers != first.num_layers:
+            raise ValueError(
+                f"stage {n} has {stage.num_layers} layers, but must have {first.num_layers} for simai, as many as "
+                "stage 0: it runs one stage for all; export to chakra, or cut the layers evenly with --slicer uniform"
+            )
+        if (stage.submesh.num_devices, stage.logical_mesh) != (first.submesh.num_devices, first.logical_mesh):
+            raise ValueError(
+                f"stage {n} has the logical mesh {stage.logical_mesh}, but must have stage 0's, {first.logical_mesh}, "
+                "for simai: it runs one stage for all; export to chakra"
+            )
+        if stage.offloaded.any:
+            raise ValueError(f"stage {n} offloads, but mustn't for simai, which has no copies; export to chakra")
+
+
+def _layers(work: StageWork, stage: int) -> Iterator[str]:
+    """Yields the lines of a stage's layers: one for each, and more where it has several collectives."""
+    forward, backward = (_by_layer(work.parts[name], stage) for name in ("forward", "backward"))
+    none: list[Part] = []
+    for ahead, back in itertools.zip_longest(forward, reversed(backward), fillvalue=none):
+        name = "_".join((ahead or back)[0].name.split()[1:])
+        for n, (one, other) in enumerate(itertools.zip_longest(_columns(ahead), _columns(back), fillvalue=_NOTHING)):
+            yield _line(name if n == 0 else f"{name}_{n}", one, other, _NOTHING)
+
+
+def _by_layer(parts: Iterable[Part], stage: int) -> list[list[Part]]:
+    """Returns a pass's parts, those of each layer as a list that begins with its computing."""
+    found: list[list[Part]] = []
+    for part in parts:
+        if part.collective and part.axis == 0:
+            raise ValueError(
+                f"stage {stage} has an {part.collective} of its data-parallel devices in every micro-batch "
+                f"({part.name}), but must have none for simai, whose passes have tensor-parallel groups only; export "
+                "to chakra, or plan with ZeRO 0 or 2"
+            )
+        if part.collective and found:
+            found[-1].append(part)
+        else:
+            found.append([part])
+    return found
+
+
+def _columns(parts: Sequence[Part]) -> Iterator[tuple[int, str, int]]:
+    """Yields for computing with the collectives behind it the columns of one line after the other."""
+    if not parts:
+        return
+    nanoseconds = max(1, round(parts[0].seconds * _NS_PER_S))
+    for part in parts[1:]:
+        yield nanoseconds, _NAMES[part.collective], max(1, round(part.whole_bytes))
+        nanoseconds = 1
+    if len(parts) == 1:
+        yield nanoseconds, "NONE", 0
+
+
+def _once(work: StageWork) -> Iterator[str]:
+    """Yields the lines of what comes once a step: the synchronisation of gradients, and the optimizer's update."""
+    for n, part in enumerate(work.parts["synchronise"]):
+        if part.collective:
+            yield _line(f"gradients_{n}", _NOTHING, _NOTHING, (1, _NAMES[part.collective], round(part.whole_bytes)))
+    seconds = sum(part.seconds for part in work.parts["update"])
+    yield _line("optimizer", _NOTHING, (max(1, round(seconds * _NS_PER_S)), "NONE", 0), _NOTHING)
+
+
+def _line(name: str, *passes: tuple[int, str, int]) -> str:
+    columns = [name, -1, *itertools.chain(*passes), _PROCESS_NS]
+    return "\t".join(map(str, columns))
+
+
+def _between(num_bytes: float) -> int:
+    if num_bytes > _MOST_BYTES:
+        raise ValueError(
+            f"a device sends {units.size(num_bytes)} to the next stage, but must send at most "
+            f"{units.size(_MOST_BYTES)} for simai; take smaller micro-batches"
+        )
+    return max(1, round(num_bytes)) if num_bytes else 0

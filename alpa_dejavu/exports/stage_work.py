@@ -1,0 +1,185 @@
+"""The work of a plan's stages in each pass: computing layer by layer, and collectives among their devices.
+
+The plan says how long each pass takes; the cost models that priced it say what share each layer has in that, and
+which collectives there are, of how many bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.planning import given_stages
+from alpa_dejavu.problem import AxisCollectives, MeshConfig, Plan
+from alpa_dejavu.simulation import StageTimes
+
+__all__ = ["Part", "StageWork", "stage_works"]
+
+
+class Part(NamedTuple):
+    """A part of a pass: computing, or a collective of some kind ("all_reduce", ...) along an axis of the logical mesh.
+
+    Several collectives of a layer of the same kind along the same axis are one part: their bytes are added up. Bytes
+    are those that each device holds before the collective, and `whole_bytes`, for an all-gather, those after it.
+    """
+
+    name: str
+    seconds: float
+    collective: str = ""
+    axis: int = 0
+    num_bytes: float = 0.0
+    whole_bytes: float = 0.0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageWork:
+    """The parts of all passes of a stage, in order.
+
+    Attributes:
+        mesh: the number of data-parallel and of tensor-parallel devices, in whose groups collectives are.
+        parts: the parts of each kind of task of the simulated step, by the task's name, and those of "synchronise",
+            which follow the last backward pass.
+    """
+
+    mesh: tuple[int, int]
+    parts: dict[str, tuple[Part, ...]]
+
+
+def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) -> list[StageWork]:
+    """Returns what each stage of a plan does.
+
+    Args:
+        plan: the plan.
+        times: the seconds of each of its stages: parts add up to these.
+        costs: the model of costs by which layers are told apart, for the plan's model and cluster.
+
+    Raises:
+        ValueError: the plan has another number of layers than the costs are of.
+    """
+    if plan.num_layers != costs.model.num_layers:
+        raise ValueError(
+            f"the plan has {plan.num_layers} layers, but must have the {costs.model.num_layers} of its model; plan "
+            "again"
+        )
+    index = {host.name: n for n, host in enumerate(costs.cluster.hosts)}
+    works = []
+    for given, stage, taken in zip(given_stages(plan), plan.stages, times, strict=True):
+        on = [index[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host)]
+        works.append(_Pricer(costs, costs.places.on(on), given.config, stage.layers).work(taken))
+    return works
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Pricer:
+    costs: StageCostModel
+    devices: StageDevices
+    config: MeshConfig
+    layers: tuple[int, int]
+
+    def work(self, times: StageTimes) -> StageWork:
+        """Returns what the stage does in each pass."""
+        forward, backward = self.costs.computed_s(self.devices, self.config)[:2]
+        ahead = self._pass("forward", forward, times.forward_s, times.forward_collective_s, times.forward_copies_s)
+        weight_s = times.backward_weight_s
+        back = self._pass("backward", backward, times.backward_s, times.backward_collective_s, times.backward_copies_s)
+        by_input = self._pass(
+            "backward", backward, times.backward_s - weight_s, times.backward_collective_s, times.backward_copies_s
+        )
+        by_weight = self._computing("weights of", backward, weight_s, reverse=True)
+        update_s = times.per_step_s - times.synchronisation_s
+        parts = {
+            "forward": ahead,
+            "backward": back,
+            "backward by input": by_input,
+            "backward by weight": by_weight,
+            "synchronise": _scaled(self._combined("step"), times.synchronisation_s, "gradients"),
+            "update": [Part("optimizer", update_s)],
+        }
+        mesh = self.config.data_parallel, self.config.tensor_parallel
+        return StageWork(mesh, {name: tuple(each) for name, each in parts.items()})
+
+    def _pass(
+        self, phase: str, seconds: FloatArray, whole_s: float, collective_s: float, copies_s: float
+    ) -> list[Part]:
+        """Returns the parts of a pass that takes so long with its collectives and copies: layer by layer, and in the
+        end what all layers send as one.
+        """
+        back = phase == "backward"
+        computed = self._computing(phase, seconds, max(whole_s - collective_s, 0.0), back)
+        sent = [self._layer_sends(phase, layer) for layer in self._order(back)]
+        last = self._combined(phase)
+        every = _scaled([one for each in (*sent, last) for one in each], collective_s - copies_s, f"{phase} exchanges")
+        counts = [len(each) for each in sent]
+        if sum(counts) + len(last) != len(every):  # no collective is known, but some seconds are
+            counts = [0] * len(counts)
+        found: list[Part] = [Part("copies from and to the host", copies_s)] if copies_s > 0 else []
+        taken = 0
+        for one, count in zip(computed, counts, strict=True):
+            found += [one, *every[taken : taken + count]]
+            taken += count
+        return found + every[taken:]
+
+    def _computing(self, name: str, seconds: FloatArray, total_s: float, reverse: bool) -> list[Part]:
+        order = self._order(reverse)
+        weights = np.array([seconds[layer, layer] for layer in order])
+        weights = weights / weights.sum() if weights.sum() > 0 else np.full(len(order), 1 / len(order))
+        return [Part(f"{name} layer {n}", float(total_s * share)) for n, share in zip(order, weights, strict=True)]
+
+    def _order(self, reverse: bool) -> list[int]:
+        first, last = self.layers
+        return [*range(last, first - 1, -1)] if reverse else [*range(first, last + 1)]
+
+    def _layer_sends(self, phase: str, layer: int) -> list[tuple[Part, float]]:
+        """Returns a layer's collectives, those of a kind along an axis as one, with their predicted seconds."""
+        division, (first, last) = self.costs.division(self.config), self.layers
+        variant = layer if division.of_stages is None else int(division.of_stages[first, last, layer])
+        phases = [phase]
+        if phase == "backward" and self.config.remat == "layer" and self.costs.trains(self.config)[variant]:
+            phases = ["forward", "backward"]  # what is computed again is sent again
+        found: dict[tuple[str, int], list[float]] = {}
+        for each in phases:
+            for one in division.exchanges(variant, each):
+                if self._ways(one.axis) == 1:
+                    continue
+                seconds = float(self.costs.sent_s(self.devices, self.config, one, each) @ one.counts)
+                total = found.setdefault((one.kind, one.axis), [0.0, 0.0])
+                total[0] += float(one.num_bytes @ one.counts)
+                total[1] += seconds
+        return [
+            (self._part(f"{phase} layer {layer}", *key, num_bytes), seconds)
+            for key, (num_bytes, seconds) in found.items()
+        ]
+
+    def _combined(self, phase: str) -> list[tuple[Part, float]]:
+        """Returns the collectives of all layers together."""
+
+        def entry(one: AxisCollectives, seconds: FloatArray) -> tuple[Part, float]:
+            num_bytes = float((one.num_bytes * one.counts)[self.layers])
+            return self._part(f"{phase} all layers", one.kind, one.axis, num_bytes), float(seconds[self.layers])
+
+        every = self.costs.combined(self.devices, self.config, phase)
+        return [entry(one, seconds) for one, seconds in every if self._ways(one.axis) > 1]
+
+    def _ways(self, axis: int) -> int:
+        return (self.config.data_parallel, self.config.tensor_parallel)[axis]
+
+    def _part(self, name: str, kind: str, axis: int, num_bytes: float) -> Part:
+        held = num_bytes / self._ways(axis) if kind == "all_gather" else num_bytes
+        return Part(f"{name} {kind}", 0.0, kind, axis, held, num_bytes)
+
+
+def _scaled(parts: Iterable[tuple[Part, float]], total_s: float, name: str) -> list[Part]:
+    """Returns parts that take so long together, each as large a share of that as of the predicted seconds."""
+    every = list(parts)
+    predicted_s = sum(seconds for _, seconds in every)
+    if predicted_s <= 0:
+        return [Part(name, total_s)] if total_s > 0 else [part for part, _ in every]
+    return [part._replace(seconds=total_s * seconds / predicted_s) for part, seconds in every]

@@ -1,0 +1,199 @@
+"""Prices copies of each stage's training state in the memory of a neighbour's host, and says how often to make them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util import units
+from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
+from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
+
+__all__ = ["HostCopy", "NeighbourCopies", "neighbour_copies"]
+
+_VERSIONS = 2
+"""Each host keeps the last copy until the next one is whole."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HostCopy:
+    """The copy of one host's training state.
+
+    Attributes:
+        host: the name of the host.
+        neighbour: the name of the host that keeps the copy; empty: what it has, other hosts of its stages have anyway.
+        sent_bytes: the bytes that go to the neighbour.
+        memory_bytes: the bytes of the host's memory that its own state and its neighbours' take, this copy and the
+            last.
+    """
+
+    host: str
+    neighbour: str
+    sent_bytes: float
+    memory_bytes: float
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class NeighbourCopies:
+    """Copies of a plan's training state in neighbours' memory, priced.
+
+    Attributes:
+        hosts: one for each host that the plan uses.
+        copy_s: the seconds of a copy, in which training waits.
+        every: the steps between two copies.
+        step_s: the seconds that copies add to a step on average.
+        lost_s: the seconds of steps that a failure makes undone, on average.
+        between_s: the mean seconds between two failures of any of the hosts.
+    """
+
+    hosts: tuple[HostCopy, ...]
+    copy_s: float
+    every: int
+    step_s: float
+    lost_s: float
+    between_s: float
+
+    @property
+    def neighbours(self) -> dict[str, str]:
+        """Returns by its name the host that keeps each host's copy, for `AlpaSession`."""
+        return {each.host: each.neighbour for each in self.hosts if each.neighbour}
+
+
+def neighbour_copies(
+    plan: Plan, cluster: Cluster, state: NDArray[np.float64], host_fails_every_s: float, every: int | None = None
+) -> NeighbourCopies:
+    """Returns what copies of the training state in neighbours' memory cost, and after how many steps they cost least.
+
+    Each host sends its stages' parameters and optimizer's state to the host that has it soonest. Where data-parallel
+    hosts have the same state, nothing is sent. All hosts send at the same time, over the links and media of the
+    cluster, after their devices have given the state to the host's memory.
+
+    Args:
+        plan: the plan that is trained by.
+        cluster: the cluster that it is for. Hosts whose memory isn't known are taken to have enough.
+        state: for each of L layers the bytes of its parameters and of its optimizer's state, shape (L, 2), as
+            `layer_state` has them.
+        host_fails_every_s: the mean seconds between two failures of one host.
+        every: the steps between two copies; None: the number that costs least, by Young's formula.
+
+    Raises:
+        ValueError: the plan is on one host, a host or its neighbours have too little memory, every is below 1, or
+            host_fails_every_s isn't above 0.
+
+    References:
+        Chen et al., FTPipeHD: A Fault-Tolerant Pipeline-Parallel Distributed Training Framework for Heterogeneous Edge
+        Devices, 2021.
+        Young, A First Order Approximation to the Optimum Checkpoint Interval, CACM 17(9), 1974.
+    """
+    checks.positive("neighbour copies", "host_fails_every_s", host_fails_every_s)
+    if every is not None:
+        checks.count("neighbour copies", "every", every)
+    used = {host.name: host for host in cluster.hosts if host.name in plan.devices_of_hosts}
+    if len(used) < 2:
+        raise ValueError(f"the plan is on {next(iter(used))} alone, but must be on two hosts or more for copies on a "
+                         "neighbour's; write checkpoints instead")  # fmt: skip
+    own, to_send = _held(plan.stages, state, list(used))
+    chosen = _Chosen(cluster, used, own)
+    for host in sorted(to_send, key=lambda name: -to_send[name]):
+        if to_send[host]:
+            chosen.choose(host, to_send[host])
+    copies = tuple(
+        HostCopy(host, chosen.neighbours.get(host, ""), to_send[host], _VERSIONS * chosen.kept[host]) for host in used
+    )
+    between_s = host_fails_every_s / len(used)
+    count = every or _best_count(chosen.seconds, between_s, plan.step_s)
+    return NeighbourCopies(
+        copies, chosen.seconds, count, chosen.seconds / count, count * plan.step_s / 2, between_s
+    )
+
+
+def _best_count(copy_s: float, between_s: float, step_s: float) -> int:
+    """Returns the whole number of steps next to Young's interval that costs less."""
+    steps = best_checkpoint_interval_s(copy_s, between_s) / step_s
+    near = {max(math.floor(steps), 1), max(math.ceil(steps), 1)}
+    return min(near, key=lambda count: (copy_s / count + count * step_s**2 / (2 * between_s), count))
+
+
+def _held(
+    stages: Sequence[StagePlan], state: NDArray[np.float64], hosts: Sequence[str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the bytes of training state that each host keeps of its own, and those that it must send to another."""
+    own, to_send = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)
+    for stage in stages:
+        first, last = stage.layers
+        parameters, moments = (float(each) for each in state[first : last + 1].sum(axis=0))
+        alike = stage.logical_mesh[-1] <= stage.submesh.devices_per_host
+        divided = parameters * (stage.zero == 3 or not alike) + moments * (stage.zero > 0 or not alike)
+        same, count = parameters + moments - divided, len(stage.hosts)
+        for n, host in enumerate(stage.hosts):
+            # Two hosts keep what all have; the others' is there too often already.
+            own[host] += divided / count + (same if n < 2 else 0.0)
+            to_send[host] += divided / count + (same if count == 1 else 0.0)
+    return own, to_send
+
+
+@final
+class _Chosen:
+    """The neighbours chosen so far, and what sending to them takes."""
+
+    def __init__(self, cluster: Cluster, used: Mapping[str, Host], own: Mapping[str, float]) -> None:
+        self._cluster, self._used, self._own, self.kept = cluster, used, own, dict(own)
+        self.neighbours: dict[str, str] = {}
+        self._ends_s = {name: [0.0, 0.0] for name in used}  # what each sends, and what it takes in
+        self._media_bytes: dict[str, float] = {}
+        for name, num_bytes in own.items():
+            if _VERSIONS * num_bytes > _room(used[name]):
+                raise ValueError(f"host {name} has {units.size(_room(used[name]))} of memory, but must have "
+                                 f"{units.size(_VERSIONS * num_bytes)} for its own state, this copy and the last; "
+                                 "write checkpoints instead")  # fmt: skip
+
+    def choose(self, host: str, num_bytes: float) -> None:
+        """Chooses the neighbour that has a host's state soonest, of those with enough memory.
+
+        Raises:
+            ValueError: none has enough memory.
+        """
+        names = list(self._used)
+        at = names.index(host)
+        ring = [*names[at + 1 :], *names[:at]]
+        fitting = [other for other in ring
+                   if _VERSIONS * (self.kept[other] + num_bytes) <= _room(self._used[other])]  # fmt: skip
+        if not fitting:
+            left = {other: _room(self._used[other]) - _VERSIONS * self.kept[other] for other in ring}
+            most = max(left, key=lambda other: left[other])
+            raise ValueError(f"no neighbour of {host} has {units.size(_VERSIONS * num_bytes)} of host memory left for "
+                             f"this copy of its state and the last ({most} has most, {units.size(left[most])}); plan "
+                             "for hosts with more memory, or write checkpoints instead")  # fmt: skip
+        numbers = self._cluster.host_numbers
+
+        def ready_s(other: str) -> float:
+            latency_s, rate = self._cluster.links[numbers[host]][numbers[other]].sending
+            return self._ends_s[other][1] + latency_s + num_bytes / rate
+
+        chosen = min(fitting, key=ready_s)
+        link = self._cluster.links[numbers[host]][numbers[chosen]]
+        self._ends_s[chosen][1] = ready_s(chosen)
+        self._ends_s[host][0] += link.sending[0] + num_bytes / link.sending[1]
+        for medium in link.shares:
+            self._media_bytes[medium] = self._media_bytes.get(medium, 0.0) + num_bytes
+        self.kept[chosen] += num_bytes
+        self.neighbours[host] = chosen
+
+    @property
+    def seconds(self) -> float:
+        """Returns the seconds of a copy: from the devices to the slowest host's memory, and over the busiest link."""
+        given = [self._own[name] / host.memory.shared_bytes_per_s for name, host in self._used.items() if host.memory]
+        rates = self._cluster.media
+        media = [num_bytes / rates[name] for name, num_bytes in self._media_bytes.items() if name in rates]
+        return max(given, default=0.0) + max([*media, *(max(ends) for ends in self._ends_s.values())], default=0.0)
+
+
+def _room(host: Host) -> float:
+    return math.inf if host.memory is None else host.memory.num_bytes

@@ -1,0 +1,97 @@
+"""The leaves of a group's gradients joined into few buffers, so that a rule is few operators and one exchange.
+
+    leaves [N, a, b], [N, c], …  ─▶  buffer [N, N, size]  ─▶  rule  ─▶  [N, size]  ─▶  leaves [a, b], [c], …
+
+Cut along its first dimension a buffer has each replica's gradient on its own device, as it was computed. Cut along the
+second one each device has a part of all replicas', which is all that a rule of coordinates needs: from one to the other
+is an all-to-all, and from the parts of the result to the whole an all-gather, together as many bytes as an all-reduce.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_dejavu.training._scope import groups_of
+
+__all__ = ["Buffers"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Buffers:
+    """Which leaves of a pytree lie in which buffer of which group.
+
+    Attributes:
+        replicas: how many there are, N.
+        tree: the pytree's structure.
+        shapes: of each leaf, without the dimension of replicas.
+        groups: for each group its buffers, each as the numbers of its leaves.
+        joined: whether they are joined; else each leaf is a buffer of its own shape.
+    """
+
+    replicas: int
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+    groups: dict[str, tuple[tuple[int, ...], ...]]
+    joined: bool
+
+    @classmethod
+    def of(
+        cls, params: Any, replicas: int, scope: str, stage_of: Callable[[str], str] | None, joined: bool, staged: bool
+    ) -> Buffers:
+        """Returns those of a pytree of parameters.
+
+        Args:
+            params: the parameters, or anything of their shapes and types.
+            replicas: how many there are.
+            scope: a group is a "stage", the "whole", or a "leaf".
+            stage_of: the stage of a leaf's path; None: its layer.
+            joined: whether leaves of one type are joined.
+            staged: whether no buffer may have leaves of several stages.
+        """
+        leaves, tree = jax.tree_util.tree_flatten(params)
+        groups = groups_of(params, scope, stage_of)
+        stages = groups_of(params, "stage", stage_of) if staged else groups
+        found: dict[str, dict[Any, list[int]]] = {}
+        for number, (group, stage, leaf) in enumerate(zip(groups, stages, leaves, strict=True)):
+            key = (stage, jnp.result_type(leaf)) if joined else number
+            found.setdefault(group, {}).setdefault(key, []).append(number)
+        return cls(replicas, tree, tuple(jnp.shape(x) for x in leaves),
+                   {group: tuple(map(tuple, each.values())) for group, each in found.items()}, joined)  # fmt: skip
+
+    def filled(self, gradients: Any) -> dict[str, list[Any]]:
+        """Returns each group's buffers [N, ...] of a pytree with leaves [N, ...]."""
+        leaves = jax.tree_util.tree_leaves(gradients)
+        return {group: [self._buffer([leaves[i] for i in buffer]) for buffer in buffers]
+                for group, buffers in self.groups.items()}  # fmt: skip
+
+    def emptied(self, made: dict[str, Sequence[Any]]) -> Any:
+        """Returns the pytree of the buffers that rules made, without the dimension of replicas."""
+        leaves: list[Any] = [None] * len(self.shapes)
+        for group, buffers in self.groups.items():
+            for numbers, values in zip(buffers, made[group], strict=True):
+                if not self.joined:
+                    leaves[numbers[0]] = values
+                    continue
+                sizes = [math.prod(self.shapes[i]) for i in numbers]
+                ends = np.cumsum(sizes).tolist()
+                flat = values.reshape(-1)
+                for i, end, size in zip(numbers, ends, sizes, strict=True):
+                    leaves[i] = flat[end - size : end].reshape(self.shapes[i])
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+    def _buffer(self, leaves: list[Any]) -> Any:
+        if not self.joined:
+            return leaves[0]
+        rows = [x.reshape(len(x), -1) for x in leaves]
+        missing = -sum(x.shape[1] for x in rows) % self.replicas
+        if missing:
+            rows.append(jnp.zeros((len(rows[0]), missing), rows[0].dtype))
+        return jnp.concatenate(rows, axis=1).reshape(len(rows[0]), self.replicas, -1)
