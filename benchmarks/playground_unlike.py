@@ -30,6 +30,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, said = list[Row](), list[str]()
     for network in given.networks:
         trained, (filters, _) = problem(network), NETWORKS[network]
-        vector = results.known("vector", network, lambda trained=trained: _vector(trained))
+        vector = results.known("vector", network, functools.partial(_vector, trained))
         rows += [
             {**_row(results, trained, vector, setting, way, given.seeds), "filters": filters}
             for setting in SETTINGS for way in tqdm(WAYS, f"{network}, {setting}")
