@@ -1,6 +1,6 @@
 """Unlike workers in the playground: leaving units out against waiting for slow workers, and against leaving them out.
 
-    python benchmarks/playground_unlike.py [--networks NAME ...] [--seeds N] [--json FILE]
+    python benchmarks/playground_unlike.py [--network NAME] [--data NAME ...] [--seeds N] [--json FILE]
 
 A network of two convolutions is trained on digits by eight workers, by all-reduce, to a held-out accuracy of 80 %: one
 of 8 and 16 filters, and one of 32 and 64. The second one was added after the first had missed figures, as DISTREAL's
@@ -49,10 +49,10 @@ from alpa_dejavu.problem import Cluster, Device, Host, Link
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
 FAST, SLOW, SLOWER, BATCH, ACCURACY, CONFIDENCE = 4, 4, 3.0, 16, 0.8, 0.9
-RATES, EVERY = (0.2, 0.4, 0.8), 5
+RATES = (0.2, 0.4, 0.8)
 TRIALS, TRIAL_STEPS, TRIAL_RATE = 40, 60, 0.3
-NETWORKS = {"digits-wide-cnn": ("32 and 64 filters", 150), "digits-cnn": ("8 and 16 filters", 300)}
-"""For people, and after how many steps a run ends."""
+NETWORKS = {"digits-wide-cnn": (150, 30), "digits-cnn": (300, 150)}
+"""After how many steps a run ends, and how often the accuracy is looked at."""
 WAYS = ("dropping", "waiting", "leaving out", "by speed")
 SETTINGS = ("samples of all", "own digits", "mostly own digits")
 OTHERS = 5
@@ -65,21 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs all; exit status 1 if a figure is missed."""
     parser = options(__doc__)
     parser.add_argument("--seeds", type=at_least(2), default=5, help="judged (default: %(default)s)")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS], help="which (default: all)")
+    parser.add_argument("--network", choices=NETWORKS, default="digits-wide-cnn", help="(default: %(default)s)")
+    parser.add_argument("--data", nargs="+", choices=SETTINGS, default=[*SETTINGS], help="how divided (default: all)")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"seeds": given.seeds})
-    rows, said = list[Row](), list[str]()
-    for network in given.networks:
-        trained, (filters, _) = problem(network), NETWORKS[network]
-        vector = results.known("vector", network, functools.partial(_vector, trained))
-        rows += [
-            {**_row(results, trained, vector, setting, way, given.seeds), "filters": filters}
-            for setting in SETTINGS for way in tqdm(WAYS, f"{network}, {setting}")
-        ]  # fmt: skip
-        kept = ", ".join(f"{1 - rate:.0%}" for rate in vector["rates"])
-        said.append(f"Of {filters} the slow workers keep {kept}, for {vector['share']:.0%} of the seconds.")
+    trained = problem(given.network)
+    vector = results.known("vector", given.network, functools.partial(_vector, trained))
+    rows = [
+        _row(results, trained, vector, setting, way, given.seeds)
+        for setting in given.data for way in tqdm(WAYS, setting)
+    ]  # fmt: skip
     columns = {
-        "network": "{filters}",
         "data": "{setting}",
         "way": "{way}",
         "rate": "{rate:g}",
@@ -88,22 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "reached": "{reached} of {count}",
         "times that of dropping": "{ratio:.2f} ({low:.2f} to {high:.2f})",
     }
-    figures = [figure for network in given.networks for figure in _figures(rows, NETWORKS[network][0])]
-    return results.shown(*said, Table.of(rows, columns), figures=figures)
+    kept = ", ".join(f"{1 - rate:.0%}" for rate in vector["rates"])
+    said = f"The slow workers keep {kept} of the filters of both layers, for {vector['share']:.0%} of the seconds."
+    return results.shown(said, Table.of(rows, columns), figures=[*_figures(rows, given.data)])
 
 
-def _figures(rows: Sequence[Row], filters: str) -> Iterator[Figure]:
-    """Yields whether dropping is ahead on a network, and writes into its rows by how much."""
-    for setting in SETTINGS:
-        own = {row["way"]: row for row in rows if (row["setting"], row["filters"]) == (setting, filters)}
+def _figures(rows: Sequence[Row], settings: Sequence[str]) -> Iterator[Figure]:
+    """Yields whether dropping is ahead, and writes into rows by how much."""
+    for setting in settings:
+        own = {row["way"]: row for row in rows if row["setting"] == setting}
         for way in WAYS[1:]:
             ratios = np.divide(own[way]["seconds"], own["dropping"]["seconds"])
             found = Interval.of(np.log(ratios).tolist(), CONFIDENCE).exp()
             own[way] |= {"ratio": found.mean, "low": found.low, "high": found.high}
             if way != "by speed":
                 measured = f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
-                yield Figure(f"dropping against {way}", f"{setting}, {filters}", "times faster: above 1", measured,
-                             found.low > 1)  # fmt: skip
+                yield Figure(f"dropping against {way}", setting, "times faster: above 1", measured, found.low > 1)
 
 
 def _row(results: Results, trained: Problem, vector: Row, setting: str, way: str, seeds: int) -> Row:
@@ -135,8 +131,8 @@ def _run(trained: Problem, vector: Row, setting: str, way: str, rate: float, see
         shards = [[*low, *fast_more]] * FAST + [[*high, *slow_more]] * slow
     job = Job.predicted(trained, cluster, batch, optimizer=_descent(rate), shards=shards, drop=drop)
     step_s = float(np.max(job.compute_s))
-    steps = NETWORKS[trained.name][1]
-    run = simulate(job, cluster, "all-reduce", until=Until(steps=steps), looks=steps // EVERY, seed=seed)
+    steps, looks = NETWORKS[trained.name]
+    run = simulate(job, cluster, "all-reduce", until=Until(steps=steps), looks=looks, seed=seed)
     reached = np.flatnonzero(run.accuracy >= ACCURACY)
     return {"s": float(run.time_s[reached[0]] if len(reached) else run.end_s), "reached": bool(len(reached)),
             "step_s": step_s}  # fmt: skip
