@@ -143,7 +143,7 @@ def _table(rows: Sequence[Row]) -> Table:
         "any framework": lambda row: f"{row['free']['step_s'] / _best_s(row) - 1:.1%}",
     }
     columns |= {name: lambda row, name=name: cost(row, row["targets"][name]) for name in RUNTIMES}
-    return Table.of(rows, columns, "How much longer the step of a target's best plan takes than that of the best of all")
+    return Table.of(rows, columns, "How much longer the step of a target's best plan takes than the best plan's")
 
 
 def _best_s(row: Row) -> float:
