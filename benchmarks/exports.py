@@ -86,7 +86,7 @@ def _pair(pair: Pair) -> Row:
     assert sizes is not None, "all of them are transformers"
     cluster = named_cluster(pair.machine, pair.hosts)
     free = plan_model(sizes.text, cluster, batch=pair.batch, schedule="auto").plan
-    targets = {}
+    targets: dict[str, Row] = {}
     for name in RUNTIMES:
         try:
             plan = plan_model(sizes.text, cluster, batch=pair.batch, runs_on=name, runtime="alpa", free=free).plan
