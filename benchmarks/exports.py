@@ -13,6 +13,7 @@ misses a target's plan by over 1 %.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import tempfile
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS), metavar="NAME", help="these alone")
     given = parser.parse_args(arguments)
     results = Results(given.json, {"pairs": given.pairs}, simulated=True)
-    rows = [results.known("pairs", name, lambda name=name: _pair(PAIRS[name])) | {"pair": name} for name in given.pairs]
+    rows = [results.known("rows", name, functools.partial(_pair, PAIRS[name])) | {"pair": name} for name in given.pairs]
     return results.shown(_table(rows), *map(_plans, rows), figures=_figures(rows))
 
 

@@ -27,7 +27,7 @@ _ALL = (
     ),
     Target(
         "deepspeed", deepspeed.RELEASE, deepspeed.DeepSpeedWriter(), RUNTIMES["deepspeed"],
-        f"{_RULES}; DeepSpeed itself wasn't run", deepspeed.DeepSpeedReader(),
+        f"{_RULES}, and by DeepSpeed 0.19.8's own configuration on a CPU; no step was run", deepspeed.DeepSpeedReader(),
     ),
     Target(
         "galvatron", galvatron.RELEASE, galvatron.GalvatronWriter(), RUNTIMES["galvatron"],
