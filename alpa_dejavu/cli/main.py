@@ -33,6 +33,7 @@ from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
 from alpa_dejavu.cli.replan import replan
 from alpa_dejavu.cli.resilience import resilience
+from alpa_dejavu.cli.spend import spend
 
 __all__ = ["main"]
 
@@ -49,6 +50,6 @@ def main() -> None:
 
 for _command in (
     plan, replan, estimate, explain, diff, export, import_, profile, history, calibrate, calibration, playground,
-    resilience, doctor,
+    resilience, spend, doctor,
 ):  # fmt: skip
     main.add_command(_command)
