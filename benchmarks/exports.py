@@ -3,11 +3,12 @@
     python benchmarks/exports.py [--pairs NAME ...] [--json FILE]
 
 Each pair is planned once for any framework, under all schedules, and once for each target, by the same search and the
-same prices. The files that are written for a plan are checked by `target_rules.py`, which knows the targets by their
-documentation alone, and are read again where there is a reader. Nothing is run: all seconds are predicted. What a
-restriction costs is over the best plan that was found for the pair, by the search for any framework or for a target:
-the search isn't exact in its shapes. Exit status 1 if a target refuses its files, or if the search for any framework
-misses a target's plan by over 1 %.
+same prices. A step has 16 micro-batches of as many samples as there are devices, so that any division is possible. The
+files that are written for a plan are checked by `target_rules.py`, which knows the targets by their documentation
+alone, and are read again where there is a reader. Nothing is run: all seconds are predicted. What a restriction costs
+is over the best plan that was found for the pair, by the search for any framework or for a target: the search isn't
+exact in its shapes. Exit status 1 if a target refuses its files, or if the search for any framework misses a target's
+plan by over 1 %.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from harness import Figure, Results, Table, options, wrong_input_told
 from target_rules import RULES
 
 Row = dict[str, Any]
+MICRO_BATCHES = 16
 LLAMA_1B = Transformer(2048, 16, 32, 128256, 2048, kv_heads=8, head_size=64, feed_forward=8192, tied=True)
+LLAMA_3B = Transformer(3072, 28, 24, 128256, 2048, kv_heads=8, feed_forward=8192, tied=True)
 LLAMA_8B = Transformer(4096, 32, 32, 128256, 4096, kv_heads=8, feed_forward=14336)
-LLAMA_13B = Transformer(5120, 40, 40, 32000, 2048, feed_forward=13824)
+QWEN_1B = Transformer(1536, 28, 12, 151936, 2048, kv_heads=2, feed_forward=8960, biases="qkv", tied=True)
 QWEN_7B = Transformer(3584, 28, 28, 152064, 4096, kv_heads=4, feed_forward=18944, biases="qkv")
-MIXTRAL = Transformer(4096, 16, 32, 32000, 2048, kv_heads=8, feed_forward=7168, num_experts=8, experts_per_token=2)
+MIXTRAL = Transformer(2048, 12, 16, 32000, 2048, kv_heads=8, feed_forward=3584, num_experts=8, experts_per_token=2)
 
 
 @final
@@ -44,29 +47,28 @@ class Pair:
 
     Attributes:
         model: its name or its sizes.
-        machine, hosts: the cluster.
-        batch: the samples of a step.
+        machine: the kind of the cluster's hosts.
+        hosts: how many there are.
     """
 
     model: str | Transformer
     machine: str
-    hosts: int
-    batch: int
+    hosts: int = 1
 
 
 PAIRS = {
-    "GPT-2 on 4 V100": Pair("gpt2-125m", "p3.8xlarge", 1, 32),
-    "GPT-1.3B on 8 V100": Pair("gpt-1.3b", "p3.16xlarge", 1, 64),
-    "GPT-1.3B on 2 x 4 V100": Pair("gpt-1.3b", "p3.8xlarge", 2, 64),
-    "GPT-2.6B on 2 x 8 V100": Pair("gpt-2.6b", "p3.16xlarge", 2, 64),
-    "GPT-6.7B on 2 x 8 A100": Pair("gpt-6.7b", "p4d.24xlarge", 2, 64),
-    "GPT-15B on 4 x 8 A100": Pair("gpt-15b", "p4d.24xlarge", 4, 64),
-    "Llama 1B on 2 x 4 V100": Pair(LLAMA_1B, "p3.8xlarge", 2, 32),
-    "Llama 8B on 8 A100": Pair(LLAMA_8B, "dgx-a100", 1, 32),
-    "Llama 8B on 2 x 8 A100": Pair(LLAMA_8B, "p4d.24xlarge", 2, 32),
-    "Llama 13B on 4 x 8 V100": Pair(LLAMA_13B, "p3.16xlarge", 4, 64),
-    "Qwen 7B on 2 x 8 H100": Pair(QWEN_7B, "dgx-h100", 2, 32),
-    "Mixtral, halved, on 2 x 8 A100": Pair(MIXTRAL, "p4d.24xlarge", 2, 32),
+    "GPT-2 on 4 V100": Pair("gpt2-125m", "p3.8xlarge"),
+    "GPT 350M on 2 x 4 T4": Pair("gpt-350m", "g4dn.12xlarge", 2),
+    "GPT 1.3B on 8 V100": Pair("gpt-1.3b", "p3.16xlarge"),
+    "GPT 1.3B on 2 x 4 V100": Pair("gpt-1.3b", "p3.8xlarge", 2),
+    "GPT 6.7B on 8 A100": Pair("gpt-6.7b", "dgx-a100"),
+    "Llama 1B on 4 V100": Pair(LLAMA_1B, "p3.8xlarge"),
+    "Llama 1B on 2 x 4 V100": Pair(LLAMA_1B, "p3.8xlarge", 2),
+    "Llama 3B on 8 V100": Pair(LLAMA_3B, "p3.16xlarge"),
+    "Llama 8B on 8 A100": Pair(LLAMA_8B, "dgx-a100"),
+    "Qwen 1.5B on 8 V100": Pair(QWEN_1B, "p3.16xlarge"),
+    "Qwen 7B on 8 H100": Pair(QWEN_7B, "dgx-h100"),
+    "A mixture of 8 experts on 2 x 4 V100": Pair(MIXTRAL, "p3.8xlarge", 2),
 }
 
 
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__)
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS), metavar="NAME", help="these alone")
     given = parser.parse_args(arguments)
-    results = Results(given.json, {"pairs": given.pairs}, simulated=True)
+    results = Results(given.json, {"micro_batches": MICRO_BATCHES}, simulated=True)
     rows = [results.known("rows", name, functools.partial(_pair, PAIRS[name])) | {"pair": name} for name in given.pairs]
     return results.shown(_table(rows), *map(_plans, rows), figures=_figures(rows))
 
@@ -86,11 +88,14 @@ def _pair(pair: Pair) -> Row:
     sizes = pair.model if isinstance(pair.model, Transformer) else transformer_size(pair.model)
     assert sizes is not None, "all of them are transformers"
     cluster = named_cluster(pair.machine, pair.hosts)
-    free = plan_model(sizes.text, cluster, batch=pair.batch, schedule="auto").plan
+    batch = MICRO_BATCHES * cluster.num_devices
+    free = plan_model(sizes.text, cluster, 1, batch, MICRO_BATCHES, schedule="auto").plan
     targets: dict[str, Row] = {}
     for name in RUNTIMES:
         try:
-            plan = plan_model(sizes.text, cluster, batch=pair.batch, runs_on=name, runtime="alpa", free=free).plan
+            plan = plan_model(
+                sizes.text, cluster, 1, batch, MICRO_BATCHES, runs_on=name, runtime="alpa", free=free
+            ).plan  # fmt: skip
         except NoPlanError as error:
             targets[name] = {"error": str(error)}
             continue
