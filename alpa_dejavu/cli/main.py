@@ -27,6 +27,7 @@ from alpa_dejavu.cli.estimate import estimate
 from alpa_dejavu.cli.explain import explain
 from alpa_dejavu.cli.export import export
 from alpa_dejavu.cli.history import history
+from alpa_dejavu.cli.import_ import import_
 from alpa_dejavu.cli.install_alpa import install_alpa
 from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 for _command in (
-    plan, replan, estimate, explain, diff, export, profile, history, calibrate, calibration, playground, resilience,
-    doctor, install_alpa,
+    plan, replan, estimate, explain, diff, export, import_, profile, history, calibrate, calibration, playground,
+    resilience, doctor, install_alpa,
 ):  # fmt: skip
     main.add_command(_command)
