@@ -34,6 +34,7 @@ from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
 from alpa_dejavu.cli.replan import replan
 from alpa_dejavu.cli.resilience import resilience
+from alpa_dejavu.cli.spend import spend
 
 __all__ = ["main"]
 
@@ -50,6 +51,6 @@ def main() -> None:
 
 for _command in (
     plan, replan, estimate, explain, diff, export, import_, profile, history, calibrate, calibration, playground,
-    resilience, doctor, install_alpa,
+    resilience, spend, doctor, install_alpa,
 ):  # fmt: skip
     main.add_command(_command)
