@@ -11,12 +11,14 @@ from typing import final
 from alpa_dejavu._util.leftovers import is_leftover, own_name
 from alpa_dejavu.playground.hosts._system import NotShownError
 
-__all__ = ["Quotas", "quotas"]
+__all__ = ["LEAST_SHARE", "Quotas", "quotas"]
 
 _PERIOD_US, _LEAST_US = 10000, 1000
 """Short, so that a computation is slowed down evenly, not run at full speed and then stopped; the least that Linux
 takes for a quota.
 """
+LEAST_SHARE = _LEAST_US / _PERIOD_US
+"""The least share of a core that a host can be given."""
 _ONE = Path("/sys/fs/cgroup/cpu")
 _TWO = Path("/sys/fs/cgroup")
 
@@ -43,8 +45,8 @@ class Quotas:
         cores = len(os.sched_getaffinity(0))
         if shares is not None and not (min(shares) > 0 and sum(shares) < cores):
             raise ValueError(f"the shares {list(shares)} must be positive, and below the {cores} cores together")
-        if shares is not None and min(shares) * _PERIOD_US < _LEAST_US:
-            raise ValueError(f"the share {min(shares)} is too small; give {_LEAST_US / _PERIOD_US} of a core at least")
+        if shares is not None and min(shares) < LEAST_SHARE:
+            raise ValueError(f"the share {min(shares)} is too small; give {LEAST_SHARE} of a core at least")
         for n, group in enumerate(self._groups):
             quota = None if shares is None else round(shares[n] * _PERIOD_US)
             if _version(group) == 1:
