@@ -18,7 +18,8 @@ _ALL = (
     Target("alpa", "Alpa 0.2.3", AlpaWriter(), RUNTIMES["alpa"], "local clusters of CPU devices run such scripts"),
     Target(
         "megatron", megatron.RELEASE, megatron.MegatronWriter(), RUNTIMES["megatron"],
-        f"{_RULES}; Megatron-LM itself wasn't run", megatron.MegatronReader(),
+        "its own argument parser and validation, of megatron-core 0.19.2 on a CPU, took such scripts; no step was run",
+        megatron.MegatronReader(),
     ),
     Target(
         "torchtitan", torchtitan.RELEASE, torchtitan.TorchtitanWriter(), RUNTIMES["torchtitan"],
@@ -26,7 +27,7 @@ _ALL = (
     ),
     Target(
         "deepspeed", deepspeed.RELEASE, deepspeed.DeepSpeedWriter(), RUNTIMES["deepspeed"],
-        f"{_RULES}; DeepSpeed itself wasn't run", deepspeed.DeepSpeedReader(),
+        f"{_RULES}, and by DeepSpeed 0.19.8's own configuration on a CPU; no step was run", deepspeed.DeepSpeedReader(),
     ),
     Target(
         "galvatron", galvatron.RELEASE, galvatron.GalvatronWriter(), RUNTIMES["galvatron"],

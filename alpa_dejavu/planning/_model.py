@@ -27,7 +27,7 @@ from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
 from alpa_dejavu.planning.traced_model import TracedModel
-from alpa_dejavu.problem import Cluster, Model, PricedBy
+from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy
 from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
@@ -72,6 +72,7 @@ def plan_model(
     objective: str = "time",
     strategy: str | Strategy = OURS,
     runs_on: str = "",
+    free: Plan | None = None,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> PlanningResult:
     """Returns the best plan for training or running a model on a cluster.
@@ -120,6 +121,7 @@ def plan_model(
         runs_on: a training framework, by its name in `alpa_dejavu.planning.runtimes.RUNTIMES`: the plan is the best
             that it can run, and says what that restriction costs. A known transformer is then planned in its blocks.
             Empty: the plan may be any.
+        free: with `runs_on` the best plan for any framework, where it is known; None: it is looked for, too.
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written. The plan is
             the same with and without.
 
@@ -187,7 +189,7 @@ def plan_model(
         correction=correction,
         priced_by=priced.named(by),
     )
-    return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock)
+    return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock, free)
 
 
 def _in_blocks(model: str | Callable[..., Any] | Model, runs_on: str) -> str | Callable[..., Any] | Model:

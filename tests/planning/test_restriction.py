@@ -21,7 +21,7 @@ SIZES = Transformer(64, 4, 4, 512, 32, feed_forward=128)
 OTHERS = [name for name in RUNTIMES if name != "alpa"]
 
 
-def restricted_costs(name, seed=0, layers=6, count=4, micro_batch=4):
+def restricted_costs(name, seed=0, layers=4, count=4, micro_batch=4):
     """The costs of all stages of a model of unlike layers that a framework can run on two hosts."""
     cluster = example_cluster(2, 4, memory_bytes=2.0**33)
     model = chain(layers, flop=1e9 * (1 + seed), exchanged=(4e6,), activation_bytes=1e6, parameter_bytes=1e8)
