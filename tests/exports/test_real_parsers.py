@@ -5,9 +5,13 @@ import importlib
 import itertools
 import json
 import re
+import socket
+import subprocess
+import sys
 
 import pytest
 
+import deepspeed_stage
 from alpa_dejavu.exports import TARGETS
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.layers.models import Transformer
@@ -68,6 +72,28 @@ def test_deepspeed_takes_the_configuration(name, monkeypatch):
     assert (0.0 if there is None else there.ratio) == outline.offload.optimizer
     parts = read._param_dict["pipeline"]["parts"]
     assert [b - a for a, b in itertools.pairwise(parts)] == outline_layers(outline)
+
+
+def test_deepspeeds_pipeline_has_the_stages_of_the_plan(tmp_path):
+    package("deepspeed")
+    outline = Outline(8, 8, "1f1b", 1, 1, (9, 3), (True, False), 0, NO_OFFLOAD)
+    for name, content in written("deepspeed", outline).items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, deepspeed_stage.__file__]
+    ranks = [
+        subprocess.Popen([*command, str(rank), "2", str(port), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        said = [json.loads(process.communicate(timeout=300)[0].splitlines()[-1]) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert said == [[0, 9, True], [10, 13, False]]
 
 
 class Replicas:
