@@ -12,9 +12,8 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_names, runtime_profile
-from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._restricted import plan_for
+from alpa_dejavu.planning._restricted import in_blocks, plan_for
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
@@ -140,7 +139,8 @@ def plan_model(
     if not schedule:
         schedule = AUTO if runs_on and offload == "none" else "1f1b"
     if runs_on:
-        model, runtime = _in_blocks(model, runs_on), runtime or (runs_on if runs_on in runtime_names() else None)
+        model = in_blocks(model, runs_on, strategy)
+        runtime = runtime or (runs_on if runs_on in runtime_names() else None)
     check_sizes(batch, layers, micro_batches)
     count("plan_model", "replicas", replicas)
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
@@ -190,12 +190,6 @@ def plan_model(
         priced_by=priced.named(by),
     )
     return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock, free)
-
-
-def _in_blocks(model: str | Callable[..., Any] | Model, runs_on: str) -> str | Callable[..., Any] | Model:
-    """The sizes of a known transformer, which is planned in its blocks; other models, and Alpa's, as they are."""
-    size = transformer_size(model) if isinstance(model, str) and runs_on != "alpa" else None
-    return model if size is None else size.text
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import TOLERANCE, least
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning._annotations import Annotation, Chosen
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.restriction import Restriction
-from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.runtimes import Hindrance, check_schedule_of, hindrances
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask, SpaceRules
-from alpa_dejavu.problem import NoPlanError, Plan
+from alpa_dejavu.problem import Model, NoPlanError, Plan
 from alpa_dejavu.schedules import schedule_kind
 
-__all__ = ["plan_for"]
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.strategies import Strategy
+
+__all__ = ["in_blocks", "plan_for"]
+
+
+def in_blocks(
+    model: str | Callable[..., Any] | Model, runs_on: str, strategy: str | Strategy
+) -> str | Callable[..., Any] | Model:
+    """Returns the sizes of a known transformer as text, which is planned in its blocks; other models, and those for
+    Alpa, as they are.
+
+    Raises:
+        ValueError: another strategy than our own search is to choose the plan.
+    """
+    if strategy != OURS:
+        raise ValueError(
+            f"strategy is {strategy!r}, but must be {OURS!r} where the plan is for {runs_on}: other strategies have "
+            "rules of their own; leave one of them out"
+        )
+    size = transformer_size(model) if isinstance(model, str) and runs_on != "alpa" else None
+    return model if size is None else size.text
 
 
 def plan_for(

@@ -33,7 +33,7 @@ class Restriction:
     def of(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the part of a search space for a cluster that is left, for micro-batches of so many samples."""
         limits = self.limits
-        if limits == RUNTIMES["alpa"]:
+        if limits.unlike_submeshes:  # as Alpa's, for whose choices the space is made
             return space
         entries = {
             (s, c): config

@@ -109,6 +109,8 @@ def test_what_the_restriction_costs_is_the_difference_to_the_free_plan():
 def test_a_schedule_that_the_framework_has_not_is_refused():
     with pytest.raises(ValueError, match="schedule is 'zb_v', but must be one that megatron has"):
         plan_model(SIZES.text, example_cluster(1, 2), batch=4, runs_on="megatron", schedule="zb_v")
+    with pytest.raises(ValueError, match="strategy is 'megatron', but must be 'dejavu' where the plan is for maxtext"):
+        plan_model(SIZES.text, example_cluster(1, 2), batch=4, runs_on="maxtext", strategy="megatron")
     with pytest.raises(ValueError, match="runs_on is 'horovod', but must be one of 'alpa'"):
         restriction("horovod", 4, "gpt-39b")
 
