@@ -127,14 +127,11 @@ def _read_again(name: str, plan: Plan, sizes: Transformer, paths: Sequence[pathl
 
 
 def _said(plan: Plan) -> str:
-    """The stages of a plan in a few words."""
+    """The schedule and the stages of a plan, each with its layers and its logical mesh, in a few words."""
     meshes = [f"{stage.num_layers} on {'x'.join(map(str, stage.logical_mesh))}" for stage in plan.stages]
     remat = sum(stage.remat == "layer" for stage in plan.stages)
     zero = sorted({stage.zero for stage in plan.stages})
-    return (
-        f"{plan.schedule}, {plan.num_micro_batches} micro-batches, layers {', '.join(meshes)}, remat in {remat}, "
-        f"ZeRO {'/'.join(map(str, zero))}"
-    )
+    return f"{plan.schedule}; {', '.join(meshes)}; remat in {remat}; ZeRO {'/'.join(map(str, zero))}"
 
 
 def _table(rows: Sequence[Row]) -> Table:
