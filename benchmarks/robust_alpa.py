@@ -18,6 +18,7 @@ The demo's GPT with its batch is trained by `ShardParallel`, a replica on each d
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import statistics
@@ -150,8 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     for part in ("Alpa", "jit"):
         if part in given.parts:
-            made = results.known("runs", f"cost, {part}", lambda p=part: {"rows": _costs(given.rounds, p == "Alpa")})
-            rows += made["rows"]
+            measured = functools.partial(_costs, given.rounds, part == "Alpa")
+            rows += results.known("runs", f"cost, {part}", measured)["rows"]
     figures = _cost_figures(rows)
     if "flip" in given.parts:
         flips = results.known("runs", "flip", lambda: {"seeds": _flipped(given.steps, given.seeds)})["seeds"]
@@ -185,7 +186,7 @@ def _flip_figures(flips: Sequence[dict[str, Any]]) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _costs(rounds: int, alpas: bool) -> list[dict[str, Any]]:
+def _costs(rounds: int, alpas: bool) -> dict[str, Any]:
     programs = {name: Program(Job(), known, alpas) for name, known in {"plain mean": None, **RULES}.items()}
     trained = {name: Training(program, 0) for name, program in programs.items()}
     for training in tqdm(trained.values(), "compiled"):
@@ -202,7 +203,7 @@ def _costs(rounds: int, alpas: bool) -> list[dict[str, Any]]:
         rows.append({"rule": name, "by": "Alpa" if alpas else "jit", "step_s": statistics.median(taken),
                      "ratio": float(np.median(ratios)), "low": low, "high": high,
                      "mb": f"{programs[name].sent_bytes / 1e6:.1f}" if alpas else "none"})  # fmt: skip
-    return rows
+    return {"rows": rows}
 
 
 def _interval(values: Any) -> tuple[float, float]:
