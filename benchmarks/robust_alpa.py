@@ -202,7 +202,7 @@ def _costs(rounds: int, alpas: bool) -> dict[str, Any]:
         low, high = _interval(ratios)
         rows.append({"rule": name, "by": "Alpa" if alpas else "jit", "step_s": statistics.median(taken),
                      "ratio": float(np.median(ratios)), "low": low, "high": high,
-                     "mb": f"{programs[name].sent_bytes / 1e6:.1f}" if alpas else "none"})  # fmt: skip
+                     "mb": str(round(programs[name].sent_bytes / 1e6, 1)) if alpas else "none"})  # fmt: skip
     return {"rows": rows}
 
 
