@@ -114,7 +114,7 @@ CASES = {
     "memory": Case("memory runs out", 2, 1, _memory, ("memory ran out",), tight=True),
     "host": Case("a host is killed, without a disk", 3, 1, _host, ("lost",), disk=False),
     "replica": Case("a suspected replica is left out", 1, 4, lambda _: None, ("left out",), replicas=4),
-    "joins": Case("a host joins, many steps are left", 2, 1, LocalCluster.add_host, ("joined",), LARGE, 400,
+    "joins": Case("a host joins, many steps are left", 2, 1, LocalCluster.add_host, ("joined",), LARGE, 200,
                   halves=True),
     "late": Case("a host joins, few steps are left", 2, 1, LocalCluster.add_host, (), LARGE, halves=True),
 }

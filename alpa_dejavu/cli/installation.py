@@ -29,9 +29,8 @@ _PACKAGES = (
     ("ray", "running plans"),
     ("cupy-cuda12x", "running plans on GPUs"),
 )
-_PLANNING = 'pip install ".[alpa]" -c requirements.txt in a checkout of alpa-dejavu'
-_PATCHES = 'pip install "./patches" -c requirements.txt in a checkout of alpa-dejavu'
-_ALPA = "pip install --no-deps alpa==0.2.3"
+_PLANNING = "pip install alpa-dejavu again, with all that it needs"
+_ALPA = "alpa-dejavu install-alpa"
 _TRIAL_S = 120.0
 
 
@@ -81,9 +80,9 @@ def checks() -> tuple[Check, ...]:
             _PLANNING,
         ),
         _tried("slicing", "from alpa_dejavu.cli._warm_up import warm_up; print(warm_up())", _PLANNING),
-        _tried("Ray", "import ray; print('ray', ray.__version__)", _PLANNING),
-        _tried("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _PATCHES),
-        _tried("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", f"{_ALPA}, and {_PATCHES}"),
+        _tried("Ray", "import ray; print('ray', ray.__version__)", _ALPA),
+        _tried("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _ALPA),
+        _tried("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", _ALPA),
         _tried(
             "our hooks into Alpa",
             "import alpa_dejavu; alpa_dejavu.install(); alpa_dejavu.uninstall(); print('its signatures are known')",

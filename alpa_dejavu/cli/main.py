@@ -28,6 +28,7 @@ from alpa_dejavu.cli.explain import explain
 from alpa_dejavu.cli.export import export
 from alpa_dejavu.cli.history import history
 from alpa_dejavu.cli.import_ import import_
+from alpa_dejavu.cli.install_alpa import install_alpa
 from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
@@ -50,6 +51,6 @@ def main() -> None:
 
 for _command in (
     plan, replan, estimate, explain, diff, export, import_, profile, history, calibrate, calibration, playground,
-    resilience, spend, doctor,
+    resilience, spend, doctor, install_alpa,
 ):  # fmt: skip
     main.add_command(_command)
