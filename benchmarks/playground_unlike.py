@@ -86,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     kept = ", ".join(f"{1 - rate:.0%}" for rate in vector["rates"])
     said = f"The slow workers keep {kept} of the filters of both layers, for {vector['share']:.0%} of the seconds."
-    return results.shown(said, Table.of(rows, columns), figures=[*_figures(rows, given.data)])
+    figures = [*_figures(rows, given.data)]
+    return results.shown(said, Table.of(rows, columns), figures=figures)
 
 
 def _figures(rows: Sequence[Row], settings: Sequence[str]) -> Iterator[Figure]:
