@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from _kraken_models import Step, fresh, loss_of, name_of, parameters, sizes, step_of, text
 from _measured_runs import ENVIRONMENT
+from alpa_dejavu._util.interval import Interval
 from harness import Figure, Remote, Results, answer_all
 from races._data import batch
-from races._figures import Interval
 
 ROWS = 8
 """Runs of characters in a batch."""

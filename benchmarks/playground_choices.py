@@ -42,6 +42,7 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Job, Problem, Until, problem, simulate
 from alpa_dejavu.playground.choices import Choice, Mixing, Option, configure_while_training, options, planned_seconds
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps, StaleSynchronousServer
@@ -49,7 +50,6 @@ from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
 from harness import Figure, Results, Table, at_least, wrong_input_told
 from harness import options as command_line
-from races._figures import Interval
 
 WORKERS, CONFIDENCE, LOOKS, WITHIN, NETWORKS_WITHIN = 4, 0.9, 300, 1.05, 3
 HELD_OUT = 64

@@ -34,6 +34,7 @@ import optax
 from tqdm import tqdm
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Exchange, Job, Problem, Until, problem, simulate
 from alpa_dejavu.playground.data import DataMove, Split, move, split
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps
@@ -41,7 +42,6 @@ from alpa_dejavu.playground.problems import accuracy_of_labels
 from alpa_dejavu.playground.topology import Graph
 from alpa_dejavu.testing import example_cluster
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
-from races._figures import Interval
 
 WORKERS, STEPS, BATCH, GRADIENT_S, LOOKS, CONFIDENCE = 10, 180, 16, 0.01, 60, 0.9
 RATES = (0.03, 0.1, 0.3, 1.0)

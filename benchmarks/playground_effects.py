@@ -36,13 +36,13 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Exchange, Job, Until, problem, simulate
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, HetPipe, PartialReduce
 from alpa_dejavu.playground.topology import RandomPeers
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
-from races._figures import Interval
 
 WORKERS, LOSS, CONFIDENCE = 8, 0.3, 0.9
 RATES = (0.1, 0.3, 1.0, 3.0)

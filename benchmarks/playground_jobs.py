@@ -32,11 +32,11 @@ os.environ |= {"JAX_PLATFORMS": "cpu"}
 import numpy as np
 from tqdm import tqdm
 
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground.jobs import POLICIES, HostChange, Pool, StepCurve, Workload, planned_curve, schedule
 from alpa_dejavu.playground.jobs.trace import drawn_hosts, drawn_jobs, read_host_changes, read_jobs
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
-from races._figures import Interval
 
 MODELS, BATCH, LAYERS, MICRO_BATCHES = ("gpt-350m", "wresnet-250m"), 64, 4, 8
 HOSTS, DEVICES, CORES, MEMORY_BYTES = 4, 8, 64.0, 488 * 2.0**30

@@ -38,12 +38,12 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Job, Problem, Until, problem, simulate
 from alpa_dejavu.playground.dropping import affordable, pareto_front
 from alpa_dejavu.playground.job import local_batches
 from alpa_dejavu.problem import Cluster, Device, Host, Link
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
-from races._figures import Interval
 
 FAST, SLOW, SLOWER, BATCH, ACCURACY, CONFIDENCE = 4, 4, 3.0, 16, 0.8, 0.9
 RATES, STEPS, LOOKS = (0.2, 0.4, 0.8), 300, 150

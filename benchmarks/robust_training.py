@@ -30,12 +30,12 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import problem
 from alpa_dejavu.training.robust import Evidence, Prepared, Rule, rule
 from alpa_dejavu.training.robust.attacks import ATTACKS, flipped_labels
 from alpa_dejavu.training.robust.before import NearestNeighbours, WorkerMomentum
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
-from races._figures import Interval
 
 BATCH, FRESH, LATE, AIM, CONFIDENCE = 32, 100, 10, 0.02, 0.9
 TUNING_SEED, FIRST_SEED, AS_GOOD = 10_000, 100, 0.01

@@ -23,10 +23,10 @@ _PLAIN = {_TAG + name for name in "null bool int float str seq map".split()}
 
 @final
 class _Loader(yaml.SafeLoader):
-    """A safe loader that takes 1e-3 for a number, as JSON does, not for text."""
+    """A safe loader that takes 1e-3 and 1.4e9 for numbers, as JSON does, not for text."""
 
 
-_Loader.add_implicit_resolver(_TAG + "float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(_TAG + "float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
 
 
 def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:

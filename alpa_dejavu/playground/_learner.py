@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
+from alpa_dejavu.playground._batches import batches, draws
 from alpa_dejavu.playground._gradient import Gradient, Rows, Vector
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._programs import Programs, programs
 from alpa_dejavu.playground._units import drop_multipliers
-from alpa_dejavu.playground.job import Job, Problem, batches, draws
+from alpa_dejavu.playground.job import Job, Problem
 
 __all__ = ["JaxLearner", "Learner"]
 

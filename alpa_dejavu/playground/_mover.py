@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._data_move import DataMove, Epoch, Handed
 from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground.job import Job, draws
+from alpa_dejavu.playground.job import Job
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground._world import World

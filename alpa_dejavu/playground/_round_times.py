@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._network import Network
 from alpa_dejavu.playground._paths import Paths
 from alpa_dejavu.playground._round_engine import run_rounds
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.history import TIMELINE, History
-from alpa_dejavu.playground.job import Job, Until, draws
+from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.playground.topology import Mixing, topology
 from alpa_dejavu.problem import Cluster
 

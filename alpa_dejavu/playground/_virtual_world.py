@@ -16,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import change
 from alpa_dejavu.playground._gradient import Vector
@@ -28,7 +29,7 @@ from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._timeline import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground._worker import Computing, Message
 from alpa_dejavu.playground._world import World, stalled
-from alpa_dejavu.playground.job import Job, Until, draws
+from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["VirtualWorld"]

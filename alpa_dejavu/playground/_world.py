@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mail import Mail
@@ -16,7 +17,7 @@ from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._recorder import Recording
 from alpa_dejavu.playground._timeline import COMPUTING
 from alpa_dejavu.playground._worker import Computing, Program, Receiving, Sleeping, Worker
-from alpa_dejavu.playground.job import Until, draws
+from alpa_dejavu.playground.job import Until
 
 __all__ = ["World", "stalled"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -19,7 +20,7 @@ from alpa_dejavu.problem import Cluster, Plan, checks
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["Job", "Later", "Problem", "Until", "batches", "draws", "local_batches"]
+__all__ = ["Job", "Later", "Problem", "Until", "local_batches"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -189,22 +190,26 @@ class Job:
         return dataclasses.replace(job, compute_s=[known[one] for one in asked])
 
     @classmethod
-    def of_plan(cls, problem: Problem | None, plan: Plan, cluster: Cluster, copies: int = 1, **more: Any) -> Job:
-        """Returns a job whose workers are whole pipelines of a plan: each takes the plan's step time for a gradient,
-        and sends from the host of its first stage.
+    def of_plan(cls, problem: Problem | None, plan: Plan | Sequence[Plan], cluster: Cluster, copies: int = 1,
+                **more: Any) -> Job:  # fmt: skip
+        """Returns a job whose workers are whole pipelines of a plan, or of several: each takes its plan's step time for
+        a gradient, and sends from the host of its first stage.
 
         Args:
             problem: the model and its data; None: time alone.
-            plan: the plan of one pipeline.
-            cluster: the cluster of all copies; copy c's stages are on the hosts that follow those of copy c - 1.
-            copies: the number of pipelines.
+            plan: the plan of one pipeline, or a plan for each of several that aren't alike.
+            cluster: the cluster of all copies; a pipeline's hosts follow those of the one before.
+            copies: how many pipelines there are of each plan.
             **more: other attributes of the job.
         """
-        span = len({host for stage in plan.stages for host in stage.hosts})
-        if span * copies > len(cluster.hosts):
-            raise ValueError(f"copies is {copies}, but must be at most {len(cluster.hosts) // span}; a pipeline takes "
-                             f"{span} of the {len(cluster.hosts)} hosts")  # fmt: skip
-        return cls(problem, plan.step_s, hosts=tuple(span * n for n in range(copies)), **more)
+        every = ((plan,) if isinstance(plan, Plan) else tuple(plan)) * copies
+        spans = [len({host for stage in one.stages for host in stage.hosts}) for one in every]
+        if sum(spans) > len(cluster.hosts):
+            most = copies * len(cluster.hosts) // sum(spans)
+            raise ValueError(f"copies is {copies}, but must be at most {most}; the pipelines would take {sum(spans)} "
+                             f"of {len(cluster.hosts)} hosts, so give fewer, or more hosts")  # fmt: skip
+        firsts = itertools.accumulate([0, *spans[:-1]])
+        return cls(problem, [one.step_s for one in every], hosts=tuple(firsts), **more)
 
 
 def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]]) -> None:
@@ -246,27 +251,3 @@ def local_batches(total: int, sample_s: Sequence[float]) -> tuple[int, ...]:
         counts[worker] += 1
         heapq.heappush(ends_s, (end_s + sample_s[worker], worker))
     return tuple(counts)
-
-
-def draws(seed: int, *name: int) -> np.random.Generator:
-    """Returns the generator of one purpose, given by numbers: it depends on nothing that others draw."""
-    return np.random.default_rng([seed, *name])
-
-
-def batches(job: Job, seed: int, worker: int, shards: Sequence[Ints] | None = None) -> Iterator[Ints]:
-    """Yields the indices of the samples of a worker's batches, shape (batch,), drawn with replacement; without end.
-
-    Args:
-        job: the job.
-        seed: of the draws.
-        worker: the worker's number.
-        shards: for each worker the samples that it has, looked at anew for each batch; empty: all have all; None: those
-            of the job.
-    """
-    assert job.problem is not None, "there are samples"
-    shards = [np.asarray(each, np.int64) for each in job.settled_shards() or ()] if shards is None else shards
-    generator = draws(seed, 1, worker)
-    while True:
-        shard = shards[worker] if shards else None
-        drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.samples(worker))
-        yield drawn if shard is None else shard[drawn]

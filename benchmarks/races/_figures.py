@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from scipy.stats import spearmanr, t
+from scipy.stats import spearmanr
 
+from alpa_dejavu._util.interval import Interval
 from races._ways import LONGER, search_of
 
 CONFIDENCE = 0.95
@@ -19,30 +20,6 @@ UNREACHED = LONGER["full"]
 SMALL = 1.25
 """What budget="small" may cost, in trainings of one start."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """A mean, and between which two numbers it is with some confidence, by Student's t."""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-        if not values:
-            return cls(math.nan, math.nan, math.nan)
-        mean = float(np.mean(values))
-        if len(values) < 2:
-            return cls(mean, -math.inf, math.inf)
-        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        around = error * float(t.ppf((1 + confidence) / 2, len(values) - 1))
-        return cls(mean, mean - around, mean + around)
-
-    def exp(self) -> Interval:
-        return Interval(*(math.exp(min(700.0, value)) for value in (self.mean, self.low, self.high)))
 
 
 @final
@@ -106,7 +83,11 @@ class InSeconds:
             training.append(math.log(trained[0] / trained[1]))
             step.append(math.log(race["step_s"] / alone["step_s"]))
         apart = [one - other for one, other in zip(training, steps, strict=True)]
-        return cls(*(Interval.of(values).exp() for values in (steps, seconds, training, step, apart)))
+        return cls(*(_interval(values).exp() for values in (steps, seconds, training, step, apart)))
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    return Interval.of(values, CONFIDENCE)
 
 
 def summaries(rows: Rows, steps: int) -> list[Summary]:
@@ -121,12 +102,12 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], alone: Mapping[int, f
     computes = [math.log((row["compute"] or UNREACHED * row["all_steps"]) / alone[row["seed"]]) for row in rows]
     return Summary(
         name,
-        Interval.of(list(taken.values())),
-        Interval.of([math.log(one / alone[seed]) for seed, one in taken.items()]).exp(),
-        Interval.of(computes).exp(),
+        _interval(list(taken.values())),
+        _interval([math.log(one / alone[seed]) for seed, one in taken.items()]).exp(),
+        _interval(computes).exp(),
         max(row["all_steps"] for row in rows) / steps,
         max(row["all_steps"] + row["idle_steps"] for row in rows) / steps,
-        Interval.of([row["accuracy"] for row in rows if row["accuracy"] is not None]),
+        _interval([row["accuracy"] for row in rows if row["accuracy"] is not None]),
         sum(row["reached"] is None for row in rows),
         statistics.median(row["seconds"] for row in rows),
     )
@@ -148,7 +129,7 @@ def of_any(rows: Rows, init: str, steps: int) -> Interval:
         float(np.mean([math.log((each or UNREACHED * steps) / alone[row["seed"]]) for each in row["each"]]))
         for row in rows[search_of(init)]
     ]
-    return Interval.of(logs).exp()
+    return _interval(logs).exp()
 
 
 def foresight(rows: Rows, init: str, steps: int) -> float:

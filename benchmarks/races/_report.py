@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, final
 
+from alpa_dejavu._util.interval import Interval
 from harness import Table
-from races._figures import SMALL, InSeconds, Interval, Rows, Summary, foresight, of_any, spread, summaries
+from races._figures import SMALL, InSeconds, Rows, Summary, foresight, of_any, spread, summaries
 from races._plan import JUDGED, Plan
 from races._ways import BUDGETS, DATA_PARALLEL, EARLY, RULES, STARTS, race_of, search_of
 

@@ -12,7 +12,7 @@ import parallel_initialization
 from alpa_dejavu.training.initialization import Curve, Initialized
 from races import _seconds, _ways
 from races._data import CHARACTERS, batch, digits, source_text
-from races._figures import Interval, foresight, of_any, summaries
+from races._figures import foresight, of_any, summaries
 from races._models import TASKS
 from races._plan import JUDGED, QUICK
 from races._report import tables, verdict
@@ -148,12 +148,6 @@ def test_what_starts_are_worth_without_a_race():
     assert foresight(rows, "sobol", 100) == pytest.approx(1.0)
     rows[search_of("sobol")][0]["each"] = [60, None]
     assert foresight(rows, "sobol", 100) == pytest.approx(0.8)
-
-
-def test_intervals_are_students():
-    one = Interval.of([1.0, 2.0, 3.0])
-    assert (one.mean, one.high - one.mean) == pytest.approx((2.0, 2.484), abs=1e-3)
-    assert one.low == pytest.approx(4 - one.high)
 
 
 def test_a_large_batch_begins_with_the_small_one_and_tests_are_on_other_data():

@@ -8,10 +8,10 @@ import optax
 import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
+from alpa_dejavu.playground._batches import batches
 from alpa_dejavu.playground.exchanges import Cyclades, HetPipe, PartialReduce, PipeDream
 from alpa_dejavu.playground.exchanges._conflicts import components, cosines, cut, dealt, embedded, similar
 from alpa_dejavu.playground.fault import Crash
-from alpa_dejavu.playground.job import batches
 from alpa_dejavu.playground.problems._least_squares import sparse_least_squares
 from alpa_dejavu.playground.testing import check_exchange
 from alpa_dejavu.testing import example_cluster

@@ -10,6 +10,7 @@ import pytest
 
 from alpa_dejavu.costs.communication import AlphaBeta, Group, Links
 from alpa_dejavu.playground import EXCHANGES, Job, Until, problem, simulate
+from alpa_dejavu.playground._batches import batches
 from alpa_dejavu.playground.exchanges import (
     AllReduce,
     AsynchronousServer,
@@ -21,7 +22,6 @@ from alpa_dejavu.playground.exchanges import (
     StaleSynchronousServer,
     SynchronousServer,
 )
-from alpa_dejavu.playground.job import batches
 from alpa_dejavu.playground.testing import check_exchange, check_topology
 from alpa_dejavu.playground.topology import TOPOLOGIES, RandomPeers, topology
 from alpa_dejavu.problem import Cluster, Device, Link

@@ -3,7 +3,6 @@
 import dataclasses
 import html.parser
 import json
-import math
 import pathlib
 import re
 import shutil
@@ -12,8 +11,8 @@ import subprocess
 import numpy as np
 import pytest
 from plotly.offline import get_plotlyjs
-from scipy import stats
 
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Job, Until, simulate
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps, StaleSynchronousServer
 from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
@@ -21,7 +20,6 @@ from alpa_dejavu.playground.scenarios import (
     Target,
     compared,
     details,
-    interval,
     read_runs,
     read_scenario,
     run_scenario,
@@ -227,17 +225,6 @@ def test_where_all_workers_are_lost_the_end_says_so(tmp_path):
     assert all(row[-1] == "no worker is left" for row in tables(found)[-1][1])
 
 
-def test_intervals_are_students(runs):
-    values = [1.0, 2.0, 4.0, 4.5]
-    low, high = stats.t.interval(0.9, 3, np.mean(values), stats.sem(values))
-    found = interval(values)
-    assert (found.mean, found.low, found.high) == pytest.approx((2.875, low, high))
-    assert interval([3.0]) == interval([3.0]).__class__(3.0, -math.inf, math.inf)
-    # By a table of Student's t: 2.92 at two degrees of freedom.
-    of_three = interval([1.0, 2.0, 3.0])
-    assert of_three.high - 2 == pytest.approx(2.92 / math.sqrt(3), rel=1e-4)
-
-
 def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     found = {one.name: one for one in compared([runs])}["all-reduce"]
     histories = [run.history for run in runs.runs if run.exchange == "all-reduce"]
@@ -245,12 +232,12 @@ def test_curves_and_times_to_the_target_are_those_by_hand(runs):
     assert curve.x[-1] == min(history.sent_bytes[-1] for history in histories)
     for n in (0, 70, 199):
         values = [np.interp(curve.x[n], history.sent_bytes, history.accuracy) for history in histories]
-        assert (curve.mean[n], curve.high[n]) == pytest.approx((np.mean(values), interval(values).high))
+        assert (curve.mean[n], curve.high[n]) == pytest.approx((np.mean(values), Interval.of(values).high))
     reached_s = [
         next((s for s, accuracy in zip(h.time_s, h.accuracy, strict=True) if accuracy >= 0.5), None) for h in histories
     ]
     assert found.reached == sum(one is not None for one in reached_s) > 0
-    assert found.to_target["seconds"] == interval([one for one in reached_s if one is not None])
+    assert found.to_target["seconds"] == Interval.of([one for one in reached_s if one is not None])
     for history in histories:
         assert history.sent_bytes[-1] == pytest.approx(history.num_bytes, rel=1e-12)
         assert (np.diff(history.sent_bytes) >= 0).all()

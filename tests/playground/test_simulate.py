@@ -247,6 +247,8 @@ def test_workers_are_devices_or_pipelines_of_a_plan(digits):
     assert run.end_s == pytest.approx(3 * (0.25 + 2 * (1e-4 + 5e5 / 1e9)))
     with pytest.raises(ValueError, match="copies is 3, but must be at most 2"):
         Job.of_plan(None, example_plan(), cluster, copies=3, num_bytes=1e6)
+    unlike = Job.of_plan(None, [example_plan(), example_plan(step_s=0.5)], cluster, num_bytes=1e6)
+    assert (unlike.compute_s, unlike.hosts) == ([0.25, 0.5], (0, 1))
 
 
 @pytest.mark.parametrize("name", sorted(PROBLEMS))

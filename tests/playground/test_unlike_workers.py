@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
+from alpa_dejavu.playground._batches import batches
 from alpa_dejavu.playground.dropping import affordable, pareto_front
-from alpa_dejavu.playground.job import batches, local_batches
+from alpa_dejavu.playground.job import local_batches
 from alpa_dejavu.playground.scenarios import read_scenario
 from alpa_dejavu.problem import Device
 from alpa_dejavu.testing import example_cluster

@@ -25,6 +25,7 @@ def read(tmp_path, text):
 def test_numbers_may_be_written_as_in_json(tmp_path):
     assert read(tmp_path, "a: 1e-3\nb: [1,\n  2]") == {"a": 0.001, "b": [1, 2]}
     assert read(tmp_path, '{"a": 2.5E+2, "b": []}') == {"a": 250.0, "b": []}
+    assert read(tmp_path, "a: 1.4e9\nb: []") == {"a": 1.4e9, "b": []}
 
 
 @pytest.mark.parametrize(

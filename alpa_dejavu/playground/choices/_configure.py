@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.choices._configured import Configured
@@ -17,7 +18,7 @@ from alpa_dejavu.playground.choices._look_ahead import look_ahead_gradient
 from alpa_dejavu.playground.choices._mixing import Floats, Matrix, Mixing
 from alpa_dejavu.playground.choices._options import Choice, options
 from alpa_dejavu.playground.choices._segments import Segments, Vector
-from alpa_dejavu.playground.job import Job, Problem, Until, draws
+from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["configure_while_training"]

@@ -9,9 +9,10 @@ from typing import NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.choices._options import Option
-from alpa_dejavu.playground.job import Job, Until, draws
+from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["Segment", "Segments", "planned_seconds"]

@@ -11,12 +11,12 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._fault import Fault, change
 from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._worker import Program, Sleeping, Worker
 from alpa_dejavu.playground.hosts import Network, Quotas, shape
-from alpa_dejavu.playground.job import draws
 
 __all__ = ["RealFaults", "Shaped", "check_faults"]
 

@@ -6,8 +6,9 @@ Out: `Runs` with a history of each exchange and seed, a file of them, curves wit
 
 from __future__ import annotations
 
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.scenarios._answer import Answer, answer, answer_lines
-from alpa_dejavu.playground.scenarios._comparison import Compared, Curve, Interval, compared, interval
+from alpa_dejavu.playground.scenarios._comparison import Compared, Curve, compared
 from alpa_dejavu.playground.scenarios._named import TOPOLOGY_WORDS
 from alpa_dejavu.playground.scenarios._page import runs_page
 from alpa_dejavu.playground.scenarios._read import read_scenario
@@ -42,7 +43,6 @@ __all__ = [
     "details",
     "growing_real_runs",
     "growing_runs",
-    "interval",
     "read_runs",
     "read_scenario",
     "run_scenario",

@@ -10,7 +10,8 @@ from typing import Literal, final
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, Interval, compared, interval
+from alpa_dejavu._util.interval import Interval
+from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, compared
 from alpa_dejavu.playground.scenarios._scenario import Run, Runs
 
 __all__ = ["Answer", "answer", "answer_lines"]
@@ -85,10 +86,7 @@ def _figure(one: Compared, run: Run, by: str) -> float:
 def _ratio(ours: Sequence[float] | np.ndarray, theirs: Sequence[float] | np.ndarray) -> Interval:
     """The mean ratio of positive figures, seed by seed, by its logarithm."""
     tiny = np.finfo(float).tiny
-    logs = interval(np.log(np.maximum(ours, tiny) / np.maximum(theirs, tiny)).tolist())
-    with np.errstate(over="ignore"):
-        low, mean, high = np.exp([logs.low, logs.mean, logs.high]).tolist()
-    return Interval(mean, low, high)
+    return Interval.of(np.log(np.maximum(ours, tiny) / np.maximum(theirs, tiny)).tolist()).exp()
 
 
 def _by_reaching(better: Compared, than: Compared, by: str) -> Answer:

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.interval import Interval, column_intervals
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Target
 
-__all__ = ["AXES", "Compared", "Curve", "Interval", "compared", "interval"]
+__all__ = ["AXES", "Compared", "Curve", "compared"]
 
 Floats = NDArray[np.float64]
 AXES = {"seconds": "time_s", "steps": "steps", "bytes": "sent_bytes"}
 """What curves and targets are told by, and a history's field of it."""
-_SHARE = 0.9
 _POINTS = 200
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """A mean over seeds, and between which two numbers it is with 90 % confidence, by Student's t.
-
-    Both are infinite where one seed alone says nothing about others.
-    """
-
-    mean: float
-    low: float
-    high: float
 
 
 @final
@@ -86,16 +72,6 @@ class Compared:
         return collections.Counter(run.history.end.partition(":")[0] for run in self.runs)
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Returns the mean of values with its 90 % interval.
-
-    >>> interval([1.0, 2.0, 3.0])
-    Interval(mean=2.0, low=0.314..., high=3.685...)
-    """
-    low, mean, high = _intervals(np.asarray(values, np.float64)[:, None])
-    return Interval(float(mean[0]), float(low[0]), float(high[0]))
-
-
 def compared(every: Sequence[Runs]) -> list[Compared]:
     """Returns each exchange of one scenario or of several, in their order; several are told apart by their names."""
     found = []
@@ -119,12 +95,12 @@ def _compared(name: str, runs: tuple[Run, ...], whole: Runs) -> Compared:
         target,
         {(each, axis): _curve(histories, each, field) for each in measures for axis, field in AXES.items()},
         len(reached),
-        {axis: interval([float(getattr(h, field)[look]) for h, look in reached])
+        {axis: Interval.of([float(getattr(h, field)[look]) for h, look in reached])
          for axis, field in AXES.items() if reached},
-        {each: interval([float(getattr(h, each)[-1]) for h in histories]) for each in measures},
-        interval([history.end_s for history in histories]),
-        interval([float(history.sent_bytes[-1]) for history in histories]),
-        interval([_idle(history) for history in histories]),
+        {each: Interval.of([float(getattr(h, each)[-1]) for h in histories]) for each in measures},
+        Interval.of([history.end_s for history in histories]),
+        Interval.of([float(history.sent_bytes[-1]) for history in histories]),
+        Interval.of([_idle(history) for history in histories]),
         whole.conditions if all(history.violated_s for history in histories) else (),
     )  # fmt: skip
 
@@ -140,17 +116,5 @@ def _curve(histories: Sequence[History], measure: str, axis: str) -> Curve:
     values = np.stack([
         np.interp(grid, place, getattr(history, measure)) for history, place in zip(histories, places, strict=True)
     ])  # fmt: skip
-    low, mean, high = _intervals(values)
+    low, mean, high = column_intervals(values)
     return Curve(grid, mean, low, high)
-
-
-def _intervals(values: Floats) -> tuple[Floats, Floats, Floats]:
-    """The lower ends, means and upper ends of columns."""
-    from scipy.special import stdtrit
-
-    count, mean = len(values), values.mean(axis=0)
-    if count < 2:
-        return np.full_like(mean, -math.inf), mean, np.full_like(mean, math.inf)
-    with np.errstate(invalid="ignore"):  # a loss that has grown beyond all bounds has no interval
-        reach = stdtrit(count - 1, (1 + _SHARE) / 2) * values.std(axis=0, ddof=1) / math.sqrt(count)
-    return mean - reach, mean, mean + reach

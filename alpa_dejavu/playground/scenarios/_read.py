@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from alpa_dejavu._util.extras import need
@@ -14,21 +14,20 @@ from alpa_dejavu._util.format_check import WrongDataError
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.yaml_file import read_checked_yaml
-from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.condition import CONDITIONS, Condition
-from alpa_dejavu.playground.data import MOVES, SPLITS
 from alpa_dejavu.playground.exchanges import EXCHANGES, AllReduce, LocalSteps
 from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Join
-from alpa_dejavu.playground.job import Job, Problem, Until, draws
-from alpa_dejavu.playground.problems import problem
+from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.scenarios._comparison import AXES
 from alpa_dejavu.playground.scenarios._named import made, name_and_settings
+from alpa_dejavu.playground.scenarios._read_job import at, job_and_cluster
 from alpa_dejavu.playground.scenarios._scenario import Question, Scenario, Target
-from alpa_dejavu.playground.scenarios.scenario_format import ClusterPartData, ScenarioData
+from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
 from alpa_dejavu.playground.topology import topology
 from alpa_dejavu.problem import Cluster
 
@@ -98,17 +97,17 @@ def _with_question(scenario: Scenario, data: ScenarioData) -> Scenario:
 
 
 def _scenario(data: ScenarioData, folder: pathlib.Path, name: str) -> Scenario:
-    trained = _problem(data)
-    cluster = _cluster(data["cluster"], folder)
-    with _at("until"):
+    job, cluster = job_and_cluster(data, folder)
+    with at("until"):
         until = Until(**data["until"])
-    target = _target(data, trained)
-    job = _job(data, trained, cluster)
+    target = _target(data, job.problem)
     seeds = tuple(data.get("seeds", [0]))
     for n, seed in enumerate(seeds):
         if seed in seeds[:n]:
             raise WrongDataError(("seeds", n), f"the seed {seed} is there twice; it must be there once")
-    _check_splits(job, cluster, seeds)
+    with at("data"):
+        for seed in seeds:  # one may leave a worker without samples
+            job.split(cluster, seed)
     faults = tuple(
         made("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(data.get("faults", []))
     )
@@ -134,82 +133,6 @@ def _by_name(what: str, entries: Sequence[Any], known: Mapping[str, type[T]]) ->
             raise WrongDataError((f"{what}s", n), f"the {what} {name!r} is there twice; it must be there once")
         found[f"{name} {n}" if name in found else name] = one
     return found
-
-
-def _problem(data: ScenarioData) -> Problem | None:
-    name = data.get("problem")
-    if name is None:
-        if "num_bytes" not in data:
-            raise WrongDataError((), "there is neither a problem nor num_bytes, but messages need a size; give one")
-        if data["compute_s"] == "predicted":
-            raise WrongDataError(("compute_s",), 'compute_s is "predicted", but must be seconds where no problem is')
-        return None
-    with _at("problem"):
-        return problem(name)
-
-
-def _cluster(part: ClusterPartData, folder: pathlib.Path) -> Cluster:
-    beside = folder / part["name"]
-    with _at("cluster", "name"):
-        name = str(beside) if beside.is_file() else part["name"]
-        return named_cluster(name, part.get("hosts", 1), part.get("devices_per_host"))
-
-
-def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster) -> Job:
-    plain = ("batch", "spread", "num_bytes", "sample_bytes", "drop")
-    more: dict[str, Any] = {key: value for key, value in data.items() if key in plain}
-    more |= _data(data, trained)
-    if trained is not None:
-        more["optimizer"] = _optimizer(data)
-    if "workers" in data:
-        more["hosts"] = tuple(data["workers"]["hosts"])
-    for key, field in (("workers", "hosts"), ("batch", "batch"), ("drop", "drop")):
-        with _at(*((key, field) if key == "workers" else (key,))):
-            given = {name: more[name] for name in {"hosts", field} if name in more}
-            Job(trained, 0.0, num_bytes=0.0, **given).worker_hosts(cluster)
-    compute_s = data["compute_s"]
-    with _at("compute_s"):
-        if compute_s == "predicted":
-            assert trained is not None, "it is checked"
-            return Job.predicted(trained, cluster, **more)
-        job = Job(trained, compute_s, **more)
-        job.worker_hosts(cluster)
-        return job
-
-
-def _data(data: ScenarioData, trained: Problem | None) -> dict[str, Any]:
-    """The job's split and its policy of moving samples."""
-    for key in ("data", "moves", "sample_bytes"):
-        if key in data and trained is None:
-            raise WrongDataError((key,), f"{key} is there, but time alone is simulated: there are no samples, losses "
-                                 "or gradients; name a problem, or leave it out")  # fmt: skip
-    found: dict[str, Any] = {}
-    if "data" in data:
-        found["shards"] = made("split", data["data"], SPLITS, ("data",))
-    if "moves" in data:
-        if "data" not in data:
-            raise WrongDataError(("moves",), "moves is there without data: each worker draws from all samples; add a "
-                                 "split, such as data: independent")  # fmt: skip
-        found["moves"] = made("policy of moving samples", data["moves"], MOVES, ("moves",))
-    return found
-
-
-def _check_splits(job: Job, cluster: Cluster, seeds: Sequence[int]) -> None:
-    """Raises WrongDataError where a seed's split leaves a worker without samples."""
-    with _at("data"):
-        for seed in seeds:
-            job.split(cluster, seed)
-
-
-def _optimizer(data: ScenarioData) -> Any:
-    import optax
-
-    asked = data.get("optimizer", {"name": "sgd", "rate": 0.1})
-    if asked["name"] == "adam":
-        if "momentum" in asked:
-            raise WrongDataError(("optimizer", "momentum"), "momentum is one of sgd, not of adam; leave it out")
-        return optax.adam(asked["rate"])
-    return optax.sgd(asked["rate"], asked.get("momentum"))
 
 
 def _target(data: ScenarioData, trained: Problem | None) -> Target | None:
@@ -263,16 +186,5 @@ def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], un
             topology(exchange.topology).mixing(0, len(job.worker_hosts(cluster)), draws(0))
         with contextlib.suppress(_BegunError):
             simulate(job, cluster, exchange, faults=faults, conditions=conditions, until=until, looks=0)
-    except ValueError as error:
-        raise WrongDataError(where, str(error)) from None
-
-
-@contextlib.contextmanager
-def _at(*where: str | int) -> Iterator[None]:
-    """Says of an error where in the file its reason is."""
-    try:
-        yield
-    except WrongDataError:
-        raise
     except ValueError as error:
         raise WrongDataError(where, str(error)) from None

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground.scenarios._comparison import Compared, interval
+from alpa_dejavu.playground.scenarios._comparison import Compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs, Scenario, no_runs
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def side_by_side(every: Sequence[Compared]) -> tuple[Sequence[str], list[list[st
         other = known.get(name.removesuffix(_PREDICTED) + _MEASURED)
         if name.endswith(_PREDICTED) and other is not None:
             pairs = zip(one.runs, other.runs, strict=True)
-            ratio = interval([first.history.end_s / second.history.end_s for first, second in pairs])
+            ratio = Interval.of([first.history.end_s / second.history.end_s for first, second in pairs])
             rows.append([
                 name.removesuffix(_PREDICTED), units.seconds(one.end_s.mean), units.seconds(other.end_s.mean),
                 f"{ratio.mean:.2f}", *(_to_target(each) for each in (one, other)),

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from alpa_dejavu._util import units
-from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, Interval
+from alpa_dejavu._util.interval import Interval
+from alpa_dejavu.playground.scenarios._comparison import AXES, Compared
 from alpa_dejavu.playground.scenarios._scenario import Runs, Target
 
 __all__ = ["NOTE", "details", "tables", "target_text"]

@@ -41,8 +41,8 @@ _Drop: TypeAlias = Annotated[
     listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
 ]
 _ComputeSeconds: TypeAlias = Annotated[
-    Literal["predicted"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
-    said('"predicted", or seconds of a gradient: of all workers, or a list with those of each'),
+    Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
+    said('"predicted", "planned", or seconds of a gradient: of all workers, or a list with those of each'),
 ]
 _Split: TypeAlias = Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]
 _Moves: TypeAlias = Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]
@@ -59,9 +59,11 @@ class ClusterPartData(TypedDict):
 
 
 class WorkersData(TypedDict):
-    """The workers of a scenario, where they aren't the devices of all hosts."""
+    """The workers of a scenario, where they aren't the devices of all hosts: on given hosts, or whole pipelines."""
 
-    hosts: Annotated[list[Index], listed("a list of the index of each worker's host", min_length=1)]
+    hosts: NotRequired[Annotated[list[Index], listed("a list of the index of each worker's host", min_length=1)]]
+    plans: NotRequired[Annotated[list[Text], listed("a list of plan files, a pipeline of each", min_length=1)]]
+    copies: NotRequired[Size]
 
 
 class OptimizerData(TypedDict):
@@ -120,7 +122,7 @@ class ScenarioData(TypedDict):
     problem: NotRequired[Annotated[Text | None, said("the name of a problem, or null: time alone is simulated")]]
     num_bytes: NotRequired[Bytes]
     cluster: Annotated[ClusterPartData, said("an object such as {name: p3.16xlarge, hosts: 2}")]
-    workers: NotRequired[Annotated[WorkersData, said("an object such as {hosts: [0, 0, 1]}")]]
+    workers: NotRequired[Annotated[WorkersData, said("an object such as {hosts: [0, 0, 1]}, or {plans: [plan.json]}")]]
     compute_s: _ComputeSeconds
     spread: NotRequired[NotNegative]
     batch: NotRequired[_Batch]

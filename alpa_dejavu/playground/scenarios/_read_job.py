@@ -1,0 +1,136 @@
+"""The job and the cluster of a scenario file."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from alpa_dejavu._util.format_check import WrongDataError
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.plans import read_plan
+from alpa_dejavu.playground.data import MOVES, SPLITS
+from alpa_dejavu.playground.job import Job, Problem
+from alpa_dejavu.playground.problems import problem
+from alpa_dejavu.playground.scenarios._named import made
+from alpa_dejavu.playground.scenarios.scenario_format import ClusterPartData, ScenarioData, WorkersData
+from alpa_dejavu.problem import Cluster, Plan
+
+__all__ = ["at", "job_and_cluster"]
+
+
+def job_and_cluster(data: ScenarioData, folder: pathlib.Path) -> tuple[Job, Cluster]:
+    """Returns what a scenario trains, and on which cluster.
+
+    Args:
+        data: the scenario, whose keys are as their types say.
+        folder: where files that it names lie.
+
+    Raises:
+        WrongDataError: something of it can't be.
+    """
+    trained, cluster = _problem(data), _cluster(data["cluster"], folder)
+    return _job(data, trained, cluster, folder), cluster
+
+
+def _problem(data: ScenarioData) -> Problem | None:
+    name = data.get("problem")
+    if name is None:
+        if "num_bytes" not in data:
+            raise WrongDataError((), "there is neither a problem nor num_bytes, but messages need a size; give one")
+        if data["compute_s"] == "predicted":
+            raise WrongDataError(("compute_s",), 'compute_s is "predicted", but must be seconds where no problem is')
+        return None
+    with at("problem"):
+        return problem(name)
+
+
+def _cluster(part: ClusterPartData, folder: pathlib.Path) -> Cluster:
+    beside = folder / part["name"]
+    with at("cluster", "name"):
+        name = str(beside) if beside.is_file() else part["name"]
+        return named_cluster(name, part.get("hosts", 1), part.get("devices_per_host"))
+
+
+def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster, folder: pathlib.Path) -> Job:
+    plain = ("batch", "spread", "num_bytes", "sample_bytes", "drop")
+    more: dict[str, Any] = {key: value for key, value in data.items() if key in plain}
+    more |= _data(data, trained)
+    if trained is not None:
+        more["optimizer"] = _optimizer(data)
+    workers, plans = data.get("workers", {}), _plans(data, folder)
+    if "hosts" in workers:
+        more["hosts"] = tuple(workers["hosts"])
+    if plans:
+        with at("workers"):
+            pipelines = Job.of_plan(None, plans, cluster, workers.get("copies", 1), num_bytes=0.0)
+        more["hosts"] = pipelines.hosts
+    for key, field in (("workers", "hosts"), ("batch", "batch"), ("drop", "drop")):
+        with at(*((key, field) if key == "workers" else (key,))):
+            given = {name: more[name] for name in {"hosts", field} if name in more}
+            Job(trained, 0.0, num_bytes=0.0, **given).worker_hosts(cluster)
+    compute_s = data["compute_s"]
+    with at("compute_s"):
+        if compute_s == "predicted":
+            assert trained is not None, "it is checked"
+            return Job.predicted(trained, cluster, **more)
+        job = Job(trained, pipelines.compute_s if compute_s == "planned" else compute_s, **more)
+        job.worker_hosts(cluster)
+        return job
+
+
+def _plans(data: ScenarioData, folder: pathlib.Path) -> tuple[Plan, ...]:
+    """The plans of workers that are whole pipelines; none where workers aren't."""
+    workers: WorkersData = data.get("workers", {})
+    if "workers" in data and ("hosts" in workers) == ("plans" in workers):
+        raise WrongDataError(("workers",), "workers has both or neither of hosts and plans, but must have one of them")
+    if "copies" in workers and "plans" not in workers:
+        raise WrongDataError(("workers", "copies"), "copies is there without plans; name the plans, or leave it out")
+    if ("plans" in workers) != (data["compute_s"] == "planned"):
+        raise WrongDataError(("compute_s",), f"compute_s is {data['compute_s']!r}, but must be 'planned' where workers "
+                             "are the pipelines of plans, and only there; set workers: {plans: [...]}")  # fmt: skip
+    plans = []
+    for n, name in enumerate(workers.get("plans", ())):
+        with at("workers", "plans", n):
+            plans.append(read_plan(folder / name))
+    return tuple(plans)
+
+
+def _data(data: ScenarioData, trained: Problem | None) -> dict[str, Any]:
+    """The job's split and its policy of moving samples."""
+    for key in ("data", "moves", "sample_bytes"):
+        if key in data and trained is None:
+            raise WrongDataError((key,), f"{key} is there, but time alone is simulated: there are no samples, losses "
+                                 "or gradients; name a problem, or leave it out")  # fmt: skip
+    found: dict[str, Any] = {}
+    if "data" in data:
+        found["shards"] = made("split", data["data"], SPLITS, ("data",))
+    if "moves" in data:
+        if "data" not in data:
+            raise WrongDataError(("moves",), "moves is there without data: each worker draws from all samples; add a "
+                                 "split, such as data: independent")  # fmt: skip
+        found["moves"] = made("policy of moving samples", data["moves"], MOVES, ("moves",))
+    return found
+
+
+def _optimizer(data: ScenarioData) -> Any:
+    import optax
+
+    asked = data.get("optimizer", {"name": "sgd", "rate": 0.1})
+    if asked["name"] == "adam":
+        if "momentum" in asked:
+            raise WrongDataError(("optimizer", "momentum"), "momentum is one of sgd, not of adam; leave it out")
+        return optax.adam(asked["rate"])
+    return optax.sgd(asked["rate"], asked.get("momentum"))
+
+
+@contextlib.contextmanager
+def at(*where: str | int) -> Iterator[None]:
+    """Says of an error where in the file its reason is."""
+    try:
+        yield
+    except WrongDataError:
+        raise
+    except ValueError as error:
+        raise WrongDataError(where, str(error)) from None
