@@ -113,7 +113,7 @@ class Case:
 CASES = (
     Case("digits-mlp", 3000, ("out",), 360),
     Case("digits-cnn", 3000, ("out",), 360),
-    Case("text-gpt", 1000, ("out", "characters", "places"), 40, at_once=24),
+    Case("text-gpt", 1000, ("out", "characters", "places"), 40, at_once=288),
 )
 
 
