@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = results.known("data", "digits-mlp", lambda: _data(CASES[0]))["rows"]
     alone = [
         row
-        for case in tqdm(CASES[:2], "ways of training")
+        for case in tqdm(CASES, "ways of training")
         for row in results.known("ways", case.name, lambda c=case: _ways(c, results, seeds, masks))["rows"]  # type: ignore[misc]
     ]
     lost = results.known("outages", "all", lambda: {"rows": outages(range(1, OUTAGES + 1))})["rows"]
