@@ -31,6 +31,7 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
+from _resilience_training import answers, mean_of, methods, outages
 from alpa_dejavu.playground import Problem, problem
 from alpa_dejavu.training.resilience import Parts, Resilience, cross_entropy, find_parts, resilience
 from alpa_dejavu.training.resilience.activations import clipped
@@ -40,12 +41,13 @@ from alpa_dejavu.training.resilience.critical import chosen_parts, judged_withou
 from alpa_dejavu.training.resilience.data_faults import data_resilience
 from alpa_dejavu.training.resilience.faults import Fault, Flipped, Noisy, Removed, Stuck
 from alpa_dejavu.training.resilience.hardening import Drill, hardened
-from alpa_dejavu.training.resilience.outages import Outage, disturbed, stage_parts
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
 SHARES, TEN, BATCH, RATE, AVERAGED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1, 32, 3e-3, 0.2
 DRILLED = (0.05, 0.1, 0.15)
 MANY_MASKS, MOST_S = 1000, 120.0
+OUTAGES = 5
+"""Trainings with each outage, and as many without."""
 SPARED = 0.005
 """How much accuracy on training data parts may cost together that are named harmless."""
 FLIPPED = 1e-3
@@ -62,8 +64,8 @@ class Case:
     spared: tuple[str, ...]
     judged: int
     """Held-out samples that are looked at, so that masks don't take long."""
-    by: str
-    """How harmless parts are found: one after another, or of many each alone."""
+    at_once: int = 1
+    """How many harmless parts are found at once, by their harm beside those found before."""
 
     @functools.cached_property
     def problem(self) -> Problem:
@@ -88,11 +90,15 @@ class Case:
     @functools.cache  # noqa: B019
     def trained(self, seed: int, drilled: float = 0.0) -> Any:
         """Parameters trained with a share of neurons removed in each step; 0: plainly."""
-        start = self.problem.init(jax.random.PRNGKey(seed))
         drills = [Drill(Removed(), self.parts(), drilled)] if drilled else []
+        return self.hardened(seed, drills, AVERAGED if drilled else 0.0)
+
+    def hardened(self, seed: int, drills: Sequence[Drill], averaged: float) -> Any:
+        """Parameters trained under faults, with weights averaged over a last share of the steps."""
+        start = self.problem.init(jax.random.PRNGKey(seed))
         return hardened(
             self.model, cross_entropy, start, self.problem.train, optax.adam(RATE), steps=self.steps, batch=BATCH,
-            drills=drills, averaged=AVERAGED if drilled else 0.0, seed=seed,
+            drills=drills, averaged=averaged, seed=seed,
         )  # fmt: skip
 
     def curve(
@@ -105,9 +111,9 @@ class Case:
 
 
 CASES = (
-    Case("digits-mlp", 3000, ("out",), 360, "greedy"),
-    Case("digits-cnn", 3000, ("out",), 360, "greedy"),
-    Case("text-gpt", 1000, ("out", "characters", "places"), 40, "tried"),
+    Case("digits-mlp", 3000, ("out",), 360),
+    Case("digits-cnn", 3000, ("out",), 360),
+    Case("text-gpt", 1000, ("out", "characters", "places"), 40, at_once=288),
 )
 
 
@@ -131,8 +137,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows[case.name + "/more"] = [results.known("more", case.name, lambda c=case: _more(c, masks))]  # type: ignore[misc]
     bound = results.known("bound", "digits-mlp", lambda: _bound(CASES[0]))["rows"]
     data = results.known("data", "digits-mlp", lambda: _data(CASES[0]))["rows"]
-    stages = results.known("stages", "text-gpt", lambda: _stages(CASES[2]))["rows"]
-    return results.shown(*_tables(rows, results["drills"], bound, data, stages), figures=_figures(rows, speed))
+    alone = [
+        row
+        for case in tqdm(CASES, "ways of training")
+        for row in results.known("ways", case.name, lambda c=case: _ways(c, results, seeds, masks))["rows"]  # type: ignore[misc]
+    ]
+    lost = results.known("outages", "all", lambda: {"rows": outages(range(1, OUTAGES + 1))})["rows"]
+    tables = _tables(rows, results["drills"], bound, data)
+    return results.shown(*tables, _ways_table(alone), _outages_table(lost), figures=_figures(rows, speed))
 
 
 def _drill(case: Case, masks: int) -> Row:
@@ -159,7 +171,7 @@ def _harmless(case: Case, params: Any) -> Row:
     parts = case.parts()
     inputs, targets = case.problem.train
     some = (inputs[: 2 * case.judged], targets[: 2 * case.judged])
-    find = functools.partial(chosen_parts, case.model, params, parts=parts, by=case.by)
+    find = functools.partial(chosen_parts, case.model, params, parts=parts, at_once=case.at_once)
     order = find(some, k=parts.count // 2, least=True).units
     sets = np.zeros((len(order) + 1, parts.count), bool)
     for count in range(1, len(sets)):
@@ -231,22 +243,14 @@ def _data(case: Case) -> Row:
     return {"rows": [{"fault": "none", "share": 0.0, "mean": found.base, "low": found.base}, *rows]}
 
 
-def _stages(case: Case) -> Row:
-    """A transformer of which each block is a stage: its answer is missing for a quarter of the training."""
-    params = case.problem.init(jax.random.PRNGKey(1))
-    stages = stage_parts(params, {f"stage {n}": [f"blocks/{n}"] for n in range(len(params["blocks"]))})
-    run = functools.partial(
-        disturbed, case.model, cross_entropy, params, case.problem.train, case.held_out, optax.adam(RATE), stages,
-        steps=240, batch=BATCH, replicas=4, looks=24,
-    )  # fmt: skip
-    plain, rows = run(), []
-    asked = {f"block {n}": Outage(n, 60, 60) for n in range(2)} | {"one replica of 4": Outage(None, 60, 60, 0)}
-    for name, outage in asked.items():
-        found = run(outage)
-        during = (found.steps > 60) & (found.steps <= 120)
-        worst, then = (float(each[during].max()) for each in (found.answered, plain.loss))
-        rows.append({"name": name, "worst": worst, "then": then, "end": float(found.loss[-1]),
-                     "plain": float(plain.loss[-1]), "behind": found.behind(plain)})  # fmt: skip
+def _ways(case: Case, results: Results, seeds: Sequence[int], masks: int) -> Row:
+    """Each way of training for it by itself: accuracies without faults and with 10 % of the neurons removed."""
+    weights = find_parts(case.problem.init(jax.random.PRNGKey(0)), "weights")
+    share, rows = results["drills"][case.name]["share"], []
+    for name, (drills, averaged) in methods(case.parts(), weights, share, AVERAGED).items():
+        curves = [case.curve(case.hardened(seed, drills, averaged), masks, (TEN,)) for seed in seeds]
+        found = [{"base": one.base, "mean": one.points[0].mean, "low": one.points[0].low} for one in curves]
+        rows.append({"name": f"{case.name}, {name}", **{key: mean_of(found, key) for key in ("base", "mean", "low")}})
     return {"rows": rows}
 
 
@@ -257,7 +261,7 @@ def _mean(rows: Sequence[Row], which: str, share: float | None = None, key: str 
     return float(np.mean([p[key] for row in rows for p in row[which]["points"] if p["share"] == share]))
 
 
-def _tables(rows: Mapping[str, list[Row]], drills: Any, bound: Any, data: Any, stages: Any) -> list[Table | str]:
+def _tables(rows: Mapping[str, list[Row]], drills: Any, bound: Any, data: Any) -> list[Table | str]:
     names = [case.name for case in CASES]
     curves = [
         {"name": f"{name}, {label}", "base": _mean(rows[name], which),
@@ -297,10 +301,18 @@ def _tables(rows: Mapping[str, list[Row]], drills: Any, bound: Any, data: Any, s
                          "bound": "{bound:.1f}"}, "The bound of When Neurons Fail, digits-mlp"),
         Table.of(data, {"samples": "{fault}", "share": "{share:.0%}", "accuracy": "{mean:.3f}", "worst": "{low:.3f}"},
                  "Training data, digits-mlp"),
-        Table.of(stages, {"no answer of": "{name}", "worst loss meanwhile": "{worst:.3f}", "undisturbed": "{then:.3f}",
-                          "loss at the end": "{end:.3f}", "undisturbed at the end": "{plain:.3f}",
-                          "steps behind": "{behind:.0f}"}, "60 of 240 steps of text-gpt without an answer"),
     ]  # fmt: skip
+
+
+def _ways_table(rows: Sequence[Row]) -> Table:
+    return Table.of(rows, {"trained with": "{name}", "no fault": "{base:.3f}", "10 % of neurons removed": "{mean:.3f}",
+                           "5th percentile": "{low:.3f}"}, "Each way of training for it by itself")  # fmt: skip
+
+
+def _outages_table(rows: Sequence[Row]) -> Table:
+    return Table.of(answers(rows), {"no answer of": "{name}", "worst loss meanwhile, more by": "{worst}",
+                                    "loss at the end, more by": "{end}", "steps behind": "{behind}"},
+                    "60 of 240 steps without an answer, against the same training with all")  # fmt: skip
 
 
 def _figures(rows: Mapping[str, list[Row]], speed: Row) -> list[Figure]:
