@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.host_links import host_link_table
 from alpa_dejavu.cli.host_memory import host_memory_table
 from alpa_dejavu.cli.output import console, progress
@@ -34,7 +35,15 @@ _LINKS_S = 30.0
 """What probing the links of a few hosts takes at most: the length of its bar."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu calibrate --output here.json",
+        "alpa-dejavu calibrate --output here.json --links",
+    ),
+    rests_on="All figures are measured on the cluster that Ray has; errors are those of measurements that fits left "
+    "out.",
+)
 @click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the calibration goes (JSON).")
 @click.option(
     "--budget", type=click.FloatRange(min=_LEAST_S), default=150.0, show_default=True, metavar="SECONDS",

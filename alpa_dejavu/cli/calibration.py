@@ -11,6 +11,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.convert import convert, is_database, show_database
+from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.host_links import host_link_table
 from alpa_dejavu.cli.host_memory import host_memory_table
 from alpa_dejavu.cli.output import Pages, console, progress
@@ -21,15 +22,19 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.memory_margin import MemoryResiduals
 
 
-@click.group()
+@click.group(cls=Group)
 def calibration() -> None:
     """Shows a calibration (what was measured of devices and links), or converts a profiling database of Alpa's."""
 
 
-calibration.add_command(convert)
-
-
-@calibration.command()
+@calibration.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu calibration show v100",
+        "alpa-dejavu calibration show here.json --plots plots",
+    ),
+    rests_on="Each row says where it is from: measurements, or a data sheet.",
+)
 @click.argument("choice", metavar="NAME|FILE")
 @click.option(
     "--plots",
@@ -167,3 +172,6 @@ def _print_missing(found: Calibration, to: Pages) -> None:
 def _of(spread: Mapping[str, float], name: str) -> str:
     """A spread in percent."""
     return f" ± {100 * spread[name]:.0f} %" if name in spread else ""
+
+
+calibration.add_command(convert)

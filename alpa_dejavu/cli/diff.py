@@ -13,6 +13,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
 from alpa_dejavu.cli.effort import announce, comparing_s
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.table import Table, new_table
@@ -29,7 +30,14 @@ _AGREE = 1e-3
 _signed = functools.partial(units.seconds, signed=True)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu diff plan.json other.json",
+        "alpa-dejavu diff plan.json other.json --cluster mine.json",
+    ),
+    rests_on="Plans in between are estimated by what the plans' files were priced by: no difference is measured.",
+)
 @click.argument("first_path", type=PLAN_FILE, metavar="A.json")
 @click.argument("second_path", type=PLAN_FILE, metavar="B.json")
 @click.option("--model", help="Instead of the plans': a known name, or module:function.")

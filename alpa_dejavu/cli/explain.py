@@ -10,6 +10,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, explaining_s
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
 from alpa_dejavu.cli.table import Table, new_table
@@ -26,7 +27,14 @@ _MOST = 16
 """So many rows say what to speed up first."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu explain plan.json",
+        "alpa-dejavu explain plan.json --calibration here.json",
+    ),
+    rests_on="The plan's step is simulated anew with one thing changed, from the predicted seconds in its file.",
+)
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @calibration_option
 def explain(plan_path: pathlib.Path, calibration: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -33,6 +34,8 @@ _PLANNING = 'pip install ".[alpa]" -c requirements.txt in a checkout of alpa-dej
 _PATCHES = 'pip install "./patches" -c requirements.txt in a checkout of alpa-dejavu'
 _ALPA = "pip install --no-deps alpa==0.2.3"
 _TRIAL_S = 120.0
+_COMPILING_S = 1.0
+"""After so long no further loop is compiled, unless that is asked for."""
 
 
 @final
@@ -69,29 +72,31 @@ def versions() -> tuple[Package, ...]:
     return (python, *(Package(name, installed_version(name), purpose) for name, purpose in _PACKAGES))
 
 
-def checks() -> tuple[Check, ...]:
-    """Returns the results of trying what works on this machine, planning first; each package is tried in a process of
-    its own.
+def checks(compiles: bool = False) -> tuple[Check, ...]:
+    """Returns the results of trying what works on this machine, planning first; packages are tried side by side, in
+    processes of their own. All inner loops of slicing are compiled only if `compiles`, which takes long at first.
     """
     gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
-    return (
-        _tried(
+    within = "" if compiles else f"within_s={_COMPILING_S}"
+    trials = (
+        (
             "planning without devices",
             "import jax, flax, optax, highspy; print('jax', jax.__version__, 'traces')",
             _PLANNING,
         ),
-        _tried("slicing", "from alpa_dejavu.cli._warm_up import warm_up; print(warm_up())", _PLANNING),
-        _tried("Ray", "import ray; print('ray', ray.__version__)", _PLANNING),
-        _tried("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _PATCHES),
-        _tried("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", f"{_ALPA}, and {_PATCHES}"),
-        _tried(
+        ("slicing", f"from alpa_dejavu.cli._warm_up import warm_up; print(warm_up({within}))", _PLANNING),
+        ("Ray", "import ray; print('ray', ray.__version__)", _PLANNING),
+        ("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _PATCHES),
+        ("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", f"{_ALPA}, and {_PATCHES}"),
+        (
             "our hooks into Alpa",
             "import alpa_dejavu; alpa_dejavu.install(); alpa_dejavu.uninstall(); print('its signatures are known')",
             f"{_ALPA}: the hooks know this version",
         ),
-        _cache(),
-        Check("this machine", True, f"{usable_cores()} CPU cores, {gpus} NVIDIA GPUs"),
     )
+    with concurrent.futures.ThreadPoolExecutor(len(trials)) as side_by_side:
+        found = side_by_side.map(_tried, *zip(*trials, strict=True))
+    return (*found, _cache(), Check("this machine", True, f"{usable_cores()} CPU cores, {gpus} NVIDIA GPUs"))
 
 
 def _cache() -> Check:

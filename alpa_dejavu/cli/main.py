@@ -46,8 +46,9 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
+# In the order of their use, in which `--help` lists them.
 for _command in (
-    plan, replan, estimate, explain, diff, export, profile, history, calibrate, calibration, playground, resilience,
-    doctor,
+    doctor, plan, explain, estimate, diff, export, profile, history, calibrate, calibration, replan, playground,
+    resilience,
 ):  # fmt: skip
     main.add_command(_command)

@@ -20,6 +20,7 @@ from alpa_dejavu.cli.files import (
     write_outputs,
     write_pair,
 )
+from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import (
@@ -47,7 +48,14 @@ from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu plan --model gpt-1.3b --cluster p3.16xlarge --batch 1024",
+        "alpa-dejavu plan --model my_model:step --cluster mine.json --batch 256 --json plan.json --html plan.html",
+    ),
+    rests_on=PREDICTIONS,
+)
 @click.option("--model", required=True, help="A known name (`gpt-39b`), or module:function of your own.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")

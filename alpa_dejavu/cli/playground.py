@@ -14,6 +14,7 @@ import click
 
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
@@ -32,16 +33,19 @@ _html_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def playground() -> None:
     """Simulates distributed training on this machine, time and convergence together."""
 
 
-playground.add_command(jobs)
-playground.add_command(draw_jobs)
-
-
-@playground.command("list")
+@playground.command(
+    "list",
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground list",
+        "alpa-dejavu playground list | grep gossip",
+    ),
+)
 def list_names() -> None:
     """Prints all names that a scenario may have, with a line and the settings of each."""
     from alpa_dejavu.playground.condition import CONDITIONS
@@ -66,7 +70,15 @@ def list_names() -> None:
         to.fact(f"  {name}", problem_summary(name))
 
 
-@playground.command()
+@playground.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground run examples/playground/slow-worker.yaml --html run.html --json run.json",
+        "alpa-dejavu playground run examples/playground/real-workers.yaml --real",
+    ),
+    rests_on="Gradients are really computed; seconds are virtual, from the scenario's cluster. With --real they are "
+    "measured, too.",
+)
 @click.argument("path", type=_FILE, metavar="SCENARIO")
 @_html_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
@@ -83,7 +95,14 @@ def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.P
     _show([runs], html_path, json_path)
 
 
-@playground.command()
+@playground.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground compare run.json other.json",
+        "alpa-dejavu playground compare run.json other.json --html both.html",
+    ),
+    rests_on="What `playground run` computed; intervals are Student's t over the seeds.",
+)
 @click.argument("paths", type=_FILE, metavar="FILE...", nargs=-1, required=True)
 @_html_option
 def compare(paths: Sequence[pathlib.Path], html_path: pathlib.Path | None) -> None:
@@ -192,3 +211,7 @@ def _settings(kind: type) -> str:
         for name, one in inspect.signature(kind).parameters.items()
     ]
     return f" [{', '.join(settings)}]" if settings else ""
+
+
+playground.add_command(draw_jobs)
+playground.add_command(jobs)

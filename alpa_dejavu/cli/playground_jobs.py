@@ -9,6 +9,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.table import new_table
 
@@ -16,7 +17,15 @@ _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _POLICIES = ("fifo", "equal-shares", "sensitivity")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground jobs trace.csv --cluster p3.16xlarge --cores 64 --memory-gib 488 --model gpt-125m",
+        "alpa-dejavu playground jobs trace.csv --cluster p3.16xlarge --hosts 4 --cores 64 --memory-gib 488 "
+        "--model gpt-125m --policy fifo",
+    ),
+    rests_on="A job's speed is the predicted step of plans for parts of the cluster; nothing is run.",
+)
 @click.argument("path", type=_FILE, metavar="TRACE")
 @click.option("--cluster", "machine", required=True, metavar="NAME", help="A machine type, or a machine's file.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
@@ -62,7 +71,15 @@ def jobs(
     to.print(table)
 
 
-@click.command("draw-jobs")
+@click.command(
+    "draw-jobs",
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground draw-jobs trace.csv --seed 1",
+        "alpa-dejavu playground draw-jobs - --jobs 10",
+    ),
+    rests_on="Jobs are drawn by the seed, not taken from a cluster.",
+)
 @click.argument("path", type=OUTPUT, metavar="FILE")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--jobs", "count", type=click.IntRange(min=1), default=60, show_default=True, help="How many.")

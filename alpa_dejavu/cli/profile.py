@@ -12,6 +12,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
@@ -31,7 +32,14 @@ _START_S = 30.0
 """Connecting to Ray, compiling the stages, and starting their workers."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu profile plan.json --local 4",
+        "alpa-dejavu profile plan.json --steps 20 --html run.html",
+    ),
+    rests_on="Measured seconds are those of Alpa's workers on the cluster that Ray has, beside the predicted ones.",
+)
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
 @trust_option

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import new_table
@@ -24,7 +25,14 @@ _KINDS = ("neurons", "filters", "heads", "layers", "weights", "activations", "va
 _FORMATS = ("float32", "bfloat16", "float16", "int8")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu resilience digits.resilient:plain --but out --html plain.html",
+        "alpa-dejavu resilience my_model:made --fault stuck --share 0.1 --masks 100",
+    ),
+    rests_on="What the function returns is really run, on the inputs that it returns, with random masks.",
+)
 @click.argument("function", metavar="MODULE:FUNCTION")
 @click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write a page: curves, heat maps, tables.")
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
