@@ -14,8 +14,9 @@ from alpa_dejavu.cli.convert import convert, is_database, show_database
 from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.host_links import host_link_table
 from alpa_dejavu.cli.host_memory import host_memory_table
-from alpa_dejavu.cli.output import Pages, console, progress
+from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
@@ -62,7 +63,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
         to.print(_memory(found.memory))
     _print_missing(found, to)
     if plots is not None:
-        with progress().status(f"drawing into {plots}"):
+        with working(f"drawing into {plots}"):
             from alpa_dejavu.calibration.plots import draw
 
             measured = pathlib.Path(f"{choice}.measurements.jsonl")

@@ -11,9 +11,10 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import peek, write_whole
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.help import Command
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.database import Database
@@ -118,7 +119,7 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
     for line in left_out_lines(found):
         to.print(line)
     if plots is not None:
-        with progress().status(f"fitting, and drawing into {plots}"):
+        with working(f"fitting, and drawing into {plots}"):
             from alpa_dejavu.calibration.database_plots import draw_database
 
             written = draw_database(found, plots)

@@ -14,9 +14,10 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
 from alpa_dejavu.cli.effort import announce, comparing_s
 from alpa_dejavu.cli.help import Command
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
@@ -56,7 +57,7 @@ def diff(
     refused: list[str] = []
     asked = "estimating the plans in between"
     announce(asked, comparing_s(first, second))
-    with progress().status(asked):
+    with working(asked):
         estimators = _estimators(first, second, model, trust_model, cluster)
         found = differences(first, second, functools.partial(_step_s, estimators, refused))
     to = console()

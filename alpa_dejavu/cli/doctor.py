@@ -7,8 +7,9 @@ import click
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.installation import checks, versions
 from alpa_dejavu.cli.interrupts import interrupts_raised
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
+from alpa_dejavu.cli.working import working
 
 
 @click.command(
@@ -27,7 +28,7 @@ def doctor(compiles: bool) -> None:
     for package in versions():
         installed.add_row(package.name, package.version or "not installed", package.purpose)
     to.print(installed)
-    with progress().status("trying what runs"), interrupts_raised():
+    with working("trying what runs"), interrupts_raised():
         found = checks(compiles)
     table = new_table(("what", "runs"), (), ("finding",))
     for check in found:

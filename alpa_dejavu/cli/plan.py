@@ -22,7 +22,7 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.inference import inference_options
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
     Count,
@@ -41,6 +41,7 @@ from alpa_dejavu.cli.parameters import (
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
 from alpa_dejavu.cli.tolerance import least_replicas, print_tolerance
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.task import OBJECTIVES
@@ -143,7 +144,7 @@ def plan(
     announce(asked, usual_s * (2 if schedule == "auto" else 1))
     to = console(takes_stdout(*paths))
     try:
-        with progress().status(asked):
+        with working(asked):
             from alpa_dejavu.planning import plan_model
             from alpa_dejavu.planning.kept import Kept
 

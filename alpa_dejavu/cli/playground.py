@@ -19,6 +19,7 @@ from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
 from alpa_dejavu.cli.table import new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.scenarios import Runs, Scenario
@@ -120,13 +121,13 @@ def _read_or_run(path: pathlib.Path) -> Runs:
 
 def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False) -> Runs:
     """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
-    with progress().status(f"reading {path}"):
+    with working(f"reading {path}"):
         from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
 
         scenario = read_scenario(path)
     runs: Runs | None = None
     try:
-        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=progress().is_terminal)
+        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=True)
         for finished in growing:
             runs = finished
     except BaseException:
@@ -147,11 +148,11 @@ def _real_runs(scenario: Scenario) -> Iterator[Runs]:
     from alpa_dejavu.playground.scenarios import growing_real_runs
 
     with interrupts_raised(), contextlib.ExitStack() as stack:
-        with progress().status("starting workers"):
+        with working("starting workers"):
             workers = stack.enter_context(real_workers(scenario.job, scenario.cluster))
         if workers.note:
             progress().print(f"links aren't shaped, and workers share the cores as they come: {workers.note}")
-        yield from growing_real_runs(scenario, workers, progress().is_terminal)
+        yield from growing_real_runs(scenario, workers, True)
 
 
 def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: pathlib.Path | None = None) -> None:
