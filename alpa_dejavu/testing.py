@@ -134,9 +134,9 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
     answer again, and if `exact` the best one.
 
     The problems have hosts that are alike, or of up to three kinds; they ask for exactly or at most a number of
-    devices, and for any number of stages or a given one; their objectives are those that have a name, and the simulated
-    step (`alpa_dejavu.slicing.makespan.Makespan`). The slicer may refuse an objective other than "training" by a
-    ValueError that names it.
+    devices, for any number of stages or a given one, and some for stages of one family; their objectives are those that
+    have a name, and the simulated step (`alpa_dejavu.slicing.makespan.Makespan`). The slicer may refuse an objective
+    other than "training" by a ValueError that names it.
 
     Args:
         slicer: the slicer to check.
@@ -202,7 +202,10 @@ def _posed(rng: np.random.Generator, n: int) -> SlicingProblem:
     else:
         problem = dataclasses.replace(problem, objective=objective)
     count = int(rng.integers(1, 4)) if n % 7 in (3, 5) else None
-    return dataclasses.replace(problem, num_stages=count, devices="at most" if n % 3 == 0 else "exactly")
+    shape = (1 + n % 3, *problem.costs_s.shape[2:])
+    families = np.random.default_rng(n).random(shape) < 0.6 if n % 4 == 3 else None
+    devices = "at most" if n % 3 == 0 else "exactly"
+    return dataclasses.replace(problem, num_stages=count, devices=devices, families=families)
 
 
 def _named(objective: str | Objective) -> str:

@@ -142,10 +142,10 @@ def _least_widths(heads: Sequence[Head], rows: Rows) -> list[int]:
     """The widths below which a column would have a word cut in two, or would be hard to read."""
     found = []
     for n, head in enumerate(heads):
-        texts = [head.name, *(row[n] for row in rows)]
-        legible = 0 if head.kind == "figure" else min(_LEAST_TEXT, max(map(cell_len, texts)))
-        words = 0 if head.kind == "text" else max(cell_len(word) for text in texts for word in _BREAK.split(text))
-        found.append(max(legible, words))
+        cells = [row[n] for row in rows]
+        legible = max(map(cell_len, _BREAK.split(head.name) if head.kind == "figure" else [head.name, *cells]))
+        words = [] if head.kind == "text" else [cell_len(word) for text in cells for word in _BREAK.split(text)]
+        found.append(max(min(_LEAST_TEXT, legible), *words, 1))
     return found
 
 

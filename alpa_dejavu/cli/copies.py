@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.tables import new_table
+from alpa_dejavu.cli.output import Pages
+from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def check_copies(host_fails_every_days: float | None, copy_every: int | None) ->
                          "host fails once")  # fmt: skip
 
 
-def print_copies(planned: PlanningResult, host_fails_every_days: float, copy_every: int | None, to: Console) -> None:
+def print_copies(planned: PlanningResult, host_fails_every_days: float, copy_every: int | None, to: Pages) -> None:
     """Prints which host keeps whose copy, what a copy takes, and after how many steps it is made.
 
     Args:
@@ -53,7 +52,7 @@ def print_copies(planned: PlanningResult, host_fails_every_days: float, copy_eve
     to.print(table)
     best = "" if copy_every else ", which costs least"
     every = f"after every {units.counted(copies.every, 'step')}{best}"
-    to.print(f"a copy                  {units.seconds(copies.copy_s)}, {every}")
-    to.print(f"longer iteration        {units.seconds(copies.step_s)} ({copies.step_s / plan.step_s:.2%})")
-    to.print(f"lost by a failure       {units.seconds(copies.lost_s)} of steps on average, every "
-             f"{copies.between_s / _DAY_S:.3g} days")  # fmt: skip
+    to.fact("a copy", f"{units.seconds(copies.copy_s)}, {every}")
+    to.fact("longer iteration", f"{units.seconds(copies.step_s)} ({100 * copies.step_s / plan.step_s:.2f} %)")
+    every_days = units.number(copies.between_s / _DAY_S)
+    to.fact("lost by a failure", f"{units.seconds(copies.lost_s)} of steps on average, every {every_days} days")

@@ -14,7 +14,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
 from alpa_dejavu.cli.effort import announce, comparing_s
 from alpa_dejavu.cli.help import Command
-from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.working import working
@@ -24,6 +24,7 @@ from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
 from alpa_dejavu.simulation.breakdown import breakdown
 
 if TYPE_CHECKING:
+
     from alpa_dejavu.planning.plan_estimate import PlanEstimator
 
 _AGREE = 1e-3
@@ -54,17 +55,38 @@ def diff(
     differences can be made: all of them up to six, 16 that are drawn by a fixed seed beyond.
     """
     first, second = read_plan(first_path), read_plan(second_path)
+    print_difference(first, second, (str(first_path), str(second_path)), console(), model, trust_model, cluster)
+
+
+def print_difference(
+    first: Plan,
+    second: Plan,
+    names: tuple[str, str],
+    to: Pages,
+    model: str | None = None,
+    trust_model: bool = False,
+    cluster: str | None = None,
+) -> None:
+    """Prints in what two plans differ, what each difference costs, and the figures of both.
+
+    Args:
+        first: the plan that is changed.
+        second: the plan that it is changed into.
+        names: what they are called in the tables.
+        to: where it is printed.
+        model: the model that plans in between are estimated for; None: the plans' own.
+        trust_model: whether the plans' own may be a function, which is imported and called.
+        cluster: the cluster that they are estimated for; None: the plans' own.
+    """
     refused: list[str] = []
     asked = "estimating the plans in between"
     announce(asked, comparing_s(first, second))
     with working(asked):
         estimators = _estimators(first, second, model, trust_model, cluster)
         found = differences(first, second, functools.partial(_step_s, estimators, refused))
-    to = console()
     if not found:
         to.print("the plans don't differ in what they run")
-    files = str(first_path), str(second_path)
-    table = Table([Head("what", "name"), *(Head(each, "text") for each in files), Head("costs")])
+    table = Table([Head("what", "name"), *(Head(each, "text") for each in names), Head("costs")])
     for one in found:
         table.add_row(one.what, one.first, one.second, "" if one.cost_s is None else _signed(one.cost_s))
     costs = [one.cost_s for one in found if one.cost_s is not None]
@@ -74,7 +96,7 @@ def diff(
         to.print(table)
     for line in _said(first, second, costs, refused):
         to.print(line)
-    figures = new_table(("of the average device",), (*files, "difference"))
+    figures = new_table(("of the average device",), (*names, "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
     for part in dict.fromkeys([*parts[0], *parts[1]]):
         times = [each.get(part, 0.0) for each in parts]

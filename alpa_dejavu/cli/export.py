@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.model_argument import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.plans.plan_file import read_plan
@@ -30,15 +31,17 @@ if TYPE_CHECKING:
     "--output", type=click.Path(path_type=pathlib.Path, file_okay=False), required=True, metavar="DIR",
     help="The folder that the files are written to.",
 )  # fmt: skip
-@click.option("--model", help="Instead of the plan's: a known name, or the sizes of a transformer.")
+@click.option("--model", help="Instead of the plan's: a known name, a config.json, or the sizes of a transformer.")
+@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of --model.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
-def export(plan_path: pathlib.Path, to: str, output: pathlib.Path, model: str | None, force: bool) -> None:
+def export(
+    plan_path: pathlib.Path, to: str, output: pathlib.Path, model: str | None, sequence: int | None, force: bool
+) -> None:
     """Writes a plan as the files that another runtime, or a simulator, reads."""
     from alpa_dejavu.exports import export as write
     from alpa_dejavu.exports import named_target
-    from alpa_dejavu.layers.models import transformer_size
 
-    target, sizes = named_target(to), None if model is None else transformer_size(model)
+    target, sizes = named_target(to), None if model is None else sizes_of_model(model, sequence)
     written = write(read_plan(plan_path), target, output, force, sizes, _kept(plan_path))
     out = console()
     for path in written:

@@ -27,6 +27,7 @@ from alpa_dejavu.cli.estimate import estimate
 from alpa_dejavu.cli.explain import explain
 from alpa_dejavu.cli.export import export
 from alpa_dejavu.cli.history import history
+from alpa_dejavu.cli.import_ import import_
 from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
@@ -48,7 +49,7 @@ def main() -> None:
 
 # In the order of their use, in which `--help` lists them.
 for _command in (
-    doctor, plan, explain, estimate, diff, export, profile, history, calibrate, calibration, replan, playground,
-    resilience,
+    doctor, plan, import_, explain, estimate, diff, export, profile, history, calibrate, calibration, replan,
+    playground, resilience,
 ):  # fmt: skip
     main.add_command(_command)

@@ -22,6 +22,7 @@ from alpa_dejavu.cli.files import (
 )
 from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.inference import inference_options
+from alpa_dejavu.cli.model_argument import model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -44,6 +45,7 @@ from alpa_dejavu.cli.tolerance import least_replicas, print_tolerance
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
+from alpa_dejavu.planning.runtimes import RUNTIMES
 from alpa_dejavu.planning.task import OBJECTIVES
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
@@ -57,7 +59,12 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
     ),
     rests_on=PREDICTIONS,
 )
-@click.option("--model", required=True, help="A known name (`gpt-39b`), or module:function of your own.")
+@click.option(
+    "--model",
+    required=True,
+    help="A known name (`gpt-39b`), a config.json, a script with Megatron's arguments, or module:function of your own.",
+)
+@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
@@ -66,11 +73,10 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option(
     "--schedule",
     type=ScheduleName(),
-    default="1f1b",
-    show_default=True,
     help="Of the pipeline. `auto` searches all, or those that the given runtime has; Alpa has 1f1b, "
-    "1f1b_overlap_friendly, gpipe and inference.",
+    "1f1b_overlap_friendly, gpipe and inference.  [default: 1f1b, or auto with --for]",
 )
+@click.option("--for", "runs_on", type=click.Choice(tuple(RUNTIMES)), help="Only plans that this framework can run.")
 @slicer_option
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @memory_margin_option
@@ -95,12 +101,14 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @inference_options
 def plan(
     model: str,
+    sequence: int | None,
     cluster: str,
     hosts: int,
     batch: int,
     micro_batches: int | str,
     layers: int | str,
-    schedule: str,
+    schedule: str | None,
+    runs_on: str | None,
     slicer: str,
     risk: float,
     memory_margin: float | None,
@@ -131,17 +139,19 @@ def plan(
     the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
     aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
     and a number of tokens, and returns a step without gradients. With `--tolerate` each stage has as many replicas as
-    the rule needs, and a table says what that costs. With `--host-fails-every` a table says what copies of the training
-    state in neighbours' memory cost, and how often to make them.
+    the rule needs, and a table says what that costs. With `--for` the plan is the best that a framework can run, and a
+    note says what that costs; `alpa-dejavu export` writes its files. With `--host-fails-every` a table says what copies
+    of the training state in neighbours' memory cost, and how often to make them.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
+    model = model_text(model, sequence)
     asked = f"planning {model} on {hosts} x {cluster}"
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)
     check_copies(host_fails_every, copy_every)
     usual_s = planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer)
-    announce(asked, usual_s * (2 if schedule == "auto" else 1))
+    announce(asked, usual_s * (2 if schedule == "auto" or runs_on else 1))
     to = console(takes_stdout(*paths))
     try:
         with working(asked):
@@ -167,6 +177,7 @@ def plan(
                 objective=objective,
                 offload=offload,
                 strategy=strategy,
+                runs_on=runs_on or "",
                 communication=communication,
                 cache=False if no_cache else None,
             )

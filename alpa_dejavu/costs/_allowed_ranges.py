@@ -18,8 +18,9 @@ def allowed_ranges(
     """Returns which ranges of layers i..j may be a stage on a submesh by Alpa's rules, as booleans of shape (L, L) for
     L layers, False below the diagonal.
 
-    A submesh of all devices may only have all layers. A range's share of the matrix products' operations may differ
-    from the submesh's share of the computing rate by `allowed_imbalance` of the search space plus one, as a factor.
+    A submesh of all devices may only have all layers. Layers are cut by the search space's `cuts`. A range's share of
+    the matrix products' operations may differ from the submesh's share of the computing rate by `allowed_imbalance` of
+    the search space plus one, as a factor.
 
     Args:
         model: the model with the layers.
@@ -30,6 +31,7 @@ def allowed_ranges(
     """
     num_layers, imbalance = model.num_layers, space.allowed_imbalance
     allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
+    allowed &= space.cuts.allowed(num_layers, cluster.num_devices // submesh.num_devices)
     if submesh.num_devices == cluster.num_devices:
         allowed[:] = False
         allowed[0, num_layers - 1] = True

@@ -258,6 +258,7 @@ class CostTable:
             devices="at most" if known and not cluster.shared else "exactly",
             objective="work" if cluster.shared else "inference" if run.schedule == "inference" else "training",
             sites=self.interstage and self.interstage.sites(cluster, space, run.num_micro_batches, available),
+            families=_families(space),
         )
 
 
@@ -304,6 +305,17 @@ def cost_table(
         usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
         transfer=costs.interstage, interstage=costs.interstage.table(space),
     )  # fmt: skip
+
+
+def _families(space: SearchSpace) -> NDArray[np.bool_] | None:
+    """The families of a search space's entries, shape (F, S, C); None where it has none."""
+    if not space.families:
+        return None
+    found = np.zeros((len(space.families), len(space.submeshes), len(space.configs[0])), dtype=np.bool_)
+    for n, family in enumerate(space.families):
+        for entry in family:
+            found[n][entry] = True
+    return found
 
 
 def _limits(device_bytes: float, share: HostShare | None) -> MemoryLimits:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from alpa_dejavu.exports._foreign import Reader
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.runtimes import Runtime
 from alpa_dejavu.problem import Plan
@@ -54,6 +55,7 @@ class Target:
         writer: the writer of its files.
         runtime: what it can run; None: a simulator, which takes every plan that its writer can write.
         tried: a sentence on what was tried with the real thing.
+        reader: the reader of its configurations; None: they aren't read.
     """
 
     name: str
@@ -61,3 +63,4 @@ class Target:
     writer: Writer
     runtime: Runtime | None = None
     tried: str = "nothing was tried with the real thing"
+    reader: Reader | None = None

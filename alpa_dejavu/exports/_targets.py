@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.exports import deepspeed, galvatron, jaxpp, maxtext, megatron, torchtitan
 from alpa_dejavu.exports._alpa import AlpaWriter
 from alpa_dejavu.exports._costed import CostedWriter
 from alpa_dejavu.exports._target import Target
@@ -12,8 +13,30 @@ from alpa_dejavu.planning.runtimes import RUNTIMES
 
 __all__ = ["TARGETS", "named_target"]
 
+_RULES = "checked by rules from its documentation"
 _ALL = (
     Target("alpa", "Alpa 0.2.3", AlpaWriter(), RUNTIMES["alpa"], "local clusters of CPU devices run such scripts"),
+    Target(
+        "megatron", megatron.RELEASE, megatron.MegatronWriter(), RUNTIMES["megatron"],
+        f"{_RULES}; Megatron-LM itself wasn't run", megatron.MegatronReader(),
+    ),
+    Target(
+        "torchtitan", torchtitan.RELEASE, torchtitan.TorchtitanWriter(), RUNTIMES["torchtitan"],
+        f"{_RULES}; torchtitan itself wasn't run",
+    ),
+    Target(
+        "deepspeed", deepspeed.RELEASE, deepspeed.DeepSpeedWriter(), RUNTIMES["deepspeed"],
+        f"{_RULES}; DeepSpeed itself wasn't run", deepspeed.DeepSpeedReader(),
+    ),
+    Target(
+        "galvatron", galvatron.RELEASE, galvatron.GalvatronWriter(), RUNTIMES["galvatron"],
+        f"{_RULES}; Galvatron itself wasn't run", galvatron.GalvatronReader(),
+    ),
+    Target(
+        "maxtext", maxtext.RELEASE, maxtext.MaxTextWriter(), RUNTIMES["maxtext"],
+        f"{_RULES}; MaxText itself wasn't run",
+    ),
+    Target("jaxpp", jaxpp.RELEASE, jaxpp.JaxppWriter(), RUNTIMES["jaxpp"], f"{_RULES}; JaxPP itself wasn't run"),
     Target(
         "chakra", "Chakra's schema 0.0.4, as ASTRA-sim 2 reads it", CostedWriter(chakra_files),
         tried="a replayer of our own has replayed such traces; ASTRA-sim itself wasn't run",

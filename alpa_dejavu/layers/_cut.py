@@ -48,8 +48,11 @@ class LayeredStep:
 def most_layers(traced: TracedStep, wanted: int) -> int:
     """Returns the largest number of layers, up to `wanted`, into which Alpa's `AutoLayerOption` may cut a step's loss.
 
-    Its rule asks for enough matrix products in each layer. A loss may be cut into more layers by breaking that rule.
+    Its rule asks for enough matrix products in each layer. A loss may be cut into more layers by breaking that rule. A
+    loss with marks has as many layers as these make, whatever is wanted.
     """
+    if traced.marks:
+        return len(traced.marks)
     return next((n for n in range(min(wanted, len(traced.loss.eqns)), 1, -1) if traced.clusters.possible(n)), 1)
 
 
@@ -59,7 +62,7 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     Args:
         traced: the train step.
         num_layers: the number of layers; "auto": the largest number of which no layer takes more bytes from earlier
-            layers than with two layers.
+            layers than with two layers. Where the step has marks, their number or "auto".
         remat: "none": a backward pass takes what the forward pass has kept; "layer": it computes its layer's forward
             pass again, and only the layer's operands are kept.
         eps: how much more than the average of the layers' operations a layer may have, as a share of that.
@@ -72,8 +75,11 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     if isinstance(num_layers, str) and num_layers != "auto":
         raise ValueError(f"num_layers is {num_layers!r}, but must be a number or 'auto'")
     clusters = traced.clusters if eps == EPS else Clusters(traced.loss.eqns, eps)
-    number = clusters.best_number() if isinstance(num_layers, str) else num_layers
-    ends = clusters.cut(number).ends
+    if traced.marks:
+        ends = _marked(traced, num_layers)
+    else:
+        ends = clusters.cut(clusters.best_number() if isinstance(num_layers, str) else num_layers).ends
+    number = len(ends)
     rows = _rows(traced.loss, ends)
     if traced.update is None:
         return LayeredStep(tuple(rows), (), (), {}, traced.data)
@@ -85,6 +91,15 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     updates = divide_update(_on_gradients(traced.update, traced.gradients, chain), owners, number)
     gradients = {var: tuple(each for _, each in found) for var, found in chain.gradients.items()}
     return LayeredStep(chain.forward, chain.backward, updates, chain.accumulators, traced.data, gradients)
+
+
+def _marked(traced: TracedStep, num_layers: int | str) -> tuple[int, ...]:
+    if num_layers not in ("auto", len(traced.marks)):
+        raise ValueError(
+            f"num_layers is {num_layers}, but must be {len(traced.marks)}, as many as are marked in {traced.name}; "
+            "leave the number of layers out"
+        )
+    return traced.marks
 
 
 def _rows(loss: core.Jaxpr, ends: Sequence[int]) -> list[core.Jaxpr]:

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.layers.models import known_models, model_function
+from alpa_dejavu.layers.models import known_models, model_function, transformer_size
 
 ModelFunction = Callable[..., Any]
 """Takes a batch size and returns `(train_step, (state, batch, ...))` with arrays or abstract ones."""
 
 
 def resolve(function: str | ModelFunction) -> ModelFunction:
-    """Returns the model function that a known model's name or `module:function` stands for.
+    """Returns the model function that a known model's name, a transformer's sizes or `module:function` stands for.
 
     A function is returned as it is. A model function takes a batch size and returns a train step with its arguments. A
     module is looked for where `python -m` would: in the current directory first. What it raises while it is imported is
@@ -31,7 +31,7 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
         return function
     if not isinstance(function, str):
         raise TypeError(f"the model is {function!r}; give a name, 'module:function' or a function")
-    if ":" not in function:
+    if ":" not in function or transformer_size(function) is not None:
         return model_function(function)
     module_name, _, name = function.partition(":")
     module = _import(module_name, function)

@@ -15,6 +15,7 @@ from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import Clusters
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, renamed
+from alpa_dejavu.layers._marks import without_marks
 from alpa_dejavu.layers._resolve import resolve
 
 
@@ -34,6 +35,8 @@ class TracedStep:
             optimizer's state; None in inference.
         batch: the number of samples in a batch.
         num_micro_batches: how many micro-batches a batch is cut into.
+        marks: where marks in the model function end its layers, the number of the loss's equations before each end;
+            empty: layers are cut by a rule.
     """
 
     name: str
@@ -43,6 +46,7 @@ class TracedStep:
     update: core.Jaxpr | None
     batch: int
     num_micro_batches: int
+    marks: tuple[int, ...] = ()
 
     @property
     def training(self) -> bool:
@@ -97,8 +101,9 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     data = _derived(equations, (v for v, is_data in zip(outer.invars, arguments.is_data, strict=True) if is_data))
     found = [equation for equation in equations if holds(equation, gradient_p)]
     if not found:
-        loss = jaxpr_of(equations, results)
-        return TracedStep(name, loss, {}, data.intersection(loss.invars), None, arguments.batch, num_micro_batches)
+        loss, marks = without_marks(jaxpr_of(equations, results))
+        taken = data.intersection(loss.invars)
+        return TracedStep(name, loss, {}, taken, None, arguments.batch, num_micro_batches, marks)
     if len(found) > 1 or found[0].primitive is not gradient_p:
         where = "more than one gradient" if len(found) > 1 else f"its gradient inside of a {found[0].primitive.name}"
         raise ValueError(
@@ -106,8 +111,9 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
             "whole (micro-)batch, outside of loops: gradients are added up over micro-batches for it"
         )
     loss, gradients, update = _split(equations, found[0], results)
+    loss, marks = without_marks(loss)
     taken = frozenset(v for v, atom in zip(loss.invars, found[0].invars, strict=True) if is_in(atom, data))
-    return TracedStep(name, loss, gradients, taken, update, arguments.batch, num_micro_batches)
+    return TracedStep(name, loss, gradients, taken, update, arguments.batch, num_micro_batches, marks)
 
 
 def _plain(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.problem import Plan
 
 
@@ -14,7 +15,8 @@ def trusted_model(
     """Returns the model that the caller gives, or else the one that a plan names, if that may be trusted.
 
     A plan file may come from anyone, and a `module:function` in it would be imported and called: it is only returned if
-    the caller trusts it. Known models' names are always trusted, since they stand for functions of this package.
+    the caller trusts it. Known models' names, and a transformer's sizes, are always trusted, since they stand for
+    functions of this package.
 
     Args:
         plan: the plan whose model is wanted.
@@ -28,7 +30,7 @@ def trusted_model(
         return model
     if not plan.model:
         raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
-    if ":" in plan.model and not trust_model:
+    if ":" in plan.model and transformer_size(plan.model) is None and not trust_model:
         raise ValueError(
             f"model is {plan.model!r} in the plan's file, but must be a known model's name: code that a file names "
             "isn't run; if you know that function, give it by --model, or trust the file's by --trust-model "

@@ -78,6 +78,7 @@ class Costs:
         """
         unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
         unlike = unlike or bool(self.cluster.reduction_servers)  # of which a stage on fewer hosts has more
+        unlike = unlike or bool(self.space.families)  # a stage on all of these hosts alone may have more configs
         there = {host.name for host in self.cluster.hosts}
         if unlike or self.partial or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
             return None

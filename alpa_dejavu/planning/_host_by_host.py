@@ -120,6 +120,7 @@ def host_by_host(
         max_n_succ_stages=plain.room[:, :, submesh],
         per_step_s=plain.once_s[:, :, submesh],
         sites=Sites(plain.sites.uses[submesh], plain.sites.available, links, crossing_s),
+        families=None if plain.families is None else plain.families[:, submesh],
     )
     return HostByHost(cluster, space, problem, submesh, begin)
 

@@ -11,8 +11,10 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.costs.overlap import Overlap
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_names, runtime_profile
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._restricted import plan_for
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
@@ -20,6 +22,7 @@ from alpa_dejavu.planning.model_cache import chosen_cache
 from alpa_dejavu.planning.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.price import check_prices
+from alpa_dejavu.planning.restriction import restriction
 from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
@@ -49,7 +52,7 @@ def plan_model(
     batch: int = 1024,
     micro_batches: int | None = None,
     layers: int | None = None,
-    schedule: str = "1f1b",
+    schedule: str | None = None,
     *,
     remat: Sequence[str] = ("none", "layer"),
     zero: Sequence[int] = (0, 2, 3),
@@ -68,21 +71,24 @@ def plan_model(
     overlap: str | Overlap | None = None,
     objective: str = "time",
     strategy: str | Strategy = OURS,
+    runs_on: str = "",
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> PlanningResult:
     """Returns the best plan for training or running a model on a cluster.
 
     Args:
-        model: a name that `alpa_dejavu.layers.models.known_models` lists; "module:function"; a function that takes
-            `batch_size` and returns a train step with its abstract arguments; or the model's layers, for a micro-batch
-            that `micro_batches` makes of the batch.
+        model: a name that `alpa_dejavu.layers.models.known_models` lists; a transformer's sizes, as
+            `alpa_dejavu.layers.models.Transformer.text`; "module:function"; a function that takes `batch_size` and
+            returns a train step with its abstract arguments; or the model's layers, for a micro-batch that
+            `micro_batches` makes of the batch.
         cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         hosts: how many machines of that type.
         batch: samples of a step.
         micro_batches: how many micro-batches the batch is cut into; None chooses.
         layers: how many layers the model is cut into; None chooses.
         schedule: the name of a pipeline schedule in `alpa_dejavu.schedules.SCHEDULES`; "auto" chooses one with the
-            plan, among those that update the weights once a step. A step without gradients always has "inference".
+            plan, among those that update the weights once a step. None is "1f1b", and with `runs_on` "auto". A step
+            without gradients always has "inference".
         remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
@@ -111,6 +117,9 @@ def plan_model(
         strategy: whose search is used: "dejavu" is alpa-dejavu's own; to compare with it, another planner, as
             `alpa_dejavu.planning.strategies` has them, or its name. That has rules of its own in place of `schedule`,
             `remat`, `zero`, `submeshes`, `slicing` and `objective`; its plan is costed like any other.
+        runs_on: a training framework, by its name in `alpa_dejavu.planning.runtimes.RUNTIMES`: the plan is the best
+            that it can run, and says what that restriction costs. A known transformer is then planned in its blocks.
+            Empty: the plan may be any.
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written. The plan is
             the same with and without.
 
@@ -125,6 +134,11 @@ def plan_model(
             or communication model; a host's price that isn't known; or what the strategy can't do.
     """
     one_of("plan_model", "objective", objective, OBJECTIVES)
+    limits, schedule = restriction(runs_on, batch, model if isinstance(model, str) else ""), schedule or ""
+    if not schedule:
+        schedule = AUTO if runs_on and offload == "none" else "1f1b"
+    if runs_on:
+        model, runtime = _in_blocks(model, runs_on), runtime or (runs_on if runs_on in runtime_names() else None)
     check_sizes(batch, layers, micro_batches)
     count("plan_model", "replicas", replicas)
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
@@ -150,12 +164,12 @@ def plan_model(
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
     source = _source(model, batch, counts, cache, clock)
-    schedule, *others = _schedules(source, schedule, runtime)
+    schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
         micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
         strategy=strategy if isinstance(strategy, str) else type(strategy).__name__, offload=offload,
-        replicas=replicas,
+        replicas=replicas, runs_on=runs_on,
     )  # fmt: skip
     task = PlanningTask(
         source=source,
@@ -173,7 +187,13 @@ def plan_model(
         correction=correction,
         priced_by=priced.named(by),
     )
-    return plan(task, clock=clock)
+    return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock)
+
+
+def _in_blocks(model: str | Callable[..., Any] | Model, runs_on: str) -> str | Callable[..., Any] | Model:
+    """The sizes of a known transformer, which is planned in its blocks; other models, and Alpa's, as they are."""
+    size = transformer_size(model) if isinstance(model, str) and runs_on != "alpa" else None
+    return model if size is None else size.text
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:

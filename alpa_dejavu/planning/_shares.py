@@ -26,6 +26,8 @@ def with_shares(task: PlanningTask, found: Candidate) -> Candidate:
     if not places:
         return found
     offered = with_all_shares(space, sorted(places))
+    micro_batch = task.micro_batch(found.run.num_micro_batches)
+    offered = task.space.restricted(offered, found.cluster, micro_batch)
     table = cost_table(found.model, found.cluster, offered, found.run, task.prices.models, task.margin)
     costs = task.adjusted(Costs(found.model, found.cluster, offered, found.run, table, found.costs.exact, True))
     other = costs.sliced(task.slicer, len(found.slicing.stages))
@@ -49,4 +51,8 @@ class LeanSpace(StageSpace):
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples."""
         plain = dataclasses.replace(self.rules, offload="none").space(cluster, micro_batch)
-        return leanest(plain, cluster, self.rules.offload)
+        return self.restricted(leanest(plain, cluster, self.rules.offload), cluster, micro_batch)
+
+    def restricted(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """Returns what the rule's restriction leaves of a search space that was made of this rule's."""
+        return self.rules.restricted(space, cluster, micro_batch)

@@ -16,6 +16,7 @@ from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.restriction import Restriction, restriction
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules, StageSpace
 from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
@@ -135,7 +136,7 @@ def kept_task(
         micro_batches=tuple(sorted(counts)),
         schedule=kept.run.schedule,
         chooser=Searched(begin=Shape(kept.model.num_layers, count)),
-        space=KeptSpace(kept),
+        space=KeptSpace(kept, restriction((plan.priced_by or PricedBy()).runs_on, kept.batch, plan.model)),
         slicer=slicer(slicing),
         margin=MemoryMargin(residuals=given.residuals(None), free_share=kept.memory_margin),
         before=plan,
@@ -151,9 +152,11 @@ class KeptSpace(StageSpace):
 
     Attributes:
         kept: the record of all that a plan was made from.
+        restriction: what the training framework that is to run the plan can run; None: anything.
     """
 
     kept: Kept
+    restriction: Restriction | None = None
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; only configs
@@ -170,8 +173,8 @@ class KeptSpace(StageSpace):
     def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:
         """Returns the space of the configs whose sharding is kept, and on how many logical meshes it isn't."""
         kept = self.kept
-        rules = SpaceRules(kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload, kept.replicas)
-        space = rules.space(cluster, micro_batch)
+        choices = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload, kept.replicas
+        space = SpaceRules(*choices, self.restriction).space(cluster, micro_batch)
         known = space.filtered(kept.knows)
         offered, left = ({c.shape for row in each.configs for c in row if c is not None} for each in (space, known))
         return known, len(offered - left)

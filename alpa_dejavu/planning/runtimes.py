@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterator
 from typing import final
 
-from alpa_dejavu.problem import OFFLOADED, Plan
+from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
 
@@ -22,31 +24,67 @@ class Runtime:
     """A training framework, as far as it limits which plans it can run.
 
     Attributes:
-        unlike_submeshes: whether stages may have unlike numbers of devices or logical meshes.
+        unlike_submeshes: whether stages may have unlike numbers of devices, logical meshes or offloads.
         unlike_remat: whether some stages may compute activations again and others not.
+        unlike_zero: whether stages may have unlike ZeRO levels.
+        cuts: where blocks of a transformer may be cut into stages.
         zero: the ZeRO levels that stages may have under a pipeline.
-        offload: the kinds of tensors that it can offload to the memory of hosts.
+        zero_alone: those that a plan of one stage may have.
+        tensor_parallel: whether devices may divide the operators of a layer.
+        offload: the kinds of tensors that it can offload to the memory of hosts, each set that goes together.
+        offload_parts: the ZeRO levels under which a part of the optimizer's state may be offloaded, and a part not.
+        offload_in_pipeline: whether it can do so where there are several stages.
         drives: whether it can offload them to NVMe drives, too.
         streams: whether its devices communicate while they compute.
+        whole_rounds: whether the number of micro-batches must be a multiple of the number of stages.
+        power_of_two: whether the number of stages must be a power of two.
     """
 
     unlike_submeshes: bool = False
     unlike_remat: bool = True
+    unlike_zero: bool = False
+    cuts: Cuts = ANY_CUTS
     zero: tuple[int, ...] = (0, 2, 3)
-    offload: tuple[str, ...] = ()
+    zero_alone: tuple[int, ...] = (0, 2, 3)
+    tensor_parallel: bool = True
+    offload: tuple[tuple[str, ...], ...] = ()
+    offload_parts: tuple[int, ...] = ()
+    offload_in_pipeline: bool = True
     drives: bool = False
     streams: bool = True
+    whole_rounds: bool = False
+    power_of_two: bool = False
+
+    def zero_of(self, num_stages: int) -> tuple[int, ...]:
+        """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
+        return self.zero if num_stages > 1 else self.zero_alone
+
+    def offloads(self, offload: Offload, zero: int) -> bool:
+        """Returns whether stages can offload such shares of what they keep at a ZeRO level."""
+        if not offload.any:
+            return True
+        kinds = tuple(kind for kind, share in zip(OFFLOADED, offload.shares, strict=True) if share)
+        whole = all(share in (0, 1) for share in offload.shares[1:])
+        parts = offload.optimizer in (0, 1) or zero in self.offload_parts
+        return kinds in self.offload and whole and parts and (self.drives or offload.place == "cpu")
 
 
 RUNTIMES = {
-    "alpa": Runtime(unlike_submeshes=True, streams=False),
-    "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=("optimizer",)),
-    "deepspeed": Runtime(zero=(0,), offload=OFFLOADED, drives=True),
-    "galvatron": Runtime(),
-    "torchtitan": Runtime(),
+    "alpa": Runtime(unlike_submeshes=True, unlike_zero=True, streams=False),
+    "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=(OFFLOADED[:1],), offload_parts=(2,)),
+    "deepspeed": Runtime(
+        zero=(0, 2),
+        tensor_parallel=False,
+        offload=(OFFLOADED[:2], OFFLOADED[:3], OFFLOADED, OFFLOADED[3:], (*OFFLOADED[:2], *OFFLOADED[3:])),
+        offload_in_pipeline=False,
+        drives=True,
+    ),
+    "galvatron": Runtime(cuts=Cuts(lone_ends=False), power_of_two=True),
+    "torchtitan": Runtime(unlike_remat=False, offload=(OFFLOADED[:3],)),
+    "maxtext": Runtime(unlike_remat=False, cuts=Cuts(even=True), whole_rounds=True, offload=(OFFLOADED[:1],)),
     "jaxpp": Runtime(),
 }
-"""By their names; as far as their documentation said in November 2026."""
+"""By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
 
 
 def runtimes_of(plan: Plan) -> dict[str, str]:
@@ -128,25 +166,60 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
+    yield from _unlike(plan, limits, again)
+    stages = len(plan.on_submeshes)
+    if stages > 1 and plan.offloads and not limits.offload_in_pipeline:
+        yield Hindrance("no offload in a pipeline there", "offload nothing, or plan for one stage")
+    for n, stage in enumerate(plan.stages):
+        if stage.zero not in limits.zero_of(stages):
+            levels = " or ".join(map(str, limits.zero_of(stages)))
+            where = "in a pipeline" if stages > 1 else "there"
+            yield Hindrance(f"stage {n} has ZeRO {stage.zero} {where}", f"plan with ZeRO {levels}")
+        if not limits.tensor_parallel and math.prod(stage.logical_mesh[1:]) > 1:
+            yield Hindrance(f"stage {n} is tensor parallel", again)
+        yield from _offloads(n, stage, limits, again)
+    if limits.whole_rounds and stages > 1 and plan.num_micro_batches % stages:
+        yield Hindrance(f"{plan.num_micro_batches} micro-batches aren't whole rounds of {stages} stages", again)
+    if limits.power_of_two and stages.bit_count() != 1:
+        yield Hindrance(f"{stages} stages aren't a power of two", again)
+    yield from _cut_elsewhere(plan, limits.cuts, again)
+
+
+def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
     first = plan.stages[0]
     for n, stage in enumerate(plan.stages):
-        meshes = [(one.submesh.num_devices, tuple(one.logical_mesh)) for one in (first, stage)]
-        if not limits.unlike_submeshes and meshes[0] != meshes[1]:
-            yield Hindrance(f"stages 0 and {n} have unlike meshes", again)
-        if not limits.unlike_remat and first.remat != stage.remat:
-            yield Hindrance(f"stages 0 and {n} have unlike remat", again)
-        if len(plan.on_submeshes) > 1 and stage.zero not in limits.zero:
-            levels = " or ".join(map(str, limits.zero))
-            yield Hindrance(f"stage {n} has ZeRO {stage.zero} in a pipeline", f"plan with ZeRO {levels}")
-        there = stage.offloaded
-        kinds = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if share]
-        lacking = [kind for kind in kinds if kind not in limits.offload]
-        if lacking or (there.any and there.place == "nvme" and not limits.drives):
-            what = lacking[0] if lacking else "anything to nvme"
-            yield Hindrance(f"no offload of {what} there" if lacking else "no offload to nvme there", again)
-        if there.any and len(plan.on_submeshes) > 1 and limits.zero == (0,):
-            yield Hindrance("no offload in a pipeline there", "offload nothing, or plan for one stage")
-        parts = [kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if 0 < share < 1]
-        if any(kind != "optimizer" for kind in parts):
-            kind = next(kind for kind in parts if kind != "optimizer")
-            yield Hindrance(f"no part of {kind} alone is offloaded there", "offload all of it, or nothing")
+        meshes = [(one.submesh.num_devices, tuple(one.logical_mesh), one.offloaded) for one in (first, stage)]
+        for allowed, unlike, what in (
+            (limits.unlike_submeshes, meshes[0] != meshes[1], "meshes"),
+            (limits.unlike_remat, first.remat != stage.remat, "remat"),
+            (limits.unlike_zero, first.zero != stage.zero, "ZeRO levels"),
+        ):
+            if unlike and not allowed:
+                yield Hindrance(f"stages 0 and {n} have unlike {what}", again)
+
+
+def _offloads(n: int, stage: StagePlan, limits: Runtime, again: str) -> Iterator[Hindrance]:
+    there = stage.offloaded
+    kinds = tuple(kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if share)
+    lacking = [kind for kind in kinds if kind not in itertools.chain(*limits.offload)]
+    if lacking:
+        yield Hindrance(f"no offload of {lacking[0]} there", again)
+    elif there.any and there.place == "nvme" and not limits.drives:
+        yield Hindrance("no offload to nvme there", again)
+    elif kinds and kinds not in limits.offload:
+        yield Hindrance(f"no offload of {' and '.join(kinds)} without other kinds there", again)
+    elif not limits.offloads(there, stage.zero):
+        what = next(kind for kind, share in zip(OFFLOADED, there.shares, strict=True) if 0 < share < 1)
+        yield Hindrance(f"no part of {what} alone is offloaded there", f"stage {n}: offload all of it, or nothing")
+
+
+def _cut_elsewhere(plan: Plan, cuts: Cuts, again: str) -> Iterator[Hindrance]:
+    """Yields the stages whose layers aren't cut as a framework cuts blocks; only layers that are marked are known to be
+    blocks, between embeddings and a head.
+    """
+    cuts = dataclasses.replace(cuts, ends=1 if plan.layer_option == "manual" else 0)
+    allowed = cuts.allowed(plan.num_layers, len(plan.stages))
+    for n, stage in enumerate(plan.stages):
+        if not allowed[stage.layers]:
+            rule = "equally many blocks in each stage" if cuts.even else "blocks in each stage"
+            yield Hindrance(f"stage {n} has layers {stage.layers[0]} to {stage.layers[1]}, not {rule}", again)

@@ -14,6 +14,7 @@ from alpa_dejavu.clusters.offload_choices import with_offload
 from alpa_dejavu.clusters.space import fitting, on_sites, search_space
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.planning.model_source import ModelSource
+from alpa_dejavu.planning.restriction import Restriction
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace, StageChoice
 from alpa_dejavu.slicing import Dynamic, Slicer
 
@@ -40,6 +41,12 @@ class StageSpace(abc.ABC):
             NoPlanError: no submesh is on hosts of the cluster.
         """
 
+    def restricted(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """Returns what this rule leaves of a search space that was made of its own by adding configs; all of it, where
+        the rule has no restriction.
+        """
+        return space
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +61,7 @@ class SpaceRules(StageSpace):
         imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
         offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
         replicas: the least number of data-parallel replicas of each stage.
+        restriction: what the training framework that is to run the plan can run; None: anything.
     """
 
     submeshes: str = "power_of_two"
@@ -62,6 +70,7 @@ class SpaceRules(StageSpace):
     imbalance: float = math.inf
     offload: str = "none"
     replicas: int = 1
+    restriction: Restriction | None = None
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples.
@@ -71,8 +80,12 @@ class SpaceRules(StageSpace):
             NoPlanError: no stage can have so many replicas.
         """
         rules = self.submeshes, self.remat, self.zero, self.imbalance, self.replicas
-        space = search_space(cluster, micro_batch, *rules)
-        return with_offload(space, cluster, self.offload)
+        space = with_offload(search_space(cluster, micro_batch, *rules), cluster, self.offload)
+        return self.restricted(space, cluster, micro_batch)
+
+    def restricted(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """Returns what the restriction leaves of a search space that was made of this rule's."""
+        return space if self.restriction is None else self.restriction.of(space, cluster, micro_batch)
 
 
 @final

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.phases import phase
-from alpa_dejavu.layers.models import known_models
+from alpa_dejavu.layers.models import Transformer, known_models
 from alpa_dejavu.planning._model_key import code_digest
 from alpa_dejavu.planning.kept import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.model_cache import Key, ModelCache
@@ -56,7 +56,7 @@ class TracedModel(ModelSource):
     ) -> None:
         self._model, self._cache, self._lap = model, cache, lap
         self.micro_batch = checked_micro_batch(micro_batch)
-        self._known_name = model.lower() if isinstance(model, str) and model.lower() in known_models() else None
+        self._known_name = _known_name(model)
         self._steps: dict[int, TracedStep] = {}
         self._keys: dict[int, Key] = {}
         self._models: dict[tuple[int, int], Model] = {}
@@ -221,6 +221,14 @@ class _Solver:
 
             self._solved = sharding.solver_of_step(step, self._num_layers)
         return self._solved(data_parallel, tensor_parallel, batch_forced)
+
+
+def _known_name(model: str | Callable[..., Any]) -> str | None:
+    """The name that says all of a model: a known one's, or a transformer's sizes."""
+    if not isinstance(model, str):
+        return None
+    sizes = Transformer.of_text(model)
+    return (model.lower() if model.lower() in known_models() else None) if sizes is None else sizes.text
 
 
 def _nearest(known: Collection[int], micro_batch: int) -> int:

@@ -185,7 +185,7 @@ def _hardware(data: HardwareData) -> ClusterSummary:
 
 def _priced_by_data(by: PricedBy) -> dict[str, Any]:
     """Returns the data of a plan's pricing; what plans seldom have is named only where they have it."""
-    unnamed = {name: getattr(PricedBy, name) for name in ("runtime", "offload", "replicas")}
+    unnamed = {name: getattr(PricedBy, name) for name in ("runtime", "offload", "replicas", "runs_on")}
     return {key: value for key, value in dataclasses.asdict(by).items() if unnamed.get(key) != value}
 
 

@@ -79,6 +79,7 @@ class PricedByData(TypedDict):
     runtime: NotRequired[Annotated[str, said("text: the runtime profile")]]
     offload: NotRequired[Annotated[str, said("text: where stages could offload")]]
     replicas: NotRequired[Annotated[Size, said("a whole number of replicas that each stage had at least")]]
+    runs_on: NotRequired[Annotated[str, said("text: the training framework whose rules plans were restricted to")]]
 
 
 class CorrectionData(TypedDict):

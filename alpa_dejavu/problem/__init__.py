@@ -7,6 +7,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency, Moves
+from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._division import PHASES, AxisCollectives, Division, MemoryShares, NoShardingError, Sharding
 from alpa_dejavu.problem._flow import PassFlow
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
@@ -27,6 +28,7 @@ from alpa_dejavu.problem.run import Run
 from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageChoice
 
 __all__ = [
+    "ANY_CUTS",
     "NO_OFFLOAD",
     "OFFLOADED",
     "OFFLOAD_PLACES",
@@ -36,6 +38,7 @@ __all__ = [
     "ClusterSummary",
     "Confidence",
     "Contingency",
+    "Cuts",
     "Device",
     "Division",
     "Host",

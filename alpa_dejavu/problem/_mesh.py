@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.problem import checks
+from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
 
 REMAT = ("none", "layer")
@@ -92,12 +93,17 @@ class SearchSpace:
 
     Where hosts are unlike, `hosts` has for each submesh the hosts that it takes, by their indices in the cluster, as
     examples of their kinds (`host_kinds`); None: hosts are alike, and a submesh may be anywhere.
+
+    Where stages must be alike in something, `families` has sets of entries (submesh, config) by their indices, and all
+    stages of a plan have entries of one family; empty: any stages may go together. `cuts` says where layers may be cut.
     """
 
     submeshes: tuple[Submesh, ...]
     configs: tuple[tuple[MeshConfig | None, ...], ...]
     allowed_imbalance: float = math.inf
     hosts: tuple[tuple[int, ...], ...] | None = None
+    families: tuple[frozenset[tuple[int, int]], ...] = ()
+    cuts: Cuts = ANY_CUTS
 
     def __post_init__(self) -> None:
         if not self.submeshes:
@@ -119,11 +125,13 @@ class SearchSpace:
         """Returns the search space that has only some of the submeshes, which are given by their indices, with their
         configs.
         """
+        places = {s: n for n, s in enumerate(submeshes)}
         return dataclasses.replace(
             self,
             submeshes=tuple(self.submeshes[s] for s in submeshes),
             configs=tuple(self.configs[s] for s in submeshes),
             hosts=self.hosts and tuple(self.hosts[s] for s in submeshes),
+            families=tuple(frozenset((places[s], c) for s, c in one if s in places) for one in self.families),
         )
 
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:

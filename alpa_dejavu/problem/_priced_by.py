@@ -27,6 +27,7 @@ class PricedBy:
         runtime: the name of the runtime profile: which training framework the plan is priced for.
         offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
         replicas: the least number of data-parallel replicas that stages could have.
+        runs_on: the training framework to whose rules plans were restricted; empty: they weren't.
     """
 
     latency: str = ""
@@ -45,6 +46,7 @@ class PricedBy:
     runtime: str = "alpa"
     offload: str = "none"
     replicas: int = 1
+    runs_on: str = ""
 
     @property
     def streams(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -65,6 +65,8 @@ class SlicingProblem:
         devices: whether a plan uses "exactly" or "at most" `num_devices`, and of each kind of host what `sites` has.
         sites: the hosts that submeshes are on, and the transfers between stages; None: hosts are alike, so that a
             submesh may be anywhere, and transfers take no time.
+        families: shape (F, S, C), which submeshes with which configs are in each of F families: all stages of a plan
+            are in one of them; None: any stages may go together.
 
     Raises ValueError for shapes that don't fit, NaN or negative costs and counts below one.
 
@@ -83,6 +85,7 @@ class SlicingProblem:
     devices: str = "exactly"
     objective: str | Objective = "training"
     sites: Sites | None = None
+    families: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         owner = "slicing problem"
@@ -120,6 +123,13 @@ class SlicingProblem:
             raise ValueError(f"{owner}: objective is {self.objective!r}, but must be one of {names}, or an Objective")
         if self.sites is not None:
             self.sites.check(costs.shape[0], sizes, self.num_devices)
+        if self.families is not None and self.families.shape[1:] != costs.shape[2:]:
+            raise ValueError(f"{owner}: families is {self.families.shape}, but must be (F, *{costs.shape[2:]})")
+
+    def each_family(self) -> Iterator[SlicingProblem]:
+        """Yields for each family of stages the problem of cutting layers into stages of that family alone."""
+        for family in () if self.families is None else self.families:
+            yield dataclasses.replace(self, costs_s=np.where(family, self.costs_s, np.inf), families=None)
 
     @property
     def num_layers(self) -> int:
@@ -187,6 +197,7 @@ class SlicingProblem:
             and starts == [0, *ends[:-1]]
             and ends[-1] == self.num_layers
             and all(s.first <= s.last for s in stages)
+            and (self.families is None or any(all(one[s.submesh, s.config] for s in stages) for one in self.families))
             and (used == self.num_devices or (self.devices == "at most" and used < self.num_devices))
             and (self.sites is None or self.sites.hold([s.submesh for s in stages], self.devices))
             and self.num_stages in (None, len(stages))

@@ -40,7 +40,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
         one.one_f_one_b, runtimes=("alpa", "megatron", "deepspeed", "galvatron", "torchtitan", "jaxpp")
     ),
     "1f1b_overlap_friendly": ScheduleKind(one.overlap_friendly, runtimes=("alpa", "jaxpp")),
-    "gpipe": ScheduleKind(one.gpipe, runtimes=("alpa", "galvatron", "torchtitan")),
+    "gpipe": ScheduleKind(one.gpipe, runtimes=("alpa", "galvatron", "torchtitan", "maxtext")),
     "inference": ScheduleKind(one.inference, runtimes=("alpa",)),
     "interleaved": ScheduleKind(
         interleaved, runtimes=("megatron", "torchtitan", "jaxpp"), check=check_interleaved

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import math
 
+from alpa_dejavu._util.ties import least
 from alpa_dejavu.problem import Objective, Slicing, SlicingProblem
 
 
@@ -20,6 +22,17 @@ class Slicer(abc.ABC):
 
         The same problem always gets the same stages. `Slicing.of` makes such a result from stages.
         """
+
+
+def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
+    """Returns the best of the slicings that a slicer, which knows nothing of families of stages, finds for each family
+    of a problem.
+    """
+    found = [slicer.slice(one) for one in problem.each_family()]
+    bound_s = min((one.lower_bound_s for one in found), default=math.inf)
+    best = least(found, key=lambda one: one.cost_s).stages if found else ()
+    rounds, seconds = sum(one.iterations for one in found), sum(one.seconds for one in found)
+    return Slicing.of(problem, best, bound_s, rounds, seconds)
 
 
 def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import final
 
 from alpa_dejavu.problem import Slicing, SlicingProblem
-from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
+from alpa_dejavu.slicing._base import Slicer, best_of_families, check_has_recurrence
 from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._placed import placed
@@ -41,6 +41,8 @@ class Dynamic(Slicer):
     def slice(self, problem: SlicingProblem) -> Slicing:
         started = time.perf_counter()
         check_has_recurrence("dynamic", problem)
+        if problem.families is not None:
+            return best_of_families(self, problem)
         if problem.sites is not None and not problem.sites.alike:
             stages, at_least, rounds = placed(problem, problem.sites, self.effort)
         else:

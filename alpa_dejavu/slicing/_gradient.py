@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, checks
-from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing._base import Slicer, best_of_families
 from alpa_dejavu.slicing.relaxation import Cost
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Gradient(Slicer):
             checks.count("gradient", field, getattr(self, field))
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        return self.follow(problem)[0]
+        return self.follow(problem)[0] if problem.families is None else best_of_families(self, problem)
 
     def follow(self, problem: SlicingProblem, begun: Relaxed | None = None) -> tuple[Slicing, Relaxed | None]:
         """Solves a slicing problem, and returns the slicing and where the anneal ended, so that it can go on from there

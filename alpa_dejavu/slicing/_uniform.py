@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.problem import Sites, Slicing, SlicingProblem, StageChoice
-from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing._base import Slicer, best_of_families
 
 
 @final
@@ -28,6 +28,8 @@ class Uniform(Slicer):
     """
 
     def slice(self, problem: SlicingProblem) -> Slicing:
+        if problem.families is not None:
+            return best_of_families(self, problem)
         started = time.perf_counter()
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0

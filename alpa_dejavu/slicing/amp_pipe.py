@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, checks
-from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
+from alpa_dejavu.slicing._base import Slicer, best_of_families, check_has_recurrence
 from alpa_dejavu.slicing._uniform import num_equal_stages
 
 FloatArray = NDArray[np.float64]
@@ -61,6 +61,8 @@ class AmpPipe(Slicer):
         """
         started = time.perf_counter()
         check_has_recurrence("amp_pipe", problem)
+        if problem.families is not None:
+            return best_of_families(self, problem)
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
         for submeshes in _rows(problem):

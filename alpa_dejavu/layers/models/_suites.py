@@ -88,13 +88,19 @@ def known_models() -> list[str]:
 
 
 def model_function(name: str) -> Callable[[int], Any]:
-    """Returns a known model's function by name: it takes a batch size and returns `(train_step, (state, batch))`.
+    """Returns a known model's function by name, or that of the transformer whose sizes the name says: it takes a batch
+    size and returns `(train_step, (state, batch))`.
 
     State and batch are abstract arrays (`jax.ShapeDtypeStruct`).
 
     Raises:
         ValueError: there is no model of that name; near names are listed.
     """
+    sizes = Transformer.of_text(name)
+    if sizes is not None:
+        from alpa_dejavu.layers.models._by_sizes import sized_step
+
+        return functools.partial(sized_step, sizes)
     size = model_size(name)
     if isinstance(size, WideResNet):
         from alpa_dejavu.layers.models._wresnet import wresnet_step

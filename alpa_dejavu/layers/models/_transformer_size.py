@@ -116,6 +116,20 @@ class Transformer:
         return self.num_blocks + 2
 
     @property
+    def num_parameters(self) -> int:
+        """Returns the number of its parameters."""
+        hidden, heads, keys = self.hidden, self.num_heads * self.head_size, self.kv_heads * self.head_size
+        norm, enters = hidden * (1 if self.rms_norm else 2), 2 if self.gated else 1
+        attention = hidden * (2 * heads + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
+        attention += (heads + 2 * keys) * (self.biases != "none") + hidden * (self.biases == "all")
+        dense = self.shared_feed_forward if self.num_experts else self.feed_forward
+        fed = (enters + 1) * hidden * dense + (dense + hidden) * (self.biases == "all" and dense > 0)
+        if self.num_experts:
+            fed += self.num_experts * (hidden + (enters + 1) * hidden * self.feed_forward)
+        rows = self.vocabulary * (1 if self.tied else 2) + (0 if self.rotary else self.sequence)
+        return hidden * rows + norm + self.num_blocks * (2 * norm + attention + fed)
+
+    @property
     def text(self) -> str:
         """Returns the sizes as a text, which stands for the model wherever a model's name does."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
@@ -137,7 +151,7 @@ class Transformer:
         >>> Transformer.of_text("transformer:hidden=8,blocks=2,heads=2,vocabulary=16,sequence=4").feed_forward
         32
         """
-        if not text.startswith(_PREFIX):
+        if not text.startswith(_PREFIX) or "=" not in text:  # else it is a function of the user's own module
             return None
         given: dict[str, Any] = {}
         for part in text.removeprefix(_PREFIX).split(","):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import final
 
 from alpa_dejavu.problem import Slicing, SlicingProblem, checks
-from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing._base import Slicer, best_of_families
 from alpa_dejavu.slicing._uniform import Uniform
 from alpa_dejavu.slicing.experimental._random_moves import RandomMoves, Stages
 
@@ -75,6 +75,8 @@ class Mcmc(Slicer):
         """Anneals plans in one chain after the other, each from a first plan of its own, and returns the best allowed
         slicing that was met.
         """
+        if problem.families is not None:
+            return best_of_families(self, problem)
         started = time.perf_counter()
         rng = random.Random(self.seed)
         walk = _Walk(problem, RandomMoves(problem, rng), rng)

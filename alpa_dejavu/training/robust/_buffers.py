@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_dejavu.training.robust._scope import groups_of
+from alpa_dejavu.training._scope import groups_of
 
 __all__ = ["Buffers"]
 

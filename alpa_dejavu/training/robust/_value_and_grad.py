@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
+from alpa_dejavu.training._scope import groups_of
 from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
 from alpa_dejavu.training.robust._buffers import Buffers
 from alpa_dejavu.training.robust._offsets import loss_at_offsets
-from alpa_dejavu.training.robust._scope import groups_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
 

@@ -1,4 +1,4 @@
-"""The scope in which a rule judges replicas: all parameters as one, each layer or stage by itself, or each leaf."""
+"""Groups of parameters that are looked at as one: all of them, each layer or stage by itself, or each leaf."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ __all__ = ["SCOPES", "groups_of", "layer_of"]
 SCOPES = ("whole", "stage", "leaf")
 
 
-def groups_of(params: Any, scope: str, stage_of: Callable[[str], str] | None) -> tuple[str, ...]:
-    """Returns for each leaf of the parameters the group in which its replicas are judged.
+def groups_of(
+    params: Any, scope: str, stage_of: Callable[[str], str] | None, owner: str = "robust value and grad"
+) -> tuple[str, ...]:
+    """Returns for each leaf of the parameters its group.
 
     Args:
         params: a pytree.
         scope: one of `SCOPES`.
         stage_of: the stage of a leaf's path, such as "params/Dense_0/kernel"; None: its layer.
+        owner: whose setting the scope is, for errors.
 
     Raises:
         ValueError: there is no such scope.
     """
-    checks.one_of("robust value and grad", "scope", scope, SCOPES)
+    checks.one_of(owner, "scope", scope, SCOPES)
     paths = [tuple(map(_name, path)) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     if scope == "whole":
         return ("whole",) * len(paths)

@@ -1,0 +1,69 @@
+"""A plan from another runtime's configuration, with what it is predicted to take."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any, final
+
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.exports._foreign import Foreign
+from alpa_dejavu.exports._targets import TARGETS, named_target
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.problem import Cluster, PricedBy
+
+__all__ = ["Imported", "import_plan"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """A plan that another runtime's configuration says.
+
+    Attributes:
+        result: the plan, estimated.
+        ignored: sentences on what of the configuration was left aside, with its line.
+    """
+
+    result: PlanningResult
+    ignored: tuple[str, ...]
+
+
+def import_plan(
+    path: str | os.PathLike[str],
+    source: str,
+    cluster: str | Cluster,
+    hosts: int = 1,
+    model: Transformer | None = None,
+    **priced_by: Any,
+) -> Imported:
+    """Returns the plan that another runtime's configuration says, with its predicted seconds and bytes.
+
+    Args:
+        path: the configuration: a script with Megatron's command line, Galvatron's JSON, or DeepSpeed's.
+        source: the runtime's name: "megatron", "galvatron" or "deepspeed".
+        cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
+        hosts: how many machines of that type.
+        model: the sizes of the model; None: they are in the configuration.
+        priced_by: how `PlanEstimator` is to price the plan: latency, communication, calibration, runtime, overlap, and
+            the cache of models.
+
+    Raises:
+        ValueError: the configuration can't be read or contradicts itself (says in which line), or doesn't fit the
+            cluster, or the model's sizes aren't known.
+    """
+    reader = named_target(source).reader
+    if reader is None:
+        readable = ", ".join(name for name, target in TARGETS.items() if target.reader is not None)
+        raise ValueError(f"source is {source!r}, but must be one of {readable}, whose configurations can be read")
+    given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    foreign: Foreign = reader.read(pathlib.Path(path), given.num_devices, model)
+    if foreign.model is None:
+        raise ValueError(f"{path} doesn't say the model's sizes; give --model, a config.json or a known name")
+    plan = foreign.outline.plan(given, foreign.model)
+    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source))
+    result = PlanEstimator(plan, cluster=given, **priced_by).estimate(plan)
+    return Imported(result, foreign.ignored)

@@ -1,0 +1,197 @@
+"""A plan as runtimes of equal stages say it: degrees, blocks of each stage, and what all stages have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import (
+    NO_OFFLOAD,
+    Cluster,
+    MeshConfig,
+    NoPlanError,
+    Offload,
+    Plan,
+    StageOffload,
+    StagePlan,
+    Submesh,
+)
+from alpa_dejavu.problem.run import schedule_form
+
+__all__ = ["Outline", "sizes_of"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """A plan of equal submeshes with one logical mesh, in the terms of runtimes that cut a transformer at its blocks.
+
+    Attributes:
+        batch: the samples of a step.
+        num_micro_batches: the parts of the batch that go through the pipeline.
+        schedule: the name of the pipeline schedule.
+        data_parallel, tensor_parallel: how many ways each stage divides the batch, and operators.
+        blocks: the number of blocks of each stage, in the order of the layers; embeddings are in the first stage, and
+            the head is in the last one.
+        remat: for each stage whether its blocks are computed again for their backward pass.
+        zero: the ZeRO level of all stages.
+        offload: what all stages offload.
+    """
+
+    batch: int
+    num_micro_batches: int
+    schedule: str
+    data_parallel: int
+    tensor_parallel: int
+    blocks: tuple[int, ...]
+    remat: tuple[bool, ...]
+    zero: int = 0
+    offload: Offload = NO_OFFLOAD
+
+    @classmethod
+    def of(cls, plan: Plan) -> Outline:
+        """Returns the outline of a plan whose layers are marked, between embeddings and a head.
+
+        Raises:
+            ValueError: the plan's layers aren't the blocks of a transformer, or its batch isn't known.
+        """
+        if plan.layer_option != "manual":
+            raise ValueError(
+                f"layer_option is {plan.layer_option!r}, but must be 'manual', with layers that are the blocks of a "
+                "transformer; plan again with --for and a transformer by its name, its sizes or its configuration"
+            )
+        if plan.batch is None:
+            raise ValueError("the plan's batch is None, but must be known; plan again with a batch")
+        first = plan.stages[0]
+        blocks = [stage.num_layers for stage in plan.stages]
+        blocks[0] -= 1
+        blocks[-1] -= 1
+        return cls(
+            plan.batch, plan.num_micro_batches, plan.schedule, first.logical_mesh[0], math.prod(first.logical_mesh[1:]),
+            tuple(blocks), tuple(stage.remat == "layer" for stage in plan.stages), first.zero, first.offloaded,
+        )  # fmt: skip
+
+    @property
+    def chunks(self) -> int:
+        """Returns the number of stages on each submesh."""
+        return schedule_form(self.schedule).chunks
+
+    @property
+    def pipeline(self) -> int:
+        """Returns the number of submeshes of the pipeline."""
+        return len(self.blocks) // self.chunks
+
+    @property
+    def num_devices(self) -> int:
+        """Returns the number of devices of all submeshes."""
+        return self.pipeline * self.data_parallel * self.tensor_parallel
+
+    @property
+    def micro_batch(self) -> int:
+        """Returns the samples of a micro-batch in each data-parallel replica."""
+        return self.batch // self.num_micro_batches // self.data_parallel
+
+    @property
+    def num_blocks(self) -> int:
+        """Returns the number of blocks of all stages."""
+        return sum(self.blocks)
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """Returns the first and the last layer of each stage, where embeddings are layer 0."""
+        ends = [1]
+        for number in self.blocks:
+            ends.append(ends[-1] + number)
+        starts, last = [0, *ends[1:-1]], len(self.blocks) - 1
+        return tuple((start, ends[n + 1] - (n < last)) for n, start in enumerate(starts))
+
+    def plan(self, cluster: Cluster, model: Transformer) -> Plan:
+        """Returns the plan that this outline stands for on a cluster, whose hosts are taken in their order; its seconds
+        and bytes aren't known, and are 0.
+
+        Raises:
+            ValueError: the outline is of other numbers of blocks or of devices than the model and the cluster have.
+        """
+        if self.num_blocks != model.num_blocks:
+            raise ValueError(
+                f"the stages have {self.num_blocks} blocks, but must have the model's {model.num_blocks}; give the "
+                "configuration of the model that runs"
+            )
+        self._check(cluster)
+        config = MeshConfig((self.data_parallel, self.tensor_parallel), self.data_parallel, self.tensor_parallel)
+        places = _places(cluster, config.data_parallel * config.tensor_parallel, self.pipeline)
+        on = schedule_form(self.schedule).submesh_of(len(self.blocks))
+        kept = StageOffload(self.offload) if self.offload.any else None
+        stages = [
+            StagePlan(
+                layers, places[on[n]][0], config.shape, places[on[n]][1], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+                options={"force_batch_dim_to_mesh_dim": 0}, remat="layer" if self.remat[n] else "none", zero=self.zero,
+                offload=kept,
+            )
+            for n, layers in enumerate(self.layers)
+        ]  # fmt: skip
+        return Plan(
+            tuple(stages), 0.0, 0.0, self.num_micro_batches, self.schedule, cluster.name, {}, model.text, self.batch,
+            layer_option="manual",
+        )  # fmt: skip
+
+    def _check(self, cluster: Cluster) -> None:
+        if self.num_devices != cluster.num_devices:
+            raise ValueError(
+                f"the stages have {self.num_devices} devices, but must have the {cluster.num_devices} of "
+                f"{cluster.name}; give the cluster that it runs on, by --cluster and --hosts"
+            )
+        if self.batch % (self.num_micro_batches * self.data_parallel):
+            raise ValueError(
+                f"a batch of {self.batch} samples can't be cut into {self.num_micro_batches} micro-batches on "
+                f"{self.data_parallel} data-parallel replicas; give a batch that these divide"
+            )
+
+
+def _places(cluster: Cluster, size: int, count: int) -> list[tuple[Submesh, tuple[str, ...]]]:
+    """The submesh and the hosts of each of so many stages of equally many devices, one behind the other."""
+    owners = [host.name for host in cluster.hosts for _ in range(host.num_devices)]
+    found = []
+    for n in range(count):
+        hosts = tuple(dict.fromkeys(owners[n * size : (n + 1) * size]))
+        each = size // len(hosts)
+        if any(owners[n * size : (n + 1) * size].count(name) != each for name in hosts):
+            raise NoPlanError(
+                f"stage {n} has {size} devices, which aren't equally many on each of {', '.join(hosts)}; give the "
+                "cluster that it runs on"
+            )
+        found.append((Submesh(len(hosts), each), hosts))
+    return found
+
+
+def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
+    """Returns the sizes of a plan's model, which a target's files have to say.
+
+    Raises:
+        ValueError: they aren't known, or are of another number of layers than the plan's.
+    """
+    if model is None:
+        raise ValueError(
+            f"model is {plan.model!r}, but must be a transformer of known sizes for {target} to be told them; give "
+            "--model, a known name, a config.json, or the sizes as 'transformer:hidden=N,...'"
+        )
+    if model.num_layers != plan.num_layers:
+        raise ValueError(
+            f"the plan has {plan.num_layers} layers, but must have {model.num_layers}: embeddings, "
+            f"{model.num_blocks} blocks and a head; plan again with --for {target}"
+        )
+    return model
+
+
+def runs(values: Sequence[object]) -> list[tuple[object, int]]:
+    """Returns values that are alike in a row once, each with its number."""
+    found: list[tuple[object, int]] = []
+    for value in values:
+        if found and found[-1][0] == value:
+            found[-1] = value, found[-1][1] + 1
+        else:
+            found.append((value, 1))
+    return found

@@ -1,0 +1,196 @@
+"""Galvatron as a target: its JSON of parallel strategies, which has an entry for each block, and back.
+
+References:
+    Miao et al., Galvatron: Efficient Transformer Training over Multiple GPUs Using Automatic Parallelism, VLDB 2023.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+from alpa_dejavu._util.json_file import CheckedFile, read_checked
+from alpa_dejavu.exports._comments import commented, heading
+from alpa_dejavu.exports._foreign import Foreign, Reader
+from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import Plan
+
+__all__ = ["RELEASE", "GalvatronReader", "GalvatronWriter"]
+
+RELEASE = "Galvatron 2.4"
+_TYPES: Final = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
+_LEVELS: Final = {"ddp": 0, "zero2": 2, "zero3": 3}
+_REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GalvatronWriter(Writer):
+    """A writer of the JSON that Galvatron takes as its `--galvatron_config_path`, and a page on what is from where."""
+
+    def write(self, plan: Plan, model: Transformer | None) -> Files:
+        """Returns the JSON, which can't have comments, and a page of text on it.
+
+        Raises:
+            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known.
+        """
+        outline, sizes = Outline.of(plan), sizes_of(plan, model, "galvatron")
+        names = {level: name for name, level in _LEVELS.items()}
+        each = outline.num_blocks
+        again = [int(outline.remat[n]) for n, number in enumerate(outline.blocks) for _ in range(number)]
+        strategy = {
+            "pp_deg": outline.pipeline,
+            "tp_sizes_enc": _listed([outline.tensor_parallel] * each),
+            "tp_consecutive_flags": _listed([1] * each),
+            "dp_types_enc": _listed([int(outline.zero == 3)] * each),
+            "use_sp": _listed([0] * each),
+            "checkpoint": _listed(again),
+            "global_bsz": outline.batch,
+            "chunks": outline.num_micro_batches,
+            "pp_division": _listed(outline.blocks),
+            "pipeline_type": _TYPES[outline.schedule],
+            "default_dp_type": names[outline.zero if outline.zero < 3 else 0],
+            "vtp": outline.tensor_parallel,
+            "vsp": 0,
+            "embed_sdp": int(outline.zero == 3),
+        }
+        lines = [
+            *heading(plan, outline, RELEASE), "",
+            "pp_division: the blocks of each stage. tp_sizes_enc, vtp: tensor-parallel devices of blocks, and of",
+            "embeddings and head; the other devices of a stage divide the batch. dp_types_enc, embed_sdp: 1 for the",
+            "plan's ZeRO level 3, else default_dp_type holds: ddp is level 0, zero2 level 2. checkpoint: the plan's",
+            "remat of each block. chunks: its micro-batches.", "",
+            "galvatron_arguments.txt has the arguments for the model's sizes, which else come from Galvatron's own",
+            "configurations of models.",
+        ]  # fmt: skip
+        return {
+            "galvatron_config.json": json.dumps(strategy, indent=4) + "\n",
+            "galvatron_config.txt": commented(lines, ""),
+            "galvatron_arguments.txt": _arguments(sizes),
+        }
+
+
+def _arguments(sizes: Transformer) -> str:
+    given = {
+        "set_model_config_manually": 1, "set_layernum_manually": 1, "set_seqlen_manually": 1,
+        "vocab_size": sizes.vocabulary, "hidden_size": sizes.hidden, "num_attention_heads": sizes.num_heads,
+        "num_hidden_layers": sizes.num_blocks, "seq_length": sizes.sequence,
+        "galvatron_config_path": "galvatron_config.json",
+    }  # fmt: skip
+    return "".join(f"--{name} {value}\n" for name, value in given.items())
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GalvatronReader(Reader):
+    """A reader of Galvatron's JSON of parallel strategies; it doesn't say the model's sizes."""
+
+    def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
+        """Returns the plan that a strategy says, whose stages must have one degree of tensor parallelism."""
+        said = _Said(read_checked(path, dict[str, Any], _REMEDY))
+        return Foreign(said.outline(num_devices), model, tuple(said.ignored()))
+
+
+@final
+class _Said:
+    """The data of a strategy."""
+
+    def __init__(self, file: CheckedFile[dict[str, Any]]) -> None:
+        self._file, self._data = file, file.data
+
+    def ignored(self) -> list[str]:
+        known = {
+            "pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "global_bsz",
+            "chunks", "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp", "embed_sdp", "cp_sizes_enc",
+        }  # fmt: skip
+        aside = [key for key in self._data if key not in known]
+        lines = [(self._file.line_of(self._file.text, (key,)), key) for key in aside]
+        return [key if line is None else f"line {line}: {key}" for line, key in lines]
+
+    def outline(self, num_devices: int) -> Outline:
+        """Returns the plan on so many devices."""
+        along, stages = self._numbers("tp_sizes_enc"), self._number("pp_deg")
+        each = len(along)
+        for key in ("cp_sizes_enc", "use_sp"):
+            other = next((value for value in self._numbers(key, each) if value > (key == "cp_sizes_enc")), None)
+            if other is not None:
+                raise self._wrong(key, f"{key} has {other}, but must have none: context parallelism isn't planned")
+        wide = next((n for n, value in enumerate(along) if value != along[0]), None)
+        if wide is not None:
+            raise self._wrong(
+                "tp_sizes_enc",
+                f"tp_sizes_enc has {along[0]} for block 0 and {along[wide]} for block {wide}, but must have one number "
+                "for all, to be planned",
+            )
+        across, rest = divmod(num_devices, stages * along[0])
+        if rest or not across:
+            said = f"{stages} stages of {along[0]} tensor-parallel devices must divide the cluster's {num_devices}"
+            raise self._wrong("pp_deg", said)
+        blocks = self._division(stages, each)
+        again = self._numbers("checkpoint", each, 0)
+        remat = []
+        for n, number in enumerate(blocks):
+            there = set(again[sum(blocks[:n]) : sum(blocks[:n]) + number])
+            if len(there) > 1:
+                raise self._wrong("checkpoint", f"checkpoint isn't alike in the blocks of stage {n}, but must be")
+            remat.append(bool(max(there, default=0)))
+        batch, chunks = self._number("global_bsz"), self._number("chunks")
+        if chunks < 1 or batch % (chunks * across):
+            raise self._wrong("chunks", f"{chunks} chunks on {across} replicas must divide a batch of {batch}")
+        kinds = {name: schedule for schedule, name in _TYPES.items()}
+        kind = self._one_of("pipeline_type", kinds, "gpipe")
+        zero = self._zero(each) if across > 1 else 0
+        return Outline(batch, chunks, kinds[kind], across, along[0], blocks, tuple(remat), zero)
+
+    def _zero(self, each: int) -> int:
+        types = self._numbers("dp_types_enc")
+        if len(types) != each or len({*types, int(self._data.get("embed_sdp", 0))}) > 1:
+            raise self._wrong("dp_types_enc", "dp_types_enc and embed_sdp must be alike in all layers, to be planned")
+        return 3 if types[0] else _LEVELS[self._one_of("default_dp_type", _LEVELS, "ddp")]
+
+    def _division(self, stages: int, each: int) -> tuple[int, ...]:
+        if "pp_division" not in self._data:
+            equal = each // stages
+            return (*[equal] * (stages - 1), each - equal * (stages - 1))
+        blocks = tuple(self._numbers("pp_division"))
+        if len(blocks) != stages or sum(blocks) != each:
+            raise self._wrong(
+                "pp_division", f"pp_division has {sum(blocks)} blocks in {len(blocks)} stages, but must have {each} in "
+                f"{stages}",
+            )  # fmt: skip
+        return blocks
+
+    def _one_of(self, key: str, known: dict[str, Any], default: str) -> str:
+        value = self._data.get(key, default)
+        if value not in known:
+            raise self._wrong(key, f"{key} is {value!r}, but must be one of {', '.join(known)}")
+        return str(value)
+
+    def _number(self, key: str) -> int:
+        value = self._data.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self._wrong(key, f"{key} is {value!r}, but must be a whole number of at least 1")
+        return value
+
+    def _numbers(self, key: str, count: int = 0, default: int = 1) -> list[int]:
+        value = self._data.get(key)
+        if value is None and count:
+            return [default if key != "use_sp" else 0] * count
+        parts = value.split(",") if isinstance(value, str) else []
+        if not parts or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+            raise self._wrong(key, f"{key} is {value!r}, but must be whole numbers with commas between, in quotes")
+        if count and len(parts) != count:
+            raise self._wrong(key, f"{key} has {len(parts)} numbers, but must have {count}, as tp_sizes_enc has")
+        return [int(part) for part in parts]
+
+    def _wrong(self, key: str, said: str) -> ValueError:
+        return self._file.problem((key,), said)
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ",".join(map(str, values))

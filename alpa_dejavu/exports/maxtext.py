@@ -1,0 +1,127 @@
+"""MaxText as a target: a YAML of settings over its own defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+from alpa_dejavu.exports._comments import commented, heading
+from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import Plan
+
+__all__ = ["RELEASE", "MaxTextWriter"]
+
+RELEASE = "MaxText 0.2.5"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MaxTextWriter(Writer):
+    """A writer of the YAML of MaxText's settings, which is based on its `base.yml`."""
+
+    def write(self, plan: Plan, model: Transformer | None) -> Files:
+        """Returns the YAML.
+
+        Raises:
+            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known, or MaxText
+                has no blocks of such a kind.
+        """
+        outline, sizes = Outline.of(plan), sizes_of(plan, model, "maxtext")
+        hosts = len({host for stage in plan.stages for host in stage.hosts})
+        parts = [
+            ("The model, by the sizes that were planned for.", _model(sizes)),
+            (
+                "The plan's stages and logical mesh: ici axes are devices that one fast network joins, dcn axes join "
+                "those. Data-parallel devices are on the fsdp axis at ZeRO level 3, else on the data axis.",
+                _mesh(outline, plan.num_devices // hosts),
+            ),
+            ("The plan's batch over its devices, and its micro-batches.", _batch(outline)),
+            ("The plan's remat and offload, which MaxText has alike in all stages.", _memory(outline)),
+            ("Yours: what follows trains on made-up tokens.", {"run_name": "planned", "dataset_type": "synthetic"}),
+        ]
+        text = commented(heading(plan, outline, RELEASE))
+        text += commented(["", "Run: python3 -m maxtext.trainers.pre_train.train maxtext_plan.yml"])
+        text += "base_config: base.yml\n"
+        for said, settings in parts:
+            text += f"\n# {said}\n" + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
+        return {"maxtext_plan.yml": text}
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _model(sizes: Transformer) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "decoder_block": _block(sizes),
+        "base_emb_dim": sizes.hidden,
+        "base_num_decoder_layers": sizes.num_blocks,
+        "base_num_query_heads": sizes.num_heads,
+        "base_num_kv_heads": sizes.kv_heads,
+        "head_dim": sizes.head_size,
+        "base_mlp_dim": sizes.feed_forward,
+        "mlp_activations": ["silu", "linear"] if sizes.gated else ["gelu"],
+        "vocab_size": sizes.vocabulary,
+        "max_target_length": sizes.sequence,
+        "logits_via_embedding": sizes.tied,
+    }
+    if sizes.num_experts:
+        given |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
+    if not sizes.rotary:
+        given |= {"trainable_position_size": sizes.sequence}
+    return given
+
+
+def _block(sizes: Transformer) -> str:
+    """The kind of blocks, by MaxText's name."""
+    if sizes.shared_feed_forward:
+        raise ValueError("maxtext has no blocks of mixed and shared experts by sizes alone; take its own model's name")
+    if not sizes.gated:
+        return "gpt3"
+    if sizes.num_experts:
+        return "qwen3_moe" if sizes.qk_norm else "mixtral"
+    return "qwen3" if sizes.qk_norm else "qwen2" if sizes.biases == "qkv" else "llama2"
+
+
+def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
+    """Axes within hosts and between them, tensor parallel devices innermost, then data, then pipeline parallel ones."""
+    axis = "fsdp" if outline.zero == 3 else "data"
+    given: dict[str, Any] = {
+        f"{net}_{name}_parallelism": 1 for net in ("ici", "dcn") for name in ("data", "fsdp", "tensor", "pipeline")
+    }
+    left = per_host
+    for name, size in (
+        ("tensor", outline.tensor_parallel), (axis, outline.data_parallel), ("pipeline", outline.pipeline)
+    ):  # fmt: skip
+        inside = next(n for n in range(min(size, left), 0, -1) if size % n == 0 and left % n == 0)
+        given[f"ici_{name}_parallelism"], given[f"dcn_{name}_parallelism"] = inside, size // inside
+        left //= inside
+    if outline.zero == 2:
+        given["shard_optimizer_over_data"] = True
+    return given
+
+
+def _batch(outline: Outline) -> dict[str, Any]:
+    if outline.pipeline == 1:
+        return {
+            "per_device_batch_size": outline.batch / outline.num_devices / outline.num_micro_batches,
+            "gradient_accumulation_steps": outline.num_micro_batches,
+        }
+    return {
+        "per_device_batch_size": outline.batch / outline.num_devices,
+        "num_pipeline_microbatches": outline.num_micro_batches,
+        "num_layers_per_pipeline_stage": outline.blocks[0],
+        "num_pipeline_repeats": 1,
+    }
+
+
+def _memory(outline: Outline) -> dict[str, Any]:
+    return {
+        "remat_policy": "full" if outline.remat[0] else "none",
+        "scan_layers": outline.pipeline == 1,
+        "optimizer_memory_host_offload": bool(outline.offload.optimizer),
+    }

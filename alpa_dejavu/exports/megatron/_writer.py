@@ -1,0 +1,122 @@
+"""A plan as a script that runs Megatron-LM's `pretrain_gpt.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import final
+
+from alpa_dejavu.exports._comments import commented, heading
+from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.exports.megatron._layout import layout_of
+from alpa_dejavu.exports.megatron._sizes import size_arguments
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import Plan
+
+__all__ = ["RELEASE", "MegatronWriter", "plan_arguments"]
+
+RELEASE = "Megatron-Core 0.19"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MegatronWriter(Writer):
+    """A writer of a script with Megatron-LM's arguments for a plan, and for the sizes of its model."""
+
+    def write(self, plan: Plan, model: Transformer | None) -> Files:
+        """Returns the script, `run_megatron.sh`.
+
+        Raises:
+            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known.
+        """
+        outline, sizes = Outline.of(plan), sizes_of(plan, model, "megatron")
+        hosts = len({host for stage in plan.stages for host in stage.hosts})
+        text = "#!/usr/bin/env bash\n" + commented(heading(plan, outline, RELEASE)) + "set -euo pipefail\n\n"
+        text += commented(
+            [
+                "Run this on each host, with NODE_RANK counting hosts in the order above and MASTER_ADDR naming the",
+                "first one. Data, tokenizer and learning rate are yours: the mock data below is for a trial.",
+            ]
+        )
+        text += _array(
+            "DISTRIBUTED",
+            {"nnodes": str(hosts), "nproc_per_node": str(plan.num_devices // hosts)},
+            '--node_rank "${NODE_RANK:-0}" --master_addr "${MASTER_ADDR:-localhost}" --master_port '
+            '"${MASTER_PORT:-6000}"',
+        )
+        text += "\n" + commented(["The model, by the sizes that were planned for."])
+        text += _array("MODEL", size_arguments(sizes))
+        text += "\n" + commented(_where_from(outline))
+        text += _array("PLAN", plan_arguments(outline, plan.streams, bool(sizes.num_experts)))
+        text += "\n" + commented(["Yours: what follows trains on made-up tokens."])
+        text += _array("OWN", {"train-iters": "100", "lr": "1e-4", "bf16": None, "mock-data": None} | _TOKENIZER)
+        text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
+        return {"run_megatron.sh": text}
+
+
+_TOKENIZER: dict[str, str | None] = {"tokenizer-type": "NullTokenizer"}
+
+
+def plan_arguments(outline: Outline, streams: bool = False, experts: bool = False) -> dict[str, str | None]:
+    """Returns Megatron's arguments for a plan, by name; None for those without a value.
+
+    Args:
+        outline: the plan.
+        streams: whether devices communicate while they compute.
+        experts: whether the model has experts.
+    """
+    given: dict[str, str | None] = {
+        "tensor-model-parallel-size": str(outline.tensor_parallel),
+        "pipeline-model-parallel-size": str(outline.pipeline),
+    }
+    if len(outline.blocks) > 1:
+        given["pipeline-model-parallel-layout"] = layout_of(outline.blocks)
+    given |= {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}
+    if experts and outline.tensor_parallel > 1:
+        given |= {"sequence-parallel": None}
+    if outline.zero == 2 or outline.offload.any:
+        given |= {"use-distributed-optimizer": None}
+    if outline.zero == 3:
+        given |= {
+            "use-distributed-optimizer": None, "use-megatron-fsdp": None,
+            "data-parallel-sharding-strategy": "optim_grads_params", "ckpt-format": "fsdp_dtensor",
+            "no-gradient-accumulation-fusion": None,
+        }  # fmt: skip
+    if outline.remat[0]:
+        given |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1"}
+    if outline.offload.any:
+        share = repr(outline.offload.optimizer)
+        given |= {"optimizer-cpu-offload": None, "optimizer-offload-fraction": share}
+        given |= {"use-precision-aware-optimizer": None}
+    if streams:
+        given |= {"overlap-grad-reduce": None}
+        given |= {"overlap-param-gather": None} if "use-distributed-optimizer" in given else {}
+    return given
+
+
+def _where_from(outline: Outline) -> list[str]:
+    lines = [
+        "The plan. Sizes of the tensor and pipeline parallel groups: its logical mesh and its stages. Batch sizes: its",
+        "batch over its micro-batches and replicas.",
+    ]
+    if len(outline.blocks) > 1:
+        lines += [
+            "The layout, which is experimental in Megatron-Core: E embeddings, t a block, L the loss; | ends a stage,",
+            "and entry a * PP + b is virtual stage a of pipeline rank b.",
+        ]
+    if outline.zero == 2:
+        lines += ["The distributed optimizer: the plan's ZeRO level 2, which shares the optimizer's state and step."]
+    if outline.zero == 3:
+        lines += ["Megatron-FSDP: the plan's ZeRO level 3. It wants CUDA_DEVICE_MAX_CONNECTIONS above 1, or unset."]
+    if outline.remat[0]:
+        lines += ["Recomputing: the plan's remat, of each block in all stages."]
+    if outline.offload.any:
+        lines += ["Offload: the share of the optimizer's state that the plan keeps in the memory of hosts."]
+    return lines
+
+
+def _array(name: str, arguments: Mapping[str, str | None], more: str = "") -> str:
+    lines = [f"  --{key}" + ("" if value is None else f" {shlex.quote(value)}") for key, value in arguments.items()]
+    return "\n".join([f"{name}=(", *lines, *([f"  {more}"] if more else []), ")", ""])

@@ -1,0 +1,214 @@
+"""torchtitan as a target: a function that returns its configuration, and the schedule as CSV.
+
+References:
+    Liang et al., TorchTitan: One-stop PyTorch Native Solution for Production Ready LLM Pretraining, ICLR 2025.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pprint
+from typing import final
+
+from alpa_dejavu.exports._comments import commented, heading
+from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.schedules import named_schedule
+from alpa_dejavu.schedules.schedule_file import schedule_text
+
+__all__ = ["RELEASE", "TorchtitanWriter", "module_names"]
+
+RELEASE = "torchtitan 0.3.0"
+_NAMES = {
+    "1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}  # fmt: skip
+"""Schedules that PyTorch has by a name; others are loaded from the CSV."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TorchtitanWriter(Writer):
+    """A writer of torchtitan's configuration, a Python function, with the modules of each stage and the schedule."""
+
+    def write(self, plan: Plan, model: Transformer | None) -> Files:
+        """Returns the module with the function, and for a pipeline the CSV of its schedule.
+
+        Raises:
+            ValueError: the plan's layers aren't the blocks of the model, or the model's sizes aren't known.
+        """
+        outline, sizes = Outline.of(plan), sizes_of(plan, model, "torchtitan")
+        files = {"torchtitan_plan.py": _module(plan, outline, sizes)}
+        if outline.pipeline > 1:
+            schedule = named_schedule(outline.schedule, len(outline.blocks), outline.num_micro_batches)
+            files["schedule.csv"] = schedule_text(schedule)
+        return files
+
+
+def module_names(outline: Outline) -> list[list[str]]:
+    """Returns the names of the modules of each stage, as torchtitan's `module_fqns_per_model_part` takes them."""
+    parts, begin = [], 0
+    for number in outline.blocks:
+        parts.append([f"layers.{n}" for n in range(begin, begin + number)])
+        begin += number
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "lm_head"]
+    return parts
+
+
+def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
+    known = sizes.gated and sizes.rotary and sizes.rms_norm and sizes.biases == "none" and not sizes.num_experts
+    lines = [
+        *heading(plan, outline, RELEASE), "",
+        "Run it with this folder on PYTHONPATH and one process for each device:",
+        f"  NGPU={plan.num_devices} MODULE=torchtitan_plan CONFIG=config ./run_train.sh",
+    ]  # fmt: skip
+    if not known or sizes.qk_norm:
+        lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
+    return f"""{commented(lines)}
+import pathlib
+
+from torchtitan.components.checkpoint import CheckpointManager
+from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.trainer import Trainer
+
+{_spec(sizes) if known and not sizes.qk_norm else _OWN_SPEC}
+
+{_parallelism(outline)}
+
+def config() -> Trainer.Config:
+    spec = model_spec()
+    return Trainer.Config(
+        model_spec=spec,
+        loss=ChunkedLossWrapper.Config(
+            loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)),
+        ),
+        parallelism=parallelism(),
+        training=TrainingConfig(
+            # The plan's batch over its replicas{", in one pass through the pipeline" if outline.pipeline > 1 else ""}.
+            local_batch_size={_local_batch(outline)},
+            global_batch_size={outline.batch},
+            seq_len={sizes.sequence},
+            steps=100,
+            # Whether parameters, gradients and optimizer's state are in the memory of hosts: the plan's offload.
+            enable_cpu_offload={outline.offload.any},
+        ),
+        # The plan's remat, which torchtitan has alike in all stages.
+        activation_checkpoint={"FullAC.Config()" if outline.remat[0] else "None"},
+        # Yours: what follows is for a trial.
+        hf_assets_path="./tests/assets/tokenizer",
+        optimizer=default_adamw(lr=3e-4),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
+        checkpoint=CheckpointManager.Config(interval=500),
+    )
+"""
+
+
+def _local_batch(outline: Outline) -> int:
+    return outline.micro_batch * (outline.num_micro_batches if outline.pipeline > 1 else 1)
+
+
+def _parallelism(outline: Outline) -> str:
+    replicate, shard = (outline.data_parallel, 1) if outline.zero == 0 else (1, outline.data_parallel)
+    fields = [
+        f"data_parallel_replicate_degree={replicate},",
+        f"data_parallel_shard_degree={shard},",
+        "# The plan's ZeRO level: 3 gathers parameters for each pass, 2 keeps them gathered; 0 replicates them.",
+        f"fsdp_reshard_after_forward={'always' if outline.zero == 3 else 'never'!r},",
+        f"tensor_parallel_degree={outline.tensor_parallel},",
+        f"pipeline_parallel_degree={outline.pipeline},",
+    ]
+    if outline.pipeline > 1:
+        name = _NAMES.get(outline.schedule.partition("_")[0] if "interleaved" in outline.schedule else outline.schedule)
+        fields += [
+            "# The plan's stages.",
+            "module_fqns_per_model_part=[",
+            *(f"    {_listed(part)}," for part in module_names(outline)),
+            "],",
+            f"pipeline_parallel_microbatch_size={outline.micro_batch},",
+        ]
+        if name is None:
+            fields += [
+                f"# PyTorch has no {outline.schedule}: the CSV beside this file has its tasks. The name only says how",
+                "# stages lie on ranks: down and back up for ZBVZeroBubble, one each for 1F1B.",
+                f"pipeline_parallel_schedule={'ZBVZeroBubble' if outline.chunks > 1 else '1F1B'!r},",
+                'pipeline_parallel_schedule_csv=str(pathlib.Path(__file__).with_name("schedule.csv")),',
+            ]
+        else:
+            fields += [
+                "# The plan's schedule; the CSV beside this file has its tasks, for pipeline_parallel_schedule_csv.",
+                f"pipeline_parallel_schedule={name!r},",
+            ]
+    body = "\n".join(f"        {line}" for line in fields)
+    return f"""
+def parallelism() -> ParallelismConfig:
+    return ParallelismConfig(
+{body}
+    )
+"""
+
+
+def _listed(names: list[str]) -> str:
+    return "\n            ".join(pprint.pformat(names, width=96, compact=True).splitlines())
+
+
+_OWN_SPEC = """
+def model_spec():
+    raise NotImplementedError("return the ModelSpec of your model, whose modules are named as in parallelism()")
+"""
+
+
+def _spec(sizes: Transformer) -> str:
+    return f"""from torchtitan.distributed.pipeline_parallel import pipeline_llm
+from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+from torchtitan.models.llama3 import (  # names with an underscore are of 0.3.0
+    _EMBEDDING_INIT,
+    _NORM_INIT,
+    Llama3Model,
+    _build_llama3_layers,
+    _output_linear_init,
+    parallelize_llama,
+)
+from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
+from torchtitan.protocols.model_spec import ModelSpec
+
+
+def model_spec() -> ModelSpec:
+    # The sizes that were planned for.
+    hidden, vocabulary, heads = {sizes.hidden}, {sizes.vocabulary}, {sizes.num_heads}
+    model = Llama3Model.Config(
+        dim=hidden,
+        vocab_size=vocabulary,
+        enable_weight_tying={sizes.tied},
+        tok_embeddings=Embedding.Config(
+            num_embeddings=vocabulary, embedding_dim=hidden, param_init=_EMBEDDING_INIT
+        ),
+        norm=RMSNorm.Config(normalized_shape=hidden, param_init=_NORM_INIT),
+        lm_head=Linear.Config(in_features=hidden, out_features=vocabulary, param_init=_output_linear_init(hidden)),
+        layers=_build_llama3_layers(
+            n_layers={sizes.num_blocks},
+            dim=hidden,
+            n_heads=heads,
+            n_kv_heads={sizes.kv_heads},
+            hidden_dim={sizes.feed_forward},
+            rope=ComplexRoPE.Config(dim={sizes.head_size}, max_seq_len={sizes.sequence}, theta=10000),
+            attn_backend="flex",
+        ),
+    )
+    return ModelSpec(
+        name="llama3",
+        flavor="planned",
+        model=model,
+        parallelize_fn=parallelize_llama,
+        pipelining_fn=pipeline_llm,
+        post_optimizer_build_fn=None,
+        state_dict_adapter=Llama3StateDictAdapter,
+    )
+"""

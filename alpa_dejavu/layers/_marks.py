@@ -1,0 +1,48 @@
+"""Marks in a model function, after which its layers end: they take the place of the rule by which layers are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jax import core
+from jax.ad_checkpoint import checkpoint_name
+
+from alpa_dejavu.layers._jaxprs import named
+
+__all__ = ["mark_layer_end", "without_marks"]
+
+_NAME = "alpa_dejavu.layer_end"
+
+
+def mark_layer_end(x: jax.Array) -> jax.Array:
+    """Returns an array as it is, and marks in a traced step that the layer which computes it ends here."""
+    marked: jax.Array = checkpoint_name(x, _NAME)
+    return marked
+
+
+def without_marks(loss: core.Jaxpr) -> tuple[core.Jaxpr, tuple[int, ...]]:
+    """Returns a jaxpr without its marks, and the number of equations before the end of each marked layer, the last one
+    included; no numbers if there are no marks.
+    """
+    names: dict[core.Var, core.Atom] = {}
+    kept: list[core.JaxprEqn] = []
+    ends: list[int] = []
+    for equation in loss.eqns:
+        if _is_mark(equation):
+            names[equation.outvars[0]] = named(names, equation.invars[0])
+            ends.append(len(kept))
+        else:
+            kept.append(equation.replace(invars=[named(names, atom) for atom in equation.invars]))
+    if not ends:
+        return loss, ()
+    results = [named(names, atom) for atom in loss.outvars]
+    return loss.replace(eqns=kept, outvars=results), _each_once([*ends, len(kept)])
+
+
+def _is_mark(equation: core.JaxprEqn) -> bool:
+    return equation.primitive.name == "name" and equation.params.get("name") == _NAME
+
+
+def _each_once(ends: Sequence[int]) -> tuple[int, ...]:
+    return tuple(end for end in dict.fromkeys(ends) if end)

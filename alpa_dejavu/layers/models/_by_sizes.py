@@ -1,0 +1,204 @@
+"""A decoder-only transformer by its sizes, as Llama, GPT-2, Mixtral and Qwen are, with marks where its layers end.
+
+Parameters and activations are in half precision, with single-precision master copies. Scores aren't kept for the
+backward pass, which computes them again, as fused attention does.
+
+References:
+    Touvron et al., Llama 2: Open Foundation and Fine-Tuned Chat Models, 2023.
+    Jiang et al., Mixtral of Experts, 2024.
+    Dao et al., FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness, NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from alpa_dejavu.layers._marks import mark_layer_end
+from alpa_dejavu.layers.models._optimizers import (
+    Group,
+    Shapes,
+    Trained,
+    abstract_state,
+    adamw,
+    apply_gradients,
+    updating,
+)
+from alpa_dejavu.layers.models._transformer_size import Transformer
+
+_DTYPE = jnp.float16
+_GROUP = 2048
+"""So many tokens share the places of experts."""
+_BASE = 10000.0
+
+
+def sized_step(size: Transformer, batch_size: int) -> Any:
+    """Returns the train step of a transformer, and its abstract arguments: state, tokens and labels."""
+    optimizer = adamw()
+    update = updating(optimizer)
+
+    def train_step(state: Trained, batch: Group) -> Trained:
+        def loss(parameters: list[Group]) -> jax.Array:
+            log_p = jax.nn.log_softmax(_logits(size, parameters, batch["tokens"]).astype(jnp.float32), axis=-1)
+            return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
+
+        return apply_gradients(state, jax.grad(loss)(state.parameters), update)
+
+    state = abstract_state(_shapes(size), _DTYPE, optimizer, master=True)
+    tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
+    return train_step, (state, {"tokens": tokens, "labels": tokens})
+
+
+def _shapes(size: Transformer) -> list[Shapes]:
+    """The parameters: embeddings, blocks, the head."""
+    hidden, vocabulary = size.hidden, size.vocabulary
+    first = {"tokens": (vocabulary, hidden)}
+    if not size.rotary:
+        first["positions"] = (size.sequence, hidden)
+    last = _norm_shapes(size, "norm", hidden)
+    if not size.tied:
+        last["head"] = (hidden, vocabulary)
+    return [first, *[_block_shapes(size)] * size.num_blocks, last]
+
+
+def _block_shapes(size: Transformer) -> Shapes:
+    hidden, wide, heads = size.hidden, size.feed_forward, size.num_heads * size.head_size
+    keys = size.kv_heads * size.head_size
+    shapes: dict[str, tuple[int, ...]] = {
+        **_norm_shapes(size, "attention_norm", hidden),
+        **_norm_shapes(size, "norm", hidden),
+        "query": (hidden, heads),
+        "key": (hidden, keys),
+        "value": (hidden, keys),
+        "out": (heads, hidden),
+    }
+    if size.biases != "none":
+        shapes |= {"query_bias": (heads,), "key_bias": (keys,), "value_bias": (keys,)}
+    if size.biases == "all":
+        shapes |= {"out_bias": (hidden,)}
+    if size.qk_norm:
+        shapes |= {"query_scale": (size.head_size,), "key_scale": (size.head_size,)}
+    enters = ("wide", "gate") if size.gated else ("wide",)
+    if size.num_experts:
+        experts = {"router": (hidden, size.num_experts), "leave": (size.num_experts, wide, hidden)}
+        shapes |= experts | {f"enter_{name}": (size.num_experts, hidden, wide) for name in enters}
+    if wide := size.shared_feed_forward if size.num_experts else wide:
+        shapes |= dict.fromkeys(enters, (hidden, wide)) | {"narrow": (wide, hidden)}
+        if size.biases == "all":
+            shapes |= {"wide_bias": (wide,), "narrow_bias": (hidden,)}
+    return shapes
+
+
+def _norm_shapes(size: Transformer, name: str, width: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {name: (width,)}
+    return shapes if size.rms_norm else shapes | {f"{name}_shift": (width,)}
+
+
+def _logits(size: Transformer, groups: list[Group], tokens: jax.Array) -> jax.Array:
+    first, *blocks, last = groups
+    x = jnp.take(first["tokens"], tokens, axis=0)
+    if not size.rotary:
+        x = x + first["positions"][: tokens.shape[1]]
+    for block in blocks:
+        x = _block(block, mark_layer_end(x), size)
+    x = _norm(last, "norm", mark_layer_end(x))
+    return jnp.dot(x, first["tokens"].T if size.tied else last["head"])
+
+
+@functools.partial(jax.jit, static_argnums=2, inline=True)
+def _block(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
+    x = x + _attention(weights, _norm(weights, "attention_norm", x), size)
+    inner = _norm(weights, "norm", x)
+    fed = _experts(weights, inner, size) if size.num_experts else 0
+    return x + fed + (_feed_forward(weights, inner) if "narrow" in weights else 0)
+
+
+def _attention(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
+    batch, sequence, _ = x.shape
+    query, key, value = (
+        _product(weights, name, x).reshape(batch, sequence, heads, size.head_size)
+        for name, heads in (("query", size.num_heads), ("key", size.kv_heads), ("value", size.kv_heads))
+    )
+    if size.qk_norm:
+        query, key = _rms(query) * weights["query_scale"], _rms(key) * weights["key_scale"]
+    if size.rotary:
+        query, key = _rotated(query), _rotated(key)
+    mixed = _mixed(query.reshape(batch, sequence, size.kv_heads, -1, size.head_size), key, value)
+    return _product(weights, "out", mixed.reshape(batch, sequence, -1))
+
+
+@jax.checkpoint
+def _mixed(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """The values that each token looks at, shape (batch, sequence, keys' heads, queries of each, head)."""
+    scores = jnp.einsum("bqgrd,bkgd->bgrqk", query / math.sqrt(query.shape[-1]), key)
+    past = jnp.tril(jnp.ones((query.shape[1], key.shape[1]), bool))
+    weight = jax.nn.softmax(scores + jnp.where(past, 0, jnp.finfo(scores.dtype).min).astype(scores.dtype), axis=-1)
+    return jnp.einsum("bgrqk,bkgd->bqgrd", weight, value)
+
+
+def _rotated(x: jax.Array) -> jax.Array:
+    """Queries or keys turned by their positions, shape (batch, sequence, heads, head)."""
+    half = x.shape[-1] // 2
+    angles = jnp.arange(x.shape[1])[:, None] / _BASE ** (jnp.arange(half) / half)
+    cos, sin = jnp.cos(angles)[:, None].astype(x.dtype), jnp.sin(angles)[:, None].astype(x.dtype)
+    even, odd = x[..., :half], x[..., half:]
+    return jnp.concatenate([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
+
+
+def _feed_forward(weights: Group, x: jax.Array) -> jax.Array:
+    wide = _product(weights, "wide", x)
+    inner = jax.nn.silu(_product(weights, "gate", x)) * wide if "gate" in weights else jax.nn.gelu(wide)
+    return _product(weights, "narrow", inner)
+
+
+def _experts(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
+    """Each token goes to its best experts, which have a limited number of places; their results are added up."""
+    tokens, best = x.shape[0] * x.shape[1], size.experts_per_token
+    groups = x.reshape(-1, min(_GROUP, tokens), x.shape[-1])
+    gates = jax.nn.softmax(jnp.einsum("gsm,me->gse", groups, weights["router"]))
+    combine = _places(gates, best)
+    dispatch = (combine > 0).astype(x.dtype)
+    entering = jnp.einsum("gsec,gsm->egcm", dispatch, groups)
+    wide = jnp.einsum("egcm,emh->egch", entering, weights["enter_wide"])
+    if size.gated:
+        inner = jax.nn.silu(jnp.einsum("egcm,emh->egch", entering, weights["enter_gate"])) * wide
+    else:
+        inner = jax.nn.gelu(wide)
+    leaving = jnp.einsum("egch,ehm->gecm", inner, weights["leave"])
+    return jnp.einsum("gsec,gecm->gsm", combine, leaving).reshape(x.shape)
+
+
+def _places(gates: jax.Array, best: int) -> jax.Array:
+    """The weight of each token at each place of each of its experts, (group, token, expert, place)."""
+    num_tokens, num_experts = gates.shape[1:]
+    places = max(best * num_tokens // num_experts, 1)
+    left, chosen = gates, []
+    for _ in range(best):
+        chosen.append(jax.nn.one_hot(jnp.argmax(left, -1), num_experts, dtype=jnp.int32))
+        left = left * (1 - chosen[-1])
+    all_of_them = sum(chosen)
+    place = jnp.cumsum(all_of_them, axis=1) - all_of_them
+    weight = gates * (all_of_them * (place < places)).astype(gates.dtype)
+    return weight[..., None] * jax.nn.one_hot(place, places, dtype=gates.dtype)
+
+
+def _product(weights: Group, name: str, x: jax.Array) -> jax.Array:
+    made = x @ weights[name]
+    return made + weights[f"{name}_bias"] if f"{name}_bias" in weights else made
+
+
+def _norm(weights: Group, name: str, x: jax.Array) -> jax.Array:
+    """The normalised activations, their statistics in single precision."""
+    shift = weights.get(f"{name}_shift")
+    precise = x.astype(jnp.float32)
+    normal = _rms(precise) if shift is None else _rms(precise - precise.mean(-1, keepdims=True))
+    scaled = normal * weights[name]
+    return (scaled if shift is None else scaled + shift).astype(x.dtype)
+
+
+def _rms(x: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)

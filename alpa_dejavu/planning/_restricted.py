@@ -1,0 +1,115 @@
+"""The best plan that a training framework can run, and what it costs that it can't run the best of all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.ties import TOLERANCE
+from alpa_dejavu.planning._annotations import Annotation, Chosen
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.planning.restriction import Restriction
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.runtimes import Hindrance, check_schedule_of, hindrances
+from alpa_dejavu.planning.task import Chooser, Found, PlanningTask, SpaceRules
+from alpa_dejavu.problem import NoPlanError, Plan
+from alpa_dejavu.schedules import schedule_kind
+
+__all__ = ["plan_for"]
+
+
+def plan_for(task: PlanningTask, runs_on: str, limits: Restriction, clock: Clock) -> PlanningResult:
+    """Returns the best plan for a planning task that a training framework can run, with a note that says what that
+    restriction costs.
+
+    Args:
+        task: the planning task, without the restriction.
+        runs_on: the framework's name.
+        limits: the restriction to what it can run.
+        clock: a stopwatch that has the seconds of what came before.
+
+    Raises:
+        ValueError: the framework hasn't the schedule that the task has.
+        NoPlanError: nothing that the framework can run fits.
+    """
+    once, rules = dataclasses.replace(task, chooser=_Once(task.chooser)), task.space
+    free = _free(once, clock)
+    assert isinstance(rules, SpaceRules), "a restriction is one of rules"
+    why = None if free is None else next(hindrances(free, runs_on, limits.limits), None)
+    note = WhatItCosts(runs_on, free, why)
+    if free is not None and why is None:
+        return plan(once, clock=clock, more=[note])
+    schedules = [name for name in (task.schedule, *task.other_schedules) if runs_on in schedule_kind(name).runtimes]
+    if not schedules:
+        check_schedule_of(runs_on, task.schedule)
+    restricted = dataclasses.replace(
+        task,
+        space=dataclasses.replace(rules, restriction=limits),
+        schedule=schedules[0],
+        other_schedules=tuple(schedules[1:]),
+    )
+    return plan(restricted, clock=clock, more=[note])
+
+
+@final
+class _Once(Chooser):
+    """A chooser that chooses by another one, and has the same answer when it is asked again for the same task."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self._found: Found | None = None
+
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """Returns the candidate plans that were found when this was asked first."""
+        if self._found is None:
+            self._found = self._chooser.choose(task, clock)
+        return self._found
+
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
+        """Returns what the other chooser finds on a part of the cluster."""
+        return self._chooser.again(task, found, clock)
+
+
+def _free(task: PlanningTask, clock: Clock) -> Plan | None:
+    """The best plan of all, without annotations; None if nothing fits."""
+    try:
+        return plan(task, (), clock).plan
+    except NoPlanError:
+        return None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WhatItCosts(Annotation):
+    """An annotation that says how much longer a step of a plan takes because a training framework has to run it.
+
+    Attributes:
+        runs_on: the framework's name.
+        free: the best plan of all; None: none fits.
+        why: what keeps the framework from running that plan; None: nothing does.
+    """
+
+    runs_on: str
+    free: Plan | None
+    why: Hindrance | None
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """Returns the plan with a note on what the restriction costs."""
+        return dataclasses.replace(plan, notes=(*plan.notes, self._said(plan)))
+
+    def _said(self, plan: Plan) -> str:
+        if self.free is None:
+            return f"{self.runs_on} can run it; a search for what no framework restricts found nothing that fits"
+        if self.why is None:
+            return f"{self.runs_on} can run it, and nothing better was found for any framework: that costs nothing"
+        more = plan.step_s / self.free.step_s - 1
+        if more <= TOLERANCE:
+            return f"{self.runs_on} can run it, and nothing better was found for any framework: that costs nothing"
+        return (
+            f"that {self.runs_on} can run it costs {more:.1%}: the best plan found for any framework takes "
+            f"{units.seconds(self.free.step_s)}, but {self.runs_on} can't run it, since {self.why.why}"
+        )

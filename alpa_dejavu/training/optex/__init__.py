@@ -1,0 +1,27 @@
+"""OptEx: several steps of an optimizer for one, by gradients that are evaluated side by side.
+
+    history ─▶ kernel ─▶ walk ahead on estimates [N] ─▶ evaluator: true gradients [N] ─▶ apply, keep ─▶ history
+
+`optex` makes it around any optax optimizer. `kernels` say how alike gradients are, `scales` choose length scale and
+noise, `evaluators` compute true gradients: on a device, over devices, on Ray workers; `testing` has the conformance
+suites. What needs Alpa is passed in. See docs/concepts/optex.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.lazy import loaded_when_used
+
+if TYPE_CHECKING:
+    from alpa_dejavu.training.optex._optex import OptEx, OptExState, StepReport, optex
+    from alpa_dejavu.training.optex._walk import Walk
+
+__all__ = ["OptEx", "OptExState", "StepReport", "Walk", "optex"]
+
+_HOME = {
+    **dict.fromkeys(("OptEx", "OptExState", "StepReport", "optex"), "_optex"),
+    "Walk": "_walk",
+}
+
+__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -1,0 +1,127 @@
+"""The estimate of gradients: a Gaussian process for one group of parameters, on small matrices alone.
+
+All that it needs are the distances of points and the products of their gradients: what it costs doesn't depend on how
+many parameters there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+
+from alpa_dejavu.training.optex.kernels import Kernel
+
+__all__ = ["Fitted", "Seen", "fitted", "log_likelihood", "matrix_of", "tried", "weights_at"]
+
+_FIRST_JITTER, _MOST_JITTER = 1e-6, 1.0
+_LEAST_PIVOT = 3e-6
+"""Below that share of the largest one a pivot is what rounding has left of it: the matrix is taken to be singular."""
+
+
+class Seen(NamedTuple):
+    """The small matrices of a group's history.
+
+    Attributes:
+        distances: of points, squared, shape [T, T].
+        products: of gradients, shape [T, T].
+        reference: squared distances from the point where the step begins, shape [T].
+        is_known: which slots hold a point, shape [T].
+    """
+
+    distances: Any
+    products: Any
+    reference: Any
+    is_known: Any
+
+
+class Fitted(NamedTuple):
+    """A Gaussian process for given length scale and noise.
+
+    Attributes:
+        scale: the length scale.
+        matrix: the covariances of gradients with noise, shape [T, T]; those of empty slots are of their own.
+        factor: its Cholesky factor.
+        amplitude: the variance of a gradient, all coordinates together, for which these are the likeliest.
+    """
+
+    scale: Any
+    matrix: Any
+    factor: Any
+    amplitude: Any
+
+
+def matrix_of(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Any:
+    """Returns covariances with noise, a share of the mean variance; empty slots have a variance of 1, and no more."""
+    over = 1 / scale**2
+    reference = seen.reference * over
+    gram = kernel.covariance(seen.distances * over, reference[:, None], reference)
+    both = seen.is_known[:, None] & seen.is_known
+    gram = jnp.where(both, gram, 0)
+    mean = jnp.trace(gram) / jnp.maximum(jnp.sum(seen.is_known), 1)
+    return gram + jnp.diag(jnp.where(seen.is_known, noise * mean, 1.0))
+
+
+def fitted(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Fitted:
+    """Returns the process; where its matrix is singular, with as much more noise as makes it regular."""
+    matrix = matrix_of(kernel, seen, scale, noise)
+    mean = jnp.sum(jnp.where(seen.is_known, jnp.diag(matrix), 0)) / jnp.maximum(jnp.sum(seen.is_known), 1)
+    more = jnp.diag(jnp.where(seen.is_known, mean, 0.0))
+
+    def is_singular(carry: Any) -> Any:
+        jitter, _, factor = carry
+        pivots = jnp.where(seen.is_known, jnp.diag(factor) ** 2, jnp.inf)
+        bad = ~jnp.all(jnp.isfinite(factor)) | (jnp.min(pivots) < _LEAST_PIVOT * jnp.max(jnp.diag(matrix)))
+        return bad & (jitter < _MOST_JITTER)
+
+    def added(carry: Any) -> Any:
+        jitter = carry[0] * 10
+        wider = matrix + jitter * more
+        return jitter, wider, jax.scipy.linalg.cholesky(wider, lower=True)
+
+    begun = (jnp.asarray(_FIRST_JITTER / 10, matrix.dtype), matrix, jax.scipy.linalg.cholesky(matrix, lower=True))
+    _, matrix, factor = jax.lax.while_loop(is_singular, added, begun)
+    return _process(seen, scale, matrix, factor)
+
+
+def tried(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Fitted:
+    """Returns the process as `fitted` does, but with NaN where its matrix is singular: one to compare with others."""
+    matrix = matrix_of(kernel, seen, scale, noise)
+    return _process(seen, scale, matrix, jax.scipy.linalg.cholesky(matrix, lower=True))
+
+
+def _process(seen: Seen, scale: Any, matrix: Any, factor: Any) -> Fitted:
+    solved = cho_solve((factor, True), seen.products)
+    amplitude = jnp.trace(solved) / jnp.maximum(jnp.sum(seen.is_known), 1)
+    return Fitted(jnp.asarray(scale), matrix, factor, jnp.maximum(amplitude, 0))
+
+
+def log_likelihood(process: Fitted, seen: Seen) -> Any:
+    """Returns the log of the marginal likelihood of all gradients for the likeliest amplitude, over the number of
+    coordinates, up to a constant.
+    """
+    count = jnp.sum(seen.is_known)
+    logs = jnp.sum(jnp.where(seen.is_known, jnp.log(jnp.diag(process.factor)), 0))
+    return -count / 2 * jnp.log(jnp.maximum(process.amplitude, jnp.finfo(jnp.float32).tiny)) - logs
+
+
+def weights_at(kernel: Kernel, seen: Seen, process: Fitted, distances: Any, reference: Any) -> tuple[Any, Any]:
+    """Returns the weights [T] of the history's gradients in the estimate at a point, and the estimate's variance.
+
+    Args:
+        kernel: the kernel.
+        seen: the history.
+        process: what was fitted to it.
+        distances: of the point from the history's, squared, shape [T].
+        reference: its squared distance from the point where the step begins.
+    """
+    over = 1 / process.scale**2
+    across = kernel.covariance(distances * over, reference * over, seen.reference * over)
+    across = jnp.where(seen.is_known, across, 0)
+    weights = cho_solve((process.factor, True), across)
+    # One refinement: near points make a matrix whose solutions float32 has few digits of.
+    weights = weights + cho_solve((process.factor, True), across - process.matrix @ weights)
+    own = kernel.covariance(jnp.zeros_like(reference), reference * over, reference * over)
+    return weights, process.amplitude * jnp.maximum(own - across @ weights, 0)

@@ -1,0 +1,116 @@
+"""The walk ahead: some steps of the optimizer on estimated gradients, as far as the kernel is sure of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from alpa_dejavu.training.optex._history import History, estimated, nearness
+from alpa_dejavu.training.optex._layout import Layout
+from alpa_dejavu.training.optex._posterior import Fitted, Seen, weights_at
+from alpa_dejavu.training.optex.kernels import Kernel
+
+__all__ = ["Walk", "stays", "walked"]
+
+
+class Walk(NamedTuple):
+    """The points whose gradients a step needs.
+
+    Attributes:
+        points: a pytree like the parameters, leaves [N, *shape]: the parameters, and where the estimates lead to; from
+            `count` on the parameters again.
+        count: how many of them matter, at least 1.
+        distances: from the history's, squared, shape [groups, N, T].
+        weights: of the history's gradients in the estimate at each point, shape [groups, N, T]; zeros where there is
+            none.
+        expected: the error of the estimate at each point that the kernel expects, over the estimate's length, shape
+            [N]; infinite where there is no estimate.
+        scale: the length scale of each group.
+        noise: the level of noise of each group, over the variance of gradients.
+    """
+
+    points: Any
+    count: Any
+    distances: Any
+    weights: Any
+    expected: Any
+    scale: Any
+    noise: Any
+
+
+class _Place(NamedTuple):
+    """Where a walk has come to."""
+
+    count: Any
+    goes_on: Any
+    leaves: Any
+    optimizer: Any
+    near: Any
+    walk: Walk
+
+
+def stays(params: Any, groups: int) -> Walk:
+    """Returns the walk of one point, which needs no history."""
+    none, ones = jnp.zeros((groups, 1, 0)), jnp.ones(groups)
+    points = jax.tree_util.tree_map(lambda p: jnp.asarray(p)[None], params)
+    return Walk(points, jnp.int32(1), none, none, jnp.full(1, jnp.inf), ones, ones)
+
+
+def walked(
+    optimizer: optax.GradientTransformation, kernel: Kernel, layout: Layout, history: History, seen: Seen,
+    process: Fitted, noise: Any, params: Any, moments: Any, parallel: int, trust: float,
+) -> Walk:  # fmt: skip
+    """Returns the walk of up to so many points.
+
+    Args:
+        optimizer: takes the steps.
+        kernel: the kernel.
+        layout: of the parameters.
+        history: points and gradients.
+        seen: the same for each group, its leaves [groups, ...].
+        process: what was fitted to each group, its leaves [groups, ...].
+        noise: the level of noise of each group.
+        params: where it begins.
+        moments: the optimizer's state there.
+        parallel: how many points at most.
+        trust: the greatest expected error of an estimate, over its length, that is walked on.
+    """
+    begin, tree = jax.tree_util.tree_flatten(params)
+    groups, size = seen.reference.shape
+
+    def reference(leaves: Any) -> Any:
+        there, here = layout.picked(leaves), layout.picked(begin)
+        return layout.by_group([jnp.vdot(a - b, a - b) for a, b in zip(there, here, strict=True)])
+
+    def step(place: _Place) -> _Place:
+        walk, at = place.walk, place.count - 1
+        weights, variance = jax.vmap(weights_at, (None, 0, 0, 0, 0))(
+            kernel, seen, process, place.near, reference(place.leaves)
+        )
+        length = jnp.einsum("gi,gij,gj->", weights, seen.products, weights)
+        expected = jnp.sqrt(jnp.sum(variance) / length)
+        gradient = [e.astype(p.dtype) for e, p in zip(estimated(layout, history, weights), begin, strict=True)]
+        point = jax.tree_util.tree_unflatten(tree, place.leaves)
+        updates, moments = optimizer.update(jax.tree_util.tree_unflatten(tree, gradient), place.optimizer, point)
+        leaves = jax.tree_util.tree_leaves(optax.apply_updates(point, updates))
+        near = nearness(layout, history, leaves)
+        # Not so of NaN, which an empty history gives, either.
+        goes_on = (expected <= trust) & jnp.all(jnp.isfinite(near))
+        new = jax.tree_util.tree_unflatten(tree, [jnp.where(goes_on, a, b) for a, b in zip(leaves, begin, strict=True)])
+        return _Place(place.count + goes_on, goes_on, leaves, moments, near, walk._replace(
+            points=jax.tree_util.tree_map(lambda kept, x: kept.at[place.count].set(x), walk.points, new),
+            distances=walk.distances.at[:, place.count].set(jnp.where(goes_on, near, 0)),
+            weights=walk.weights.at[:, at].set(jnp.where(jnp.isfinite(weights), weights, 0)),
+            expected=walk.expected.at[at].set(jnp.where(jnp.isnan(expected), jnp.inf, expected)),
+        ))  # fmt: skip
+
+    points = jax.tree_util.tree_map(lambda p: jnp.broadcast_to(p, (parallel, *jnp.shape(p))), params)
+    none = jnp.zeros((groups, parallel, size))
+    walk = Walk(points, jnp.int32(1), none.at[:, 0].set(seen.reference), none, jnp.full(parallel, jnp.inf),
+                process.scale, noise)  # fmt: skip
+    place = _Place(jnp.int32(1), jnp.any(seen.is_known), begin, moments, seen.reference, walk)
+    place = jax.lax.while_loop(lambda p: p.goes_on & (p.count < parallel), step, place)
+    return place.walk._replace(count=place.count)

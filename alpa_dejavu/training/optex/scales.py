@@ -1,0 +1,168 @@
+"""The length scale, and the level of noise: given, by the median distance, or as suits the history best.
+
+In: the distances of points and the products of their gradients.
+Out: a length scale and a level of noise, by a scale of `SCALES`, each with one method.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, matrix_of, tried
+from alpa_dejavu.training.optex.kernels import Kernel
+
+__all__ = ["SCALES", "Fixed", "HeldOut", "Likelihood", "Median", "Scale", "scale"]
+
+FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Length scales that are tried, over the median distance."""
+
+
+class Scale(abc.ABC):
+    """A way to find the length scale of a group."""
+
+    @abc.abstractmethod
+    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
+        """Returns the length scale and the noise.
+
+        Args:
+            kernel: the kernel.
+            seen: the history.
+            noises: levels of noise to choose from, shape [levels].
+            is_newest: which slots hold the points that were added last, shape [T].
+        """
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Fixed(Scale):
+    """A given length scale.
+
+    Attributes:
+        value: in the unit of the parameters.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        checks.positive("fixed scale", "value", self.value)
+
+    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
+        """Returns the given one, and the first level of noise."""
+        del kernel, seen, is_newest
+        return jnp.float32(self.value), noises[0]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Median(Scale):
+    """The median distance of the history's points, times a factor.
+
+    Attributes:
+        factor: of the median.
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.positive("median scale", "factor", self.factor)
+
+    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
+        """Returns it, or 1 where no two points differ, and the first level of noise."""
+        del kernel, is_newest
+        return self.factor * _median(seen), noises[0]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Likelihood(Scale):
+    """The length scale of the greatest marginal likelihood, of some multiples of the median distance.
+
+    Attributes:
+        factors: of the median.
+    """
+
+    factors: tuple[float, ...] = FACTORS
+
+    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
+        """Returns the best pair of them and levels of noise."""
+        del is_newest
+
+        def badness(scale: Any, noise: Any) -> Any:
+            return -log_likelihood(tried(kernel, seen, scale, noise), seen)
+
+        return _best(badness, self.factors, seen, noises)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HeldOut(Scale):
+    """The length scale by which older gradients tell the newest ones best, of some multiples of the median distance.
+
+    Attributes:
+        factors: of the median.
+    """
+
+    factors: tuple[float, ...] = FACTORS
+
+    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
+        """Returns the best pair of them and levels of noise."""
+        new = seen.is_known & is_newest
+        old = seen._replace(is_known=seen.is_known & ~is_newest)
+
+        def badness(scale: Any, noise: Any) -> Any:
+            process = tried(kernel, old, scale, noise)
+            across = matrix_of(kernel, seen, scale, 0.0)
+            across = jnp.where(old.is_known[:, None] & new, across, 0)
+            weights = jax.scipy.linalg.cho_solve((process.factor, True), across)
+            own, told = jnp.diag(seen.products), jnp.einsum("ij,ij->j", weights, seen.products)
+            both = jnp.einsum("ij,ik,kj->j", weights, seen.products, weights)
+            return jnp.sum(jnp.where(new, own - 2 * told + both, 0))
+
+        return _best(badness, self.factors, seen, noises)
+
+
+SCALES: dict[str, type[Scale]] = {"median": Median, "likelihood": Likelihood, "held-out": HeldOut}
+"""The scales by name, frozen dataclasses; a number is a fixed one."""
+
+
+def scale(choice: str | float | Scale) -> Scale:
+    """Returns the scale of a name of `SCALES`, the fixed one of a number, or the given one.
+
+    Raises:
+        ValueError: there is no scale of that name, or the number isn't above 0.
+        TypeError: what is given is none of these.
+
+    >>> scale("median"), scale(0.1)
+    (Median(factor=1.0), Fixed(value=0.1))
+    """
+    if isinstance(choice, str):
+        if choice not in SCALES:
+            known = ", ".join(map(repr, SCALES))
+            raise ValueError(f"scale is {choice!r}, but must be one of {known}, or a number{near(choice, SCALES)}")
+        return SCALES[choice]()
+    if isinstance(choice, Scale):
+        return choice
+    if isinstance(choice, bool) or not isinstance(choice, (int, float)):
+        raise TypeError(f"scale is {choice!r}, but must be a name, a number or a Scale; give one of "
+                        f"{', '.join(SCALES)}")  # fmt: skip
+    return Fixed(float(choice))
+
+
+def _median(seen: Seen) -> Any:
+    pairs = seen.is_known[:, None] & seen.is_known & ~jnp.eye(len(seen.is_known), dtype=bool)
+    found = jnp.nanmedian(jnp.where(pairs, jnp.sqrt(seen.distances), jnp.nan))
+    return jnp.where(found > 0, found, 1.0)  # also where it is NaN
+
+
+def _best(badness: Any, factors: tuple[float, ...], seen: Seen, noises: Any) -> tuple[Any, Any]:
+    scales = _median(seen) * jnp.asarray(factors, jnp.float32)
+    each = jax.vmap(lambda noise: jax.vmap(lambda one: badness(one, noise))(scales))(noises)
+    best = jnp.argmin(jnp.where(jnp.isfinite(each), each, jnp.inf))  # the first of equal ones
+    return scales[best % len(factors)], noises[best // len(factors)]

@@ -1,0 +1,120 @@
+"""Files for other runtimes: accepted by rules of their documentation, and read again without a difference."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.exports import TARGETS, export
+from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports.megatron._layout import blocks_of_layout, layout_of
+from alpa_dejavu.exports.testing import check_target
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.planning.runtimes import RUNTIMES, hindrances
+from alpa_dejavu.problem import NO_OFFLOAD, Offload
+from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.testing import example_cluster
+from target_rules import RULES
+
+READ = [name for name, target in TARGETS.items() if target.reader is not None]
+OFFLOADS = (NO_OFFLOAD, Offload(0.5), Offload(1.0), Offload(1.0, 1.0), Offload(1.0, 1.0, 1.0), Offload(1, 1, 1, 1))
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "interleaved_3", "zb_h1", "zb_v", "v_half", "dualpipe_v")
+
+
+@st.composite
+def models(draw):
+    heads = 2 ** draw(st.integers(2, 4))
+    experts = draw(st.sampled_from([(0, 0, 0), (8, 2, 0), (4, 1, 32)]))
+    return Transformer(
+        64 * heads // 4, draw(st.integers(12, 20)), heads, draw(st.integers(64, 512)), draw(st.integers(8, 64)),
+        kv_heads=heads // draw(st.sampled_from([1, 2])), feed_forward=64 * draw(st.integers(1, 4)),
+        gated=draw(st.booleans()), rotary=draw(st.booleans()), rms_norm=draw(st.booleans()),
+        biases=draw(st.sampled_from(["none", "qkv", "all"])), qk_norm=draw(st.booleans()), tied=draw(st.booleans()),
+        num_experts=experts[0], experts_per_token=experts[1], shared_feed_forward=experts[2],
+    )  # fmt: skip
+
+
+@st.composite
+def outlines(draw, num_blocks, limits):
+    """A plan of equal stages; one that the limits of a runtime allow, where they say more than equal."""
+    schedule = draw(st.sampled_from(SCHEDULES))
+    chunks = schedule_form(schedule).chunks
+    pipeline = 2 ** draw(st.integers(1 if chunks > 1 else 0, 1 if chunks == 3 else 2))
+    stages = pipeline * chunks
+    if limits.cuts.even:
+        blocks = [num_blocks // stages] * stages
+    else:
+        inner = st.lists(st.integers(1, num_blocks - 1), min_size=stages - 1, max_size=stages - 1, unique=True)
+        ends = sorted(draw(inner))
+        blocks = [b - a for a, b in zip([0, *ends], [*ends, num_blocks], strict=True)]
+    across = 2 ** draw(st.integers(0, 2))
+    along = 2 ** draw(st.integers(0, 1)) if limits.tensor_parallel else 1
+    count = 2 * pipeline * chunks * draw(st.integers(1, 2))
+    remat = [draw(st.booleans())] * stages
+    if limits.unlike_remat:
+        remat = [draw(st.booleans()) for _ in range(stages)]
+    zero = draw(st.sampled_from(limits.zero_of(pipeline))) if across > 1 else 0
+    offload = draw(st.sampled_from(OFFLOADS))
+    allowed = limits.offloads(offload, zero) and (pipeline == 1 or limits.offload_in_pipeline)
+    updates = across == 1 or zero
+    offload = offload if allowed and updates and not (offload.parameters and across > 1 and zero < 3) else NO_OFFLOAD
+    return Outline(
+        across * count * draw(st.integers(1, 2)), count, schedule, across, along, tuple(blocks), tuple(remat), zero,
+        offload,
+    )  # fmt: skip
+
+
+def made(outline, model):
+    devices = outline.num_devices
+    return outline.plan(example_cluster(max(devices // 8, 1), min(devices, 8)), model)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name != "alpa"])
+def test_the_rules_of_a_target_accept_what_is_written_for_it(name, tmp_path_factory):
+    written = []
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.data())
+    def check(data):
+        model = data.draw(models())
+        if name == "maxtext":
+            model = dataclasses.replace(model, num_blocks=24, shared_feed_forward=0)
+        outline = data.draw(outlines(model.num_blocks, RUNTIMES[name]))
+        plan = made(outline, model)
+        if list(hindrances(plan, name, RUNTIMES[name])):
+            with pytest.raises(ValueError, match=f"{name} can't run the plan"):
+                export(plan, name, tmp_path_factory.mktemp("out"), model=model)
+            return
+        files = TARGETS[name].writer.write(plan, model)
+        RULES[name](files, plan)
+        written.append(plan)
+        if len(written) == 1:
+            check_target(TARGETS[name], [(plan, model)], RULES[name])
+        if name in READ:
+            folder = tmp_path_factory.mktemp("read")
+            (paths,) = ([path for path in export(plan, name, folder, model=model) if path.suffix in (".sh", ".json")],)
+            foreign = TARGETS[name].reader.read(paths[0], outline.num_devices, None if name == "megatron" else model)
+            assert foreign.outline == outline
+            assert foreign.model == model
+
+    check()
+    assert written
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
+def test_a_layout_says_its_blocks_again(blocks):
+    assert blocks_of_layout(layout_of(blocks)) == tuple(blocks)
+
+
+def test_layouts_of_megatrons_documentation():
+    assert blocks_of_layout("Et*3|(tt|)*29,tL") == (3, *[2] * 29, 1)
+    assert blocks_of_layout("E|(t|)*3tL") == (0, 1, 1, 1, 1)
+    for layout, said in (
+        ("Et*3|(tt|)*29,m|L", "'m': multi-token prediction isn't planned"),
+        ("t|EL", "must begin with the one E"),
+        ("Et*99999999|tL", "letters|at most"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            blocks_of_layout(layout)
