@@ -17,7 +17,7 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._diagnosis import no_plan
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.planning.task import GivenSpace, PlanningTask
 from alpa_dejavu.problem import (
     MeshConfig,
     Model,
@@ -270,5 +270,7 @@ def nothing_fits(task: PlanningTask) -> NoPlanError:
         except NoPlanError as error:  # no submesh is for such micro-batches
             none = error
             continue
-        return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)
+        more = task.batch is None or count < task.batch
+        in_alpa = isinstance(task.space, GivenSpace)
+        return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer, more, in_alpa)
     return none
