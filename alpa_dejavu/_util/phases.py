@@ -1,4 +1,4 @@
-"""What long work is at, told to whoever shows it; without anybody, telling costs nothing."""
+"""Tells what long work is at to whoever shows it; without anybody, telling costs nothing."""
 
 from __future__ import annotations
 

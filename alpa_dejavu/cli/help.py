@@ -1,4 +1,4 @@
-"""What `--help` says: commands in the order of their use, examples, and what the figures of a command rest on."""
+"""The help that `--help` shows: commands in the order of their use, examples, and what the figures of a command rest on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown while a command works: its phase and its seconds."""
+"""Shows the phase and the seconds of a command that works."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def working(what: str, budget_s: float | None = None) -> Iterator[Callable[[str]
 
 @final
 class _Work:
-    """What is done, since when, and the phase that it is in."""
+    """The work that is done, since when, and the phase that it is in."""
 
     def __init__(self, what: str, budget_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._what, self._budget_s, self._clock = what, budget_s, clock
