@@ -35,14 +35,19 @@ def computes() -> None:
             raise RuntimeError(f"{device} adds 0 to 7 up to {total}")
 
 
+def device_numbers(_worker: Any = None) -> list[int]:
+    """Returns the numbers, as Ray counts on each host, of the devices that this process has from Ray."""
+    import ray
+
+    return [int(number) for number in ray.get_runtime_context().get_accelerator_ids()["GPU"]]
+
+
 class _Holder:
     """The holder of one device of a host, by which nobody else gets it from Ray."""
 
     def number(self) -> int:
         """Returns the device's number on its host, as Ray counts."""
-        import ray
-
-        return int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
+        return device_numbers()[0]
 
     def tried(self, probe: Callable[[], None]) -> str | None:
         """Returns what is wrong with the device: a probe's error in a process that has only this device; None: nothing.
@@ -123,6 +128,33 @@ class Devices:
                 if holder not in kept:
                     with contextlib.suppress(ray.exceptions.RayError):
                         ray.kill(holder)
+
+    def hold(self, host: str, node: str, number: int) -> None:
+        """Holds a device, so that nobody else gets it; nothing else may use the host's devices meanwhile.
+
+        Args:
+            host: the name of the device's host, for errors.
+            node: Ray's id of the host's node.
+            number: the number of the device.
+
+        Raises:
+            ValueError: the host has no free device of that number.
+        """
+        import ray
+
+        if (node, number) in self._held:
+            return
+        free = _free(Counter(of for of, _ in self._held)).get(node, 0)
+        holders = [_holder(node) for _ in range(free)]
+        numbers = ray.get([holder.number.remote() for holder in holders])
+        for holder, each in zip(holders, numbers, strict=True):
+            if each == number:
+                self._held[node, number] = holder
+            else:
+                ray.kill(holder)
+        if number not in numbers:
+            raise ValueError(f"host {host} has no free device {number}, but {', '.join(map(str, sorted(numbers)))}; "
+                             f"give one of these, such as {host}/0")  # fmt: skip
 
     def release(self) -> None:
         """Gives the broken devices back to Ray."""

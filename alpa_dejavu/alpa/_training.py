@@ -7,12 +7,12 @@ import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu._util.causes import with_causes
 from alpa_dejavu.alpa._copies import Copies
-from alpa_dejavu.alpa._devices import Devices
+from alpa_dejavu.alpa._devices import Devices, device_numbers
 from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa._nodes import Nodes
 from alpa_dejavu.alpa._workers import StageWorkers
@@ -21,6 +21,7 @@ from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import nodes_with_devices
 from alpa_dejavu.calibration.measurement import StepNotes
 from alpa_dejavu.exports.alpa_code import remat_layers
+from alpa_dejavu.planning.replica_devices import replica_positions
 from alpa_dejavu.problem import Plan
 
 _log = logging.getLogger("alpa_dejavu")
@@ -46,6 +47,7 @@ class Training:
         self._meshes: list[Any] = []
         self._step: Any = None
         self._executable: Any = None
+        self._plan: Plan | None = None
         self._workers: StageWorkers | None = None
         self.state: Any = None
 
@@ -78,7 +80,7 @@ class Training:
         state = self._fresh()
         executable = self._step.get_executable(state, self._batch(checkpoint or 0))
         executable.sync()
-        self._executable, self._workers = executable, None
+        self._plan, self._executable, self._workers = plan, executable, None
         self._meshes = list(executable.mesh_group)
         self.state = state if checkpoint is None else self._restored(checkpoint)
 
@@ -135,7 +137,7 @@ class Training:
     def stop(self) -> None:
         import alpa
 
-        self._meshes, self._step, self.state, self._executable, self._workers = [], None, None, None, None
+        self._meshes, self._plan, self._step, self.state, self._executable, self._workers = [], *(None,) * 5
         if not alpa.api.is_initialized:
             return
         try:
@@ -157,6 +159,30 @@ class Training:
 
     def joined(self) -> Mapping[str, int]:
         return self._nodes.joined()
+
+    def leave_out(self, names: Collection[str]) -> None:
+        nodes = self._nodes.living()
+        for name in names:
+            host, _, number = name.rpartition("/")
+            if number.isdecimal() and host in nodes:
+                self._devices.hold(host, nodes[host], int(number))
+            elif name not in nodes:
+                raise ValueError(f"{name!r} must be a host of the training, or a device of one, such as "
+                                 f"{next(iter(nodes))}/0; it has {', '.join(nodes)}")  # fmt: skip
+
+    def replica_devices(self, replicas: Collection[int]) -> tuple[str, ...]:
+        import ray
+
+        if self._plan is None:
+            raise RuntimeError("no plan runs; call start() first")
+        hosts = {node: host for host, node in self._nodes.living().items()}
+        found: list[str] = []
+        for stage, mesh in zip(self._plan.stages, self._meshes, strict=True):
+            numbers = ray.get([worker.__ray_call__.remote(device_numbers) for worker in mesh.workers])
+            places = [f"{hosts[info['NodeID']]}/{number}" for info, of_host in zip(mesh.host_info, numbers, strict=True)
+                      for number in of_host]  # fmt: skip
+            found += [places[n] for n in replica_positions(self._plan, stage, replicas)]
+        return tuple(dict.fromkeys(found))
 
     def suspects(self, error: Exception) -> bool:
         import ray

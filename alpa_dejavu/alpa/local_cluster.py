@@ -12,19 +12,17 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from alpa_dejavu._util import units
 from alpa_dejavu._util.uninterrupted import uninterrupted
+from alpa_dejavu.alpa._ray_processes import command, descendants, kill, processes_of_ray
 
 __all__ = ["LocalCluster", "device_answers", "local_cluster", "lose_device", "lose_host"]
 
 logger = logging.getLogger(__name__)
 
-_GRACE_S = 10.0
 # Alpa asks for one CPU per mesh that it compiles for and one per host; these are names for Ray to count, not cores.
 _LOGICAL_CPUS_PER_DEVICE = 4
 _SYSTEM_CONFIG = {"prestart_worker_first_driver": False}
@@ -90,9 +88,9 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[LocalCluster]:
         finally:
             with uninterrupted():
                 # Listed first: a worker whose Ray node is gone is nobody's descendant.
-                started = _processes_of_ray(directory)
+                started = processes_of_ray(directory)
                 _stop(ray, nodes)
-                _kill(started)
+                kill(started)
 
 
 def lose_host() -> str:
@@ -109,11 +107,11 @@ def lose_host() -> str:
     others = sorted(
         (node["NodeID"], node["RayletSocketName"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] != here
     )
-    running = _descendants(os.getpid())
+    running = descendants(os.getpid())
     for node, socket in others:
-        found = [pid for pid, _ in running if f"--raylet_socket_name={socket}" in _command(pid).split("\0")]
+        found = [pid for pid, _ in running if f"--raylet_socket_name={socket}" in command(pid).split("\0")]
         if found:
-            for pid in [*found, *(pid for raylet in found for pid, _ in _descendants(raylet))]:
+            for pid in [*found, *(pid for raylet in found for pid, _ in descendants(raylet))]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             return str(node)
@@ -240,65 +238,3 @@ def _stop(ray: Any, nodes: Any) -> None:
         ray.shutdown()
         if nodes is not None:
             nodes.shutdown()
-
-
-def _processes_of_ray(directory: str) -> list[tuple[int, str]]:
-    """The servers that keep their files in `directory`, and what they started: (pid, start time) of each.
-
-    What else the block has started, such as a data loader, isn't for us to end.
-    """
-    servers = [process for process in _descendants(os.getpid()) if directory in _command(process[0])]
-    return list(dict.fromkeys(found for server in servers for found in [server, *_descendants(server[0])]))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _descendants(ancestor: int) -> list[tuple[int, str]]:
-    """The processes that a process has started, directly or not."""
-    parents: dict[int, list[tuple[int, str]]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(fields[1]), []).append((int(entry.parent.name), fields[19]))
-    found: list[tuple[int, str]] = []
-    waiting = [ancestor]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += [pid for pid, _ in children]
-    return found
-
-
-def _kill(processes: list[tuple[int, str]]) -> None:
-    """Waits for the processes to end by themselves, then ends them, and waits until they are gone."""
-    left = _left(processes)
-    for pid, _ in left:
-        logger.warning("process %d of the local Ray cluster didn't end within %s: killed", pid, units.seconds(_GRACE_S))
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    _left(left)
-
-
-def _left(processes: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Returns those processes that haven't ended after a while."""
-    deadline = time.monotonic() + _GRACE_S
-    while processes and time.monotonic() < deadline:
-        time.sleep(0.05)
-        processes = [process for process in processes if _is_running(process)]
-    return processes
-
-
-def _is_running(process: tuple[int, str]) -> bool:
-    pid, started = process
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return fields[19] == started and fields[0] != "Z"

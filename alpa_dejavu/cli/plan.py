@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 
@@ -139,9 +140,10 @@ def plan(
     the fastest plan is written, and the cheaper ones are listed. With `--strategy pipelines` several pipelines that
     aren't alike are listed, but no files are written of them. With `--inference` a model function takes a batch size
     and a number of tokens, and returns a step without gradients. With `--tolerate` each stage has as many replicas as
-    the rule needs, and a table says what that costs. With `--for` the plan is the best that a framework can run, and a
-    note says what that costs; `alpa-dejavu export` writes its files. With `--host-fails-every` a table says what copies
-    of the training state in neighbours' memory cost, and how often to make them.
+    the rule needs, and a table says what that costs; with `--objective pareto` the list has it, too. With `--for` the
+    plan is the best that a framework can run, and a note says what that costs; `alpa-dejavu export` writes its files.
+    With `--host-fails-every` a table says what copies of the training state in neighbours' memory cost, and how often
+    to make them.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
@@ -189,7 +191,7 @@ def plan(
         return
     lacking = ""
     try:
-        print_planned(planned, to)
+        print_planned(dataclasses.replace(planned, front=()) if tolerate else planned, to)
         if tolerate:
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 )
 @click.argument("path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--without", multiple=True, metavar="HOST", help="A lost host, or a device (HOST/3); may be given again.")
+@click.option("--without-replica", multiple=True, type=int, metavar="N", help="A suspected one of each stage.")
 @click.option("--cluster", metavar="NAME|FILE", help="The new cluster: a known machine, or a JSON file.")
 @click.option("--hosts", type=click.IntRange(min=1), help="How many machines of it; by default as many as before.")
 @click.option("--slow", multiple=True, metavar="HOST=FACTOR", help="A host that takes so many times as long.")
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 def replan(
     path: pathlib.Path,
     without: tuple[str, ...],
+    without_replica: tuple[int, ...],
     cluster: str | None,
     hosts: int | None,
     slow: tuple[str, ...],
@@ -54,18 +56,23 @@ def replan(
     """Plans again for a cluster that has changed, without tracing the model, and says which parameters must move.
 
     It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
-    contingency, unless another slicer or memory margin is asked for, which may take longer, too.
+    contingency, unless another slicer or memory margin is asked for, which may take longer, too. With
+    `--without-replica` the devices are left out that this replica of each stage is on, as
+    `alpa_dejavu.training.robust.Suspects` proposes it.
     """
     from alpa_dejavu.planning.kept import kept_path, read_kept
     from alpa_dejavu.planning.replanning import fallback
     from alpa_dejavu.planning.replanning import replan as plan_again
+    from alpa_dejavu.planning.replica_devices import replica_devices
 
-    if not (without or cluster or slow or memory_margin is not None):
-        raise click.UsageError("nothing has changed: give --without, --cluster, --slow or --memory-margin")
+    if not (without or without_replica or cluster or slow or memory_margin is not None):
+        raise click.UsageError("nothing has changed: give --without, --without-replica, --cluster, --slow or "
+                               "--memory-margin")  # fmt: skip
     slower = dict(map(_factor, slow))
     check_outputs(json_path, python_path, *kept_beside(json_path))
     before = read_plan(path)
-    as_planned = len(without) == 1 and not cluster and not slow and slicer == "dynamic" and memory_margin is None
+    other = without_replica or cluster or slow or slicer != "dynamic" or memory_margin is not None
+    as_planned = len(without) == 1 and not other
     if as_planned and not kept_path(path).exists():
         made = fallback(before, without[0])
     else:
@@ -73,11 +80,12 @@ def replan(
         named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
         announce(f"planning {path} again", replanning_s(before, None if named is None else len(named.hosts), slicer))
         made = plan_again(
-            before, kept, without=without, cluster=named, slow=slower, slicing=slicer, calibration=calibration,
-            memory_margin=memory_margin,
+            before, kept, without=without, without_replicas=without_replica, cluster=named, slow=slower,
+            slicing=slicer, calibration=calibration, memory_margin=memory_margin,
         )  # fmt: skip
     to = console(takes_stdout(json_path, python_path))
-    _print_replanned(made, before, to)
+    left_out = (*without, *(replica_devices(before, without_replica) if without_replica else ()))
+    _print_replanned(made, before, left_out, to)
     if python_path is not None:
         from alpa_dejavu.exports.alpa_code import alpa_code
 
@@ -91,10 +99,12 @@ def replan(
             to.print(lacking)
 
 
-def _print_replanned(made: Replanned, before: Plan, to: Pages) -> None:
+def _print_replanned(made: Replanned, before: Plan, without: tuple[str, ...], to: Pages) -> None:
     """Prints the new plan, what it takes next to the one before, and what moves for it."""
     print_plan(made.plan, to)
     to.fact("iteration time", f"{units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
+    if without:
+        to.fact("without", " ".join(without))
     moved = made.moves
     to.fact(
         "moves",

@@ -1,13 +1,44 @@
-"""A plan's step where each stage gathers the gradients of all its replicas, for a rule that looks at each of them."""
+"""The plan's step where each stage gathers the gradients of all its replicas, for a rule that looks at each of them,
+and the plans for which no other is as fast, as cheap and as tolerant.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import final
 
+from alpa_dejavu._util import ties
+from alpa_dejavu.planning.price import PricedPlan
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.plan_times import PlanStep, plan_times
 
-__all__ = ["gathering_step_s"]
+__all__ = ["TolerantPlan", "gathering_step_s", "tolerant_front"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TolerantPlan:
+    """A plan with the number of wrong replicas of each stage that do no harm.
+
+    Attributes:
+        priced: the plan, with the price of a step without a rule.
+        wrong: how many replicas of each stage may be wrong.
+        step_s: the seconds of a step, in which gradients are gathered for the rule if any may be wrong.
+        price: the price of such a step.
+    """
+
+    priced: PricedPlan
+    wrong: int
+    step_s: float
+    price: float
+
+    def no_worse(self, other: TolerantPlan) -> bool:
+        """Returns whether this plan is as fast, as cheap and as tolerant as another one."""
+        most = 1 + ties.TOLERANCE
+        return (
+            self.step_s <= other.step_s * most and self.price <= other.price * most and self.wrong >= other.wrong
+        )
 
 
 def gathering_step_s(plan: Plan) -> float:
@@ -30,3 +61,23 @@ def gathering_step_s(plan: Plan) -> float:
         for factor in [max(stage.logical_mesh[0] / 2, 1.0)]
     ]  # fmt: skip
     return PlanStep(plan).seconds(tuple(times))
+
+
+def tolerant_front(fronts: Mapping[int, Sequence[PricedPlan]]) -> tuple[TolerantPlan, ...]:
+    """Returns the Pareto front of plans by step time, price per step and tolerated wrong replicas: those that tolerate
+    fewest first, and of these the fastest.
+
+    Args:
+        fronts: by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
+            stage as it needs, each with its price.
+    """
+    found = list[TolerantPlan]()
+    for wrong in sorted(fronts, reverse=True):
+        made = []
+        for one in fronts[wrong]:
+            step_s = gathering_step_s(one.plan) if wrong else one.plan.step_s
+            made.append(TolerantPlan(one, wrong, step_s, one.price * step_s / one.plan.step_s))
+        for each in ties.ordered(ties.ordered(made, key=lambda plan: plan.price), key=lambda plan: plan.step_s):
+            if not any(other.no_worse(each) for other in found):
+                found.append(each)
+    return tuple(sorted(found, key=lambda each: each.wrong))

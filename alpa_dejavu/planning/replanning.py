@@ -21,6 +21,7 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.kept_task import KeptSpace, kept_prices, kept_task
+from alpa_dejavu.planning.replica_devices import replica_devices
 from alpa_dejavu.planning.state_migration import layer_state, moves
 from alpa_dejavu.problem import Cluster, Moves, Plan, counted_name
 from alpa_dejavu.problem.run import schedule_form
@@ -82,6 +83,7 @@ def replan(
     kept: Kept,
     *,
     without: Collection[str] = (),
+    without_replicas: Collection[int] = (),
     cluster: Cluster | None = None,
     slow: Mapping[str, float] | None = None,
     slicing: str | Slicer = "dynamic",
@@ -100,6 +102,9 @@ def replan(
         plan: the plan that ran.
         kept: the record of what it was made from, as `alpa_dejavu.planning.kept.read_kept` reads it.
         without: names of hosts that are lost, and devices such as "host-1/3", by their number on their host.
+        without_replicas: numbers of data-parallel replicas that are left out of each stage, as
+            `alpa_dejavu.training.robust.Suspects` proposes them, with the devices that they are on. Where a least
+            number of replicas was asked for, it is lower by these.
         cluster: the new cluster, in which equal names mean the same hosts; None: the plan's.
         slow: by the names of slow hosts, how many times as long as predicted their devices take.
         slicing: a slicer or its name.
@@ -111,11 +116,14 @@ def replan(
         memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
 
     Raises:
-        ValueError: a host that the cluster hasn't, a record of another plan, other models than the plan's, nothing that
-            has changed, or a memory_margin that isn't at least 0 and below 1.
+        ValueError: a host or replica that the plan hasn't, a record of another plan, other models than the plan's,
+            nothing that has changed, or a memory_margin that isn't at least 0 and below 1.
         NoPlanError: nothing fits.
     """
     started = time.perf_counter()
+    if without_replicas:
+        without = (*without, *replica_devices(plan, without_replicas))
+        kept = dataclasses.replace(kept, replicas=max(kept.replicas - len(set(without_replicas)), 1))
     if not without and cluster is None and not slow and memory_margin is None:
         raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory_margin")
     given = kept_prices(plan, kept, cluster, latency, communication, calibration)

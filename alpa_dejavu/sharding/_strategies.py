@@ -7,9 +7,11 @@ import numpy as np
 
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._planning import Site, make_table, whole_table
 from alpa_dejavu.sharding._reshard import Costs
+from alpa_dejavu.sharding._spec import divides
 from alpa_dejavu.sharding._strategies_dot import convolution_table, dot_table
 from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table, iota_table, parameter_table
 from alpa_dejavu.sharding._strategies_shape import (
@@ -47,12 +49,24 @@ class KnownTables:
         tables: the tables by what each depends on: the operator, its surroundings, its operands' tables.
         equal: one table for each content, so that equal tables are one object.
         repeated: cost matrices multiplied by how often an operator runs, by the matrix's identity and that number.
+        outputs: tables of outputs that must be cut into equal parts, by the identity of the table without that.
     """
 
     costs: Costs
     tables: dict[tuple, Table] = dataclasses.field(default_factory=dict)
     equal: dict[tuple, Table] = dataclasses.field(default_factory=dict)
     repeated: dict[tuple[int, float], np.ndarray] = dataclasses.field(default_factory=dict)
+    outputs: dict[int, Table] = dataclasses.field(default_factory=dict)
+
+    def in_equal_parts(self, table: Table, operator: Operator) -> Table:
+        """Returns the table of a program's output, whose strategies that cut it into unequal parts are forbidden, since
+        Alpa refuses such outputs; unchanged where all do, or none.
+        """
+        if id(table) not in self.outputs:
+            even = [divides(spec, operator.shape, self.costs.mesh.shape) for spec in table.outputs]
+            cost = np.where(even, table.cost, INFINITY_COST)
+            self.outputs[id(table)] = table if all(even) or not any(even) else dataclasses.replace(table, cost=cost)
+        return self.outputs[id(table)]
 
 
 TableStore = dict[tuple[LogicalMesh, ShardingOptions], KnownTables]
@@ -98,7 +112,8 @@ def operator_tables(
                 made = _paid_once_in(made, options.grad_acc_num_micro_batches)
             made = made if operator.repeats == 1 else _repeated(made, operator.repeats, shelf.repeated)
             known[key] = shelf.equal.setdefault(made.contents, made)
-        tables.append(known[key])
+        table = known[key]
+        tables.append(shelf.in_equal_parts(table, operator) if around.feeds_output else table)
     return tables
 
 

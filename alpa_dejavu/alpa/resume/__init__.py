@@ -1,4 +1,4 @@
-"""Training that goes on when a host is lost: the plan's contingency, the last checkpoint, and no person.
+"""Training that goes on when a host, a device or memory is lost: another plan, the last checkpoint, and no person.
 
     session = AlpaSession(step, state, batch, folder)
     trained = train(session, plan, steps=1000)
@@ -7,7 +7,8 @@ The program that trains must be on a host that stays: with its own host it ends,
 """
 
 from alpa_dejavu.alpa.resume._alpa_session import AlpaSession
+from alpa_dejavu.alpa.resume._loop import WallClock
 from alpa_dejavu.alpa.resume._session import Change, HostsLostError, Recovery, Session, Trained
-from alpa_dejavu.alpa.resume._train import WallClock, train
+from alpa_dejavu.alpa.resume._train import train
 
 __all__ = ["AlpaSession", "Change", "HostsLostError", "Recovery", "Session", "Trained", "WallClock", "train"]

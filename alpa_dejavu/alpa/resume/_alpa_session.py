@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.alpa.resume._session import Session
@@ -132,6 +132,25 @@ class AlpaSession(Session):
     def joined(self) -> Mapping[str, int]:
         """Returns the hosts that Ray has and that no plan has used yet, with the number of their devices."""
         return self._training.joined()
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Holds devices, such as "host-1/3", so that no worker gets them; a host that no plan names has none anyway.
+
+        Raises:
+            ValueError: a host isn't known, or has no such device that is free.
+        """
+        self._training.leave_out(names)
+
+    def replica_devices(self, replicas: Collection[int]) -> tuple[str, ...]:
+        """Returns the devices that some data-parallel replicas of all stages are on now, such as "host-1/3".
+
+        They are what `train(leave_out=...)` takes: `lambda: session.replica_devices(suspects.left_out)`.
+
+        Raises:
+            RuntimeError: no plan runs.
+            ValueError: there is no such replica, or all are named.
+        """
+        return self._training.replica_devices(replicas)
 
     def suspects(self, error: Exception) -> bool:
         """Returns whether a lost host may be behind an error: whether it comes from Ray, or from a connection."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 from alpa_dejavu.problem import Plan
@@ -72,6 +72,11 @@ class Session(abc.ABC):
     def joined(self) -> Mapping[str, int]:
         """Returns the hosts that are there and that no plan has used yet, with the number of their devices."""
         return {}
+
+    def leave_out(self, names: Collection[str]) -> None:  # noqa: B027
+        """Keeps the training from hosts and devices, such as "host-1/3", that the next plan does without; called when
+        the use of the cluster has ended.
+        """
 
     @abc.abstractmethod
     def suspects(self, error: Exception) -> bool:

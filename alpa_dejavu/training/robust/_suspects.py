@@ -90,7 +90,8 @@ class Suspects:
             logger.warning("step %d: replica %d is a suspect: %.1f times the median distance from the gradient, most "
                            "in %s", self.step, replica, after.average[replica], where)  # fmt: skip
         for replica in sorted(set(after.left_out) - set(self.left_out)):
-            logger.warning("step %d: replica %d has been a suspect for %d steps: leave it out", self.step, replica,
-                           self.patience)  # fmt: skip
+            logger.warning("step %d: replica %d has been a suspect for %d steps: leave it out; `alpa-dejavu replan "
+                           "PLAN.json --without-replica %d` says what that costs", self.step, replica, self.patience,
+                           replica)  # fmt: skip
         for replica in sorted(set(self.named) - set(after.named)):
             logger.info("step %d: replica %d is no suspect any more", self.step, replica)

@@ -143,7 +143,8 @@ def test_suspects_are_named_and_proposed_to_be_left_out(caplog):
     assert log.named == log.left_out == (1,)
     assert [record.getMessage() for record in caplog.records] == [
         "step 1: replica 1 is a suspect: 9.0 times the median distance from the gradient, most in first",
-        "step 3: replica 1 has been a suspect for 3 steps: leave it out",
+        "step 3: replica 1 has been a suspect for 3 steps: leave it out; `alpa-dejavu replan PLAN.json "
+        "--without-replica 1` says what that costs",
     ]
     for _ in range(2):
         log = log.seen({"first": np.ones(3)})

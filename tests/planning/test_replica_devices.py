@@ -1,0 +1,70 @@
+"""A suspected replica is left out: the devices that it is on in every stage, and what the plan without them costs."""
+
+import dataclasses
+
+import pytest
+from click.testing import CliRunner
+
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.kept import Kept, write_with_kept
+from alpa_dejavu.planning.replanning import replan
+from alpa_dejavu.planning.replica_devices import replica_devices
+from alpa_dejavu.training.robust import Suspects
+from tanh_layers import trained
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return plan_model(trained, named_cluster("p3.16xlarge"), batch=96, micro_batches=2, layers=4, replicas=4)
+
+
+def with_meshes(plan, *meshes):
+    (stage,) = plan.stages[:1]
+    stages = tuple(
+        dataclasses.replace(stage, layers=(n, n), logical_mesh=mesh,
+                            submesh=dataclasses.replace(stage.submesh, devices_per_host=mesh[0] * mesh[1]))
+        for n, mesh in enumerate(meshes)
+    )  # fmt: skip
+    return dataclasses.replace(plan, stages=stages)
+
+
+def test_a_replica_has_a_row_of_each_stages_logical_mesh(planned):
+    two = with_meshes(planned.plan, (2, 2), (2, 1))
+    # The stage with more devices has the first ones of the host.
+    assert replica_devices(two, [0]) == ("p3.16xlarge-0/0", "p3.16xlarge-0/1", "p3.16xlarge-0/4")
+    assert replica_devices(two, [1]) == ("p3.16xlarge-0/2", "p3.16xlarge-0/3", "p3.16xlarge-0/5")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "said"),
+    [
+        ([2], r"replica is 2, but must be one of the plan's 0\.\.1"),
+        ([0, 1], "replicas are 0, 1, which are all of the plan's"),
+    ],
+)
+def test_what_is_no_replica_is_refused(planned, replicas, said):
+    with pytest.raises(ValueError, match=said):
+        replica_devices(with_meshes(planned.plan, (2, 2), (2, 1)), replicas)
+    with pytest.raises(ValueError, match="stages have 2, 4 replicas, but must have equally many"):
+        replica_devices(with_meshes(planned.plan, (2, 1), (4, 1)), replicas)
+
+
+def test_what_suspects_propose_is_planned_without_in_one_flow(planned, tmp_path):
+    suspects = Suspects(planned.plan.stages[0].logical_mesh[0], memory=0.0, patience=2)
+    for _ in range(2):
+        suspects = suspects.seen({"whole": [1.0, 9.0, *[1.0] * (suspects.replicas - 2)]})
+    assert suspects.left_out == (1,)
+    names = replica_devices(planned.plan, suspects.left_out)
+    made = replan(planned.plan, Kept.of(planned), without_replicas=suspects.left_out)
+    assert made.plan.num_devices == planned.plan.num_devices - len(names)
+    assert {stage.logical_mesh[0] >= suspects.replicas - 1 for stage in made.plan.stages} == {True}
+    path = tmp_path / "plan.json"
+    write_with_kept(planned.plan, Kept.of(planned), path)
+    done = CliRunner().invoke(main, ["replan", str(path), "--without-replica", "1"])
+    assert done.exit_code == 0, done.output
+    assert f"without                 {' '.join(names)}" in done.output
+    wrong = CliRunner().invoke(main, ["replan", str(path), "--without-replica", "99"])
+    assert wrong.exit_code != 0
+    assert "replica is 99, but must be one of the plan's" in " ".join(wrong.output.split())
