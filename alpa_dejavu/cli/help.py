@@ -1,4 +1,4 @@
-"""The help that `--help` shows: commands in the order of their use, examples, and what the figures of a command rest on."""
+"""The help of commands: their order is that of their use, with examples, and with what their figures rest on."""
 
 from __future__ import annotations
 
