@@ -87,7 +87,6 @@ def checks(compiles: bool = False) -> tuple[Check, ...]:
         ("slicing", f"from alpa_dejavu.cli._warm_up import warm_up; print(warm_up({within}))", _PLANNING),
         ("Ray", "import ray; print('ray', ray.__version__)", _PLANNING),
         ("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _PATCHES),
-        ("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", f"{_ALPA}, and {_PATCHES}"),
         (
             "our hooks into Alpa",
             "import alpa_dejavu; alpa_dejavu.install(); alpa_dejavu.uninstall(); print('its signatures are known')",
@@ -95,8 +94,17 @@ def checks(compiles: bool = False) -> tuple[Check, ...]:
         ),
     )
     with concurrent.futures.ThreadPoolExecutor(len(trials)) as side_by_side:
-        found = side_by_side.map(_tried, *zip(*trials, strict=True))
-    return (*found, _cache(), Check("this machine", True, f"{usable_cores()} CPU cores, {gpus} NVIDIA GPUs"))
+        *others, patches, hooks = side_by_side.map(_tried, *zip(*trials, strict=True))
+    machine = Check("this machine", True, f"{usable_cores()} CPU cores, {gpus} NVIDIA GPUs")
+    return (*others, patches, _alpa(hooks), hooks, _cache(), machine)
+
+
+def _alpa(hooks: Check) -> Check:
+    """Returns the check of Alpa, which is imported where our hooks are tried; only if they fail it is tried alone."""
+    if hooks.runs:
+        return Check("Alpa", True, f"alpa {installed_version('alpa')} can be imported")
+    code = "import alpa; print('alpa', alpa.__version__, 'can be imported')"
+    return _tried("Alpa", code, f"{_ALPA}, and {_PATCHES}")
 
 
 def _cache() -> Check:

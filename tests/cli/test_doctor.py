@@ -39,6 +39,10 @@ def test_what_fails_is_said_with_its_remedy(monkeypatch):
     assert found["our patches"].finding == "ImportError: no such thing"
     assert "./patches" in found["our patches"].remedy
     assert found["Alpa"].runs
+    assert found["Alpa"].finding == "alpa 0.2.3 can be imported"
+    monkeypatch.setattr(installation.subprocess, "run", fails("alpa_dejavu.install"))
+    found = {check.what: check for check in installation.checks()}
+    assert [found[what].runs for what in ("Alpa", "our hooks into Alpa")] == [True, False]
     assert found["Alpa"].finding == "it works"
 
 

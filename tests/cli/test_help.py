@@ -1,5 +1,6 @@
 """Help: commands stand in the order of their use, with examples that could be typed, and with what figures rest on."""
 
+import pathlib
 import re
 import shlex
 
@@ -7,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import alpa_dejavu.cli
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.main import main
 from guides import shell_commands
@@ -21,6 +23,7 @@ def commands(group=main, path=()):
             yield (*path, name), command
 
 
+CLI = pathlib.Path(alpa_dejavu.cli.__file__).parent
 ALL = dict(commands())
 every = pytest.mark.parametrize("words", ALL, ids=" ".join)
 
@@ -73,3 +76,9 @@ def test_commands_stand_in_the_order_of_their_use_with_whole_sentences():
 @pytest.mark.parametrize("line", shell_commands())
 def test_commands_of_the_guides_could_be_typed(line):
     check_usage(shlex.split(line)[1:])
+
+
+def test_tables_and_progress_are_drawn_in_one_place_each():
+    parts = re.compile(r"rich\.(table|progress|status)|tqdm|\.status\(")
+    found = [path.name for path in CLI.glob("*.py") if parts.search(path.read_text(encoding="utf-8"))]
+    assert sorted(found) == ["output.py", "working.py"]
