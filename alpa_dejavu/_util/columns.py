@@ -113,7 +113,7 @@ def wrapped(text: str, width: int, kind: Kind = "text") -> list[str]:
     >>> wrapped("141.8 ms (120 to 160 ms)", 9), wrapped("141.8 ms (120 to 160 ms)", 15, "figure")
     (['141.8 ms', '(120 to', '160 ms)'], ['141.8 ms', '(120 to 160 ms)'])
     """
-    lines: list[str] = []
+    lines, width = list[str](), max(width, 1)
     for word in _words(text, kind):
         first, *others = chop_cells(word, width) if cell_len(word) > width else [word]
         joined = f"{lines[-1]} {first}" if lines else first
