@@ -196,8 +196,8 @@ def plan_model(
         if not isinstance(chooser, Searched):
             raise
         limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits))
-        known = source.numbers_of_layers(LAYERS) if source.traces else ()
-        said = remedies(limited, micro_batch_counts(batch), known)
+        numbers = source.numbers_of_layers(LAYERS) if source.traces else ()
+        said = remedies(limited, micro_batch_counts(batch), numbers)
         raise NoPlanError("; ".join(filter(None, (str(error), said)))) from None
 
 
