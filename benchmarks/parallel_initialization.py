@@ -1,13 +1,17 @@
 """Whether many starts pay: steps, compute, wall time and test accuracy next to other uses of the same workers.
 
-    python benchmarks/parallel_initialization.py [--json OUT] [--only PART] [--models NAME ...] [--quick]
+    python benchmarks/parallel_initialization.py [--json OUT] [--only PART] [--models NAME ...] [--seeds N] [--contests]
+                                                 [--quick]
 
 Four small networks as flax makes them learn data that packages ship: scikit-learn's digits (mlp, cnn) and the text of
 Python's own library (gpt, rnn). `alpa_dejavu.training.initialization` races as many starts as there are workers: three
-rules, two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Beside them
-stand one start; it for longer, with the compute of a race; the workers used for data parallelism, with batches that are
-N times as large, at the same learning rate, sqrt(N) times and N times it; and search without dropping any start, until
-the first one is there: what the luck of N starts is worth. Learning rates suit the one start.
+rules, two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Contests are
+races between four methods of starting; from coarse to fine, in two waves, in three that shrink, and by moved points of
+a projection; and between candidates that carry a learning rate, and rows of each batch, which a population changes. In
+a race by waves all wait for those before, and that counts. Beside them stand one start, at these rates, too; it for
+longer, with the compute of a race; the workers used for data parallelism, with batches that are N times as large, at
+the same learning rate, sqrt(N) times and N times it; and search without dropping any start, until the first one is
+there: what the luck of N starts is worth. Learning rates suit the one start.
 
 The target is the loss that one start has after 60 % of its steps: the median of other seeds than those that are judged,
 and known before these are trained. Losses are means of the last 40 steps. Time is in steps per worker: each worker has
@@ -32,6 +36,7 @@ starts aren't surely faster in seconds, all counted; 0 if all holds that was mea
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import os
 from collections.abc import Sequence
@@ -41,12 +46,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tqdm import tqdm
 
-from harness import Results, options
+from harness import Results, at_least, options, show
 from races._models import TASKS
 from races._plan import QUICK, WHOLE, Plan
-from races._report import tables, verdict
+from races._report import overview, tables, verdict
 from races._seconds import WORKERS, measured
-from races._ways import Way, row, ways
+from races._ways import Way, of_contests, row, ways
 
 VERSION = 2
 
@@ -56,24 +61,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__)
     parser.add_argument("--only", choices=["steps", "seconds"], help="one part alone; the other one's figures are kept")
     parser.add_argument("--models", nargs="+", choices=list(TASKS), help="measure these alone")
+    parser.add_argument("--seeds", type=at_least(2), metavar="N", help="so many of them (default: 10)")
+    parser.add_argument("--contests", action="store_true", help="the contests and what they are judged by alone")
     parser.add_argument("--quick", action="store_true", help="one network, few steps, to see that all of it runs")
     given = parser.parse_args(arguments)
     plan = QUICK if given.quick else WHOLE
+    if given.seeds is not None:
+        plan = dataclasses.replace(plan, seeds=tuple(range(given.seeds)))
     names = given.models or list(plan.models)
     result = _begun(given, plan)
     for name in names if given.only != "seconds" else ():
-        _measure(name, result, plan)
+        _measure(name, result, plan, of_contests(plan.workers) if given.contests else ways(plan.workers))
     if given.only != "steps" and plan.pairs:
         _measure_seconds(result, plan, given)
     # What the file has of the other part stays there, and isn't judged.
     left_out: dict[str, dict[str, Any]] = {"seconds": {"models": {}}, "steps": {"seconds": {}}}
     judged = {**result, **left_out.get(given.only or "", {})}
     said = verdict(judged, plan)
-    result.shown(*tables(judged, plan), *said.lines)
+    show(*tables(judged, plan), *said.details)
+    result.shown(*([overview(judged, plan)] if judged["models"] else []), *said.lines)
     return 0 if said.held else 1
 
 
-def _measure(name: str, result: Results, plan: Plan) -> None:
+def _measure(name: str, result: Results, plan: Plan, wanted: Sequence[Way]) -> None:
     task = plan.task(name)
     found = result["models"].setdefault(name, {"data": task.data().mark, "rows": {}})
     if found["data"] != task.data().mark:
@@ -81,7 +91,7 @@ def _measure(name: str, result: Results, plan: Plan) -> None:
     if "target" not in found:
         found["target"] = plan.target(task)
         result.write()
-    left = [(way, seed) for way in ways(plan.workers) for seed in plan.seeds if not _has(found, way, seed)]
+    left = [(way, seed) for way in wanted for seed in plan.seeds if not _has(found, way, seed)]
     for way, seed in tqdm(left, name, unit="run"):
         found["rows"].setdefault(way.name, []).append(row(task, way, seed, found["target"]))
         result.write()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -50,6 +50,17 @@ class Copies:
         self._keepers: dict[str, Any] = {}  # Ray's id of a node -> its keeper
         self._whole: _Whole | None = None
         self._kept_on = 0
+
+    def check_neighbours(self, hosts: Collection[str]) -> None:
+        """Checks that each neighbour that was given is another host of a training.
+
+        Raises:
+            ValueError: a host isn't there, or is its own neighbour.
+        """
+        for host, neighbour in self._neighbours.items():
+            if host == neighbour or not {host, neighbour} <= set(hosts):
+                raise ValueError(f"neighbours has {neighbour!r} for {host!r}, but must have another of the hosts "
+                                 f"{', '.join(hosts)}; give one of these")  # fmt: skip
 
     def copy(self, state: Any, step: int, nodes: Mapping[str, str]) -> None:
         """Copies the state after so many steps; the copy is whole when this returns.

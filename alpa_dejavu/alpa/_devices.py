@@ -14,7 +14,7 @@ import numpy as np
 from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.alpa._nodes import on_node
 
-_PROBE_S = 30.0
+_PROBE_S = 60.0
 """The seconds in which a device must have computed something, the start of a process included."""
 _ANSWER_S = 2 * _PROBE_S
 _END_S = 2.0

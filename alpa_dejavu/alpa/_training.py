@@ -69,12 +69,13 @@ class Training:
             hosts = len(used if plan.hardware is None else plan.hardware.hosts)
             devices = plan.num_devices // len(used)
             alpa.init("ray", num_nodes=min(hosts, len(nodes)), num_devices_per_node=devices)
-        layers = plan.num_layers if plan.layer_option == "auto" else None
+        layers, here = plan.num_layers if plan.layer_option == "auto" else None, self._nodes.on_their_hosts(plan)
+        self._copies.check_neighbours(self._nodes.named)
         method = alpa.PipeshardParallel(
             num_micro_batches=plan.num_micro_batches,
             pipeline_schedule=plan.schedule,
             layer_option=DejavuLayerOption(layers, remat_layers(plan)),
-            stage_option=DejavuStageOption(plan=self._nodes.on_their_hosts(plan)),
+            stage_option=DejavuStageOption(plan=here),
         )
         self._step = alpa.parallelize(with_marked_gradients(self._function), method=method, donate_argnums=(0,))
         state = self._fresh()

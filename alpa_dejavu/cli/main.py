@@ -33,6 +33,7 @@ from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
 from alpa_dejavu.cli.replan import replan
 from alpa_dejavu.cli.resilience import resilience
+from alpa_dejavu.cli.spend import spend
 
 __all__ = ["main"]
 
@@ -49,7 +50,7 @@ def main() -> None:
 
 # In the order of their use, in which `--help` lists them.
 for _command in (
-    doctor, plan, import_, explain, estimate, diff, export, profile, history, calibrate, calibration, replan,
+    doctor, plan, import_, explain, estimate, diff, spend, export, profile, history, calibrate, calibration, replan,
     playground, resilience,
 ):  # fmt: skip
     main.add_command(_command)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from alpa_dejavu._util.interval import Interval
-from races._ways import LONGER, search_of
+from races._ways import LONGER, STARTS, search_of
 
 CONFIDENCE = 0.95
 UNREACHED = LONGER["full"]
@@ -111,6 +111,11 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], alone: Mapping[int, f
         sum(row["reached"] is None for row in rows),
         statistics.median(row["seconds"] for row in rows),
     )
+
+
+def is_whole(rows: Rows) -> bool:
+    """Whether searches were measured too, not the contests alone."""
+    return all(search_of(init) in rows for init in STARTS)
 
 
 def _steps(row: Mapping[str, Any], steps: int) -> float:

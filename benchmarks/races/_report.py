@@ -9,9 +9,19 @@ from typing import Any, final
 
 from alpa_dejavu._util.interval import Interval
 from harness import Table
-from races._figures import SMALL, InSeconds, Rows, Summary, foresight, of_any, spread, summaries
+from races._figures import (
+    SMALL,
+    InSeconds,
+    Rows,
+    Summary,
+    foresight,
+    is_whole,
+    of_any,
+    spread,
+    summaries,
+)
 from races._plan import JUDGED, Plan
-from races._ways import BUDGETS, DATA_PARALLEL, EARLY, RULES, STARTS, race_of, search_of
+from races._ways import BUDGETS, DATA_PARALLEL, EARLY, RULES, STARTS, contests, race_of, search_of, ways
 
 CHEAP = race_of("halving", "sobol", "small")
 """As what is judged, with the small budget."""
@@ -32,10 +42,37 @@ COLUMNS = {
 @final
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Sentences, and whether the figures are as they were to be."""
+    """Sentences, and whether the figures are as they were to be.
+
+    Attributes:
+        lines: the figures.
+        held: whether all of them are.
+        details: of each network, for the terminal.
+    """
 
     lines: tuple[str, ...]
     held: bool
+    details: tuple[str, ...] = ()
+
+
+def overview(result: dict[str, Any], plan: Plan) -> Table:
+    """All ways on all networks: steps per worker to the target over one start's, and after "at" the compute over it."""
+    by_network = {
+        name: {one.name: one for one in summaries(found["rows"], plan.task(name).steps)}
+        for name, found in result["models"].items()
+    }  # fmt: skip
+    rows = []
+    for way in ways(plan.workers):
+        cells = {name: _cell(found[way.name]) for name, found in by_network.items() if way.name in found}
+        if cells:
+            rows.append({"way": way.name, **cells})
+    columns = {"steps to the target over one start's": "{way}", **{name: f"{{{name}}}" for name in by_network}}
+    title = f"{plan.workers} workers, {len(plan.seeds)} seeds; intervals of 95 %; after \"at\" the compute"
+    return Table.of(rows, columns, title)
+
+
+def _cell(one: Summary) -> str:
+    return f"{_interval(one.ratio, '.2f')} at {one.compute.mean:.1f}"
 
 
 def tables(result: dict[str, Any], plan: Plan) -> Iterator[Table]:
@@ -70,7 +107,10 @@ def verdict(result: dict[str, Any], plan: Plan) -> Verdict:
     """What pays, what doesn't and why, and whether figures hold on the networks and pairs that are measured."""
     parts = [_in_steps(result, plan)] if result["models"] else []
     parts += [_in_seconds(result["seconds"])] if result.get("seconds", {}).get("pairs") else []
-    return Verdict(tuple(line for part in parts for line in part.lines), all(part.held for part in parts))
+    return Verdict(
+        tuple(line for part in parts for line in part.lines), all(part.held for part in parts),
+        tuple(line for part in parts for line in part.details),
+    )  # fmt: skip
 
 
 def _in_seconds(found: dict[str, Any]) -> Verdict:
@@ -94,17 +134,21 @@ def _in_seconds(found: dict[str, Any]) -> Verdict:
 
 def _in_steps(result: dict[str, Any], plan: Plan) -> Verdict:
     """What pays, and whether the two figures in steps hold."""
+    details: list[str] = []
     lines: list[str] = []
     faster: dict[str, list[str]] = {JUDGED: [], CHEAP: []}
     whole = with_idle = 0.0
     for name, found in result["models"].items():
         steps = plan.task(name).steps
         by_name = {one.name: one for one in summaries(found["rows"], steps)}
-        small = [by_name[race_of(rule, init, "small")] for rule in RULES for init in STARTS]
+        small = [by_name[way.name] for way in ways(plan.workers) if way.budget == "small" and way.name in by_name]
         whole, with_idle = max(whole, *(one.whole for one in small)), max(with_idle, *(one.with_idle for one in small))
         for way, names in faster.items():
             names += [name] if by_name[way].ratio.high < 1 else []
-        lines += [*_said(name, by_name, found["rows"], steps), _instead(name, by_name)]
+        lines.append(_contests(name, by_name, plan.workers))
+        if is_whole(found["rows"]):
+            details += _said(name, by_name, found["rows"], steps)
+            lines.append(_instead(name, by_name))
     needed = min(ENOUGH, len(result["models"]))
     held = len(faster[JUDGED]) >= needed, whole <= SMALL
     said = {way: f"{way} is surely faster on {len(names)} of {len(result['models'])} networks "
@@ -114,7 +158,21 @@ def _in_steps(result: dict[str, Any], plan: Plan) -> Verdict:
         f'{"Held" if held[1] else "MISSED"}: budget="small" takes {whole:.3f} times the compute of one start at most, '
         f"{SMALL:g} allowed ({with_idle:.3f} with the idle lanes of one program)"
     )
-    return Verdict(tuple(lines), all(held))
+    return Verdict(tuple(lines), all(held), tuple(details))
+
+
+def _contests(name: str, by_name: dict[str, Summary], workers: int) -> str:
+    """Which of the contests is surely faster than one start, and whether the best one beats the race that is judged."""
+    known = [by_name[way.name] for way in contests(workers) if way.starts > 1 and way.name in by_name]
+    pays = [one for one in known if one.ratio.high < 1]
+    best = min(known, key=lambda one: one.ratio.mean)
+    rates = [by_name[way.name] for way in contests(workers) if way.starts == 1 and way.name in by_name]
+    rate = min(rates, key=lambda one: one.ratio.mean)
+    return (
+        f"{name}: {len(pays)} of {len(known)} contests are surely faster than one start; the fastest, {best.name}, "
+        f"takes {_interval(best.ratio, '.2f')} of its steps, {JUDGED} {_interval(by_name[JUDGED].ratio, '.2f')}, and "
+        f"one start at the best other rate ({rate.name}) {_interval(rate.ratio, '.2f')}"
+    )
 
 
 def _said(name: str, by_name: dict[str, Summary], rows: Rows, steps: int) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 import statistics
 import time
@@ -75,12 +76,14 @@ def _of_workers() -> dict[str, str]:
 
 
 def settings_of(task: Task) -> dict[str, Any]:
-    """What pairs depend on."""
-    return {
+    """What pairs depend on, as JSON has it."""
+    settings = {
         "network": f"mlp, {WIDTH} wide", "optimizer": task.optimizer, "rate": task.rate, "rows": task.rows,
         "steps": task.steps, "workers": WORKERS, "reported_steps": REPORTED_STEPS,
-        "ways": [list(dataclasses.astuple(way)) for way in (ALONE, RACE)],
+        "ways": [dataclasses.astuple(way) for way in (ALONE, RACE)],
     }  # fmt: skip
+    kept: dict[str, Any] = json.loads(json.dumps(settings))
+    return kept
 
 
 def timed(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:

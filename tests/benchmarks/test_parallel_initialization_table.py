@@ -15,9 +15,23 @@ from races._data import CHARACTERS, batch, digits, source_text
 from races._figures import foresight, of_any, summaries
 from races._models import TASKS
 from races._plan import JUDGED, QUICK
-from races._report import tables, verdict
+from races._report import overview, tables, verdict
 from races._seconds import ALONE, RACE, TASK, settings_of, told
-from races._ways import BUDGETS, RULES, SMOOTHED_STEPS, STARTS, Way, race_of, row, search_of, steps_to, ways
+from races._ways import (
+    BUDGETS,
+    RULES,
+    SMOOTHED_STEPS,
+    STARTS,
+    Way,
+    contests,
+    losses_by_rows,
+    of_contests,
+    race_of,
+    row,
+    search_of,
+    steps_to,
+    ways,
+)
 
 FEW = dataclasses.replace(QUICK, workers=4, steps=80, pairs=0)
 
@@ -25,14 +39,15 @@ FEW = dataclasses.replace(QUICK, workers=4, steps=80, pairs=0)
 @pytest.fixture
 def _few(monkeypatch):
     monkeypatch.setattr(parallel_initialization, "QUICK", FEW)
-    kept = [way for way in ways(4) if way.keep == "halving" and way.init == "sobol"]
+    kept = [way for way in ways(4) if way.keep == "halving" and way.init == "sobol" and not way.factors]
     monkeypatch.setattr(parallel_initialization, "ways", lambda workers: tuple(kept))
     monkeypatch.setattr(parallel_initialization, "tables", lambda result, plan: ())
+    monkeypatch.setattr(parallel_initialization, "overview", lambda result, plan: "said")
     monkeypatch.setattr(parallel_initialization, "verdict", lambda result, plan: verdict_of(True))
 
 
 def verdict_of(held):
-    return type("Said", (), {"lines": ("said",), "held": held})()
+    return type("Said", (), {"lines": ("said",), "details": (), "held": held})()
 
 
 @pytest.mark.usefixtures("_few")
@@ -86,6 +101,37 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
 
 
+def test_rows_of_its_own_are_compute_and_waves_are_waited_for(monkeypatch):
+    # Half the rows for 80 steps, then whole batches for 60: compute of 100 whole steps, 40 before the child began.
+    parent = dataclasses.replace(curve(0, np.full(80, 2.0)), batch_rows=8)
+    child = dataclasses.replace(
+        curve(1, np.linspace(2, 0.1, 60)), batch_rows=16, parents=(0,), first_step=80, began_at=40.0
+    )
+    other = dataclasses.replace(curve(2, np.full(40, 2.0), dropped=40), batch_rows=16)
+    result = Initialized({}, 1, 140, (parent, child, other), (40,), 140, 0, 0, 0, 0, 1.0, 0)
+    losses, each = losses_by_rows(result)
+    assert (len(losses), each) == (80 + 2 * 60, 2)
+    assert steps_to(losses, 2.0, each) == SMOOTHED_STEPS
+    monkeypatch.setattr(_ways, "trained", lambda *_: result)
+    task = type("Untested", (), {"accuracy": lambda self, state: 0.5})()
+    found = row(task, Way("it", 3, init="coarse to fine, 3 shrinking waves"), 0, losses[-80:].mean())
+    # Two waves were waited for until the first rung, at 40.
+    assert (found["reached"], found["compute"]) == (100 + 2 * 40, 40 + 60 + 40)
+
+
+def test_contests_alone_are_told_without_the_rest():
+    rows = {way.name: rows_of(40)[way.name] for way in of_contests(2)}
+    models = {"mlp": {"target": 1.0, "rows": rows}}
+    plan = dataclasses.replace(QUICK, steps=100, workers=2)
+    said = verdict({"models": models}, plan)
+    assert any("of 9 contests are surely faster" in line for line in said.lines)
+    assert not said.details
+    table = overview({"models": models}, plan)
+    assert {way.name for way in contests(2)} < {line[0] for line in table.rows}
+    assert "halving, model, full" not in {line[0] for line in table.rows}
+    assert len(overview({"models": {"mlp": {"target": 1.0, "rows": rows_of(40)}}}, plan).rows) == len(ways(2))
+
+
 def test_who_diverges_does_not_reach_the_target(monkeypatch):
     def diverging(*_):
         raise RuntimeError("all 1 candidates are dropped")
@@ -122,7 +168,7 @@ def test_what_is_missed_is_said(reached, small, held):
     said = verdict({"models": models}, plan)
     assert said.held == held
     assert sum("MISSED" in line for line in said.lines) == (not held)
-    assert f"mlp, sobol: faster in {8 if reached == 40 else 0} of 8 races" in " ".join(said.lines)
+    assert f"mlp, sobol: faster in {8 if reached == 40 else 0} of 8 races" in " ".join(said.details)
     models["mlp"]["rows"] = rows_of(70)
     assert verdict({"models": models}, plan).held == held
 

@@ -13,8 +13,10 @@ from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import merge_followers
 from alpa_dejavu.sharding._options import INFINITY_COST
+from alpa_dejavu.sharding._spec import divides
 from alpa_dejavu.sharding._strategies import operator_tables
 from operators import (
+    BACK,
     GRADIENT,
     dot,
     elementwise,
@@ -56,6 +58,21 @@ def test_the_solution_is_the_cheapest_of_all(batch, hidden, shape, force, mixed)
     options = ShardingOptions(force_batch_dim_to_mesh_dim=force, allow_mixed_mesh_shape=mixed)
     operators = training_step(batch, hidden)
     assert solve(operators, mesh, options).objective == pytest.approx(_enumerate(operators, mesh, options))
+
+
+@pytest.mark.parametrize("force", [-1, 0])
+@pytest.mark.parametrize(("batch", "hidden"), [(64, 256), (8, 512), (4096, 64)])
+def test_outputs_are_cut_into_equal_parts_where_they_can_be(batch, hidden, force):
+    mesh, shape = LogicalMesh((1, 3)), (hidden, hidden)
+    operators = [
+        *two_layers(batch, hidden), dot(2, 4, *shape, dims=GRADIENT), dot(4, 3, batch, hidden, dims=BACK),
+        dot(0, 6, *shape, dims=GRADIENT), output(5, *shape), output(7, *shape),
+    ]  # fmt: skip
+    options = ShardingOptions(force_batch_dim_to_mesh_dim=force)
+    found = solve(operators, mesh, options)
+    assert found.objective == pytest.approx(_enumerate(operators, mesh, options))
+    for gradient in (5, 7):
+        assert divides(found.outputs[gradient], shape, mesh.shape)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((4, 1), 0), ((1, 4), 1)])

@@ -123,6 +123,7 @@ COMMANDS = [
     "calibration show {database}",
     "calibration convert {pickle} --output {output}",
     "resilience nobody --plan {plan}",
+    "spend --model nobody --cluster {cluster} --seconds 1 --calibration {calibration}",
     "playground run {scenario}",
     "playground compare {runs} {scenario}",
 ]

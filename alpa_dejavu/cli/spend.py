@@ -1,0 +1,135 @@
+"""`alpa-dejavu spend`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from typing import TYPE_CHECKING
+
+import click
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.effort import announce, planning_s
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.parameters import Count, cache_option, calibration_option, number_or_none
+from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
+
+if TYPE_CHECKING:
+    from alpa_dejavu.playground.spend import Spending, SpendRow, Way
+
+_TRIAL_S = 60.0
+"""A trial of a stand-in, on one idle core."""
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu spend --model gpt-125m --cluster p3.16xlarge --seconds 3600",
+        "alpa-dejavu spend --model my_model:made --cluster cluster.json --batch 256 --seconds 600 --json spend.json",
+    ),
+    rests_on="Seconds of a step are predicted by the planner. Steps to the same loss are measured by a short trial on "
+    "this machine: of your model, if its function returns arrays and its step a loss, else of a stand-in.",
+)
+@click.option("--model", required=True, help="A known name (`gpt-125m`), or module:function of your own.")
+@click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), or a JSON file.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
+@click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Samples of a plain step.")
+@click.option("--seconds", type=float, required=True, help="How long the devices are there.")
+@click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
+@click.option("--trial", type=click.Choice(("auto", "stand-in")), default="auto", show_default=True,
+              help="Train the model itself if it is small and brings its data, or always a stand-in.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(min=2), default=5, show_default=True, help="Trainings of each way.")
+@click.option("--steps", type=click.IntRange(min=80), default=150, show_default=True, help="Of each training.")
+@calibration_option
+@cache_option
+@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
+@collector_paused()
+def spend(
+    model: str, cluster: str, hosts: int, batch: int, seconds: float, layers: int | str, trial: str, seeds: int,
+    steps: int, calibration: str | None, no_cache: bool, json_path: pathlib.Path | None,
+) -> None:  # fmt: skip
+    """Says what a cluster's devices are best spent on: larger batches, more starts, or OptEx."""
+    check_outputs(json_path)
+    cut = number_or_none(layers)
+    asked = f"comparing ways to spend {units.counted(hosts, 'host')} of {cluster} on {model}"
+    announce(asked, planning_s(model, hosts, cut, batch, "dynamic") + _TRIAL_S)
+    with working(asked) as tell:
+        from alpa_dejavu.clusters import named_cluster
+        from alpa_dejavu.planning import plan_model
+        from alpa_dejavu.playground.spend import Trial
+        from alpa_dejavu.playground.spend import spend as compare
+
+        def say(doing: str, way: Way) -> None:
+            tell(f"{'planning' if doing == 'plan' else 'trying'}: {way}")
+
+        plan = functools.partial(
+            plan_model, layers=cut, calibration=calibration, cache=False if no_cache else None
+        )  # fmt: skip
+        found = compare(
+            model, named_cluster(cluster, hosts), batch, seconds, plan=plan, own=trial == "auto",
+            trial=Trial(seeds, steps), on_way=say,
+        )  # fmt: skip
+    to = console(takes_stdout(json_path))
+    to.print(_table(found))
+    to.print()
+    for name, text in _said(found):
+        to.fact(name, text)
+    if json_path is not None:
+        for path in write_output(json_path, json.dumps(found.data(), indent=1) + "\n"):
+            to.print(f"wrote {path}")
+
+
+def _table(found: Spending) -> Table:
+    figures = "each", "a step", "steps", "steps to the loss", "time to the loss"
+    table = new_table(("spend them on",), figures, leave=("steps", "each", "a step"))
+    for row in found.rows:
+        if not row.why_not:
+            table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: SpendRow) -> tuple[str, ...]:
+    step = units.seconds(row.cost.step_s)
+    if row.cost.race_step_s is not None:
+        step = f"{units.seconds(row.cost.race_step_s)}, then {step}"
+    gain, told = row.gain.steps, row.to_loss_s
+    steps = f"{gain.mean:.2f} ({gain.low:.2f} to {gain.high:.2f})"
+    time = f"{units.seconds(told.mean)} ({units.seconds(told.low)} to {units.seconds(told.high)})"
+    if row.way.kind == "plain":
+        steps, time = "1", units.seconds(told.mean)
+    return str(row.way), units.counted(row.cost.devices, "device"), step, f"{row.steps:.0f}", steps, time
+
+
+def _said(found: Spending) -> list[tuple[str, str]]:
+    """Facts on the answer, on what is predicted and measured, and on what that leaves out."""
+    left_out = [("left out", f"{row.way}: {row.why_not}") for row in found.rows if row.why_not]
+    unreached = [
+        ("not reached", f"{row.way}: by {row.gain.unreached} of {found.seeds} trainings, which count as two trainings")
+        for row in found.rows if row.gain.unreached
+    ]  # fmt: skip
+    which = f"{found.trained} ({found.num_parameters:,} parameters)"
+    whose = f"a stand-in, {which}, as {found.stands_in}" if found.stands_in else f"the model itself, {which}"
+    return [
+        ("best", _answer(found)),
+        *left_out,
+        *unreached,
+        ("predicted", f"seconds of a step, by the planner, for {found.model} on {found.cluster}, batch {found.batch}; "
+                      f"steps are those in {units.seconds(found.seconds)}"),
+        ("measured", "steps to the loss over plain training's, with 90 % intervals, on this machine in "
+                     f"{units.roughly(found.trial_s)}: {whose}; {found.seeds} trainings of {found.trial_steps} steps "
+                     "by Adam"),
+        ("not counted", "moving the best start to all devices; a long training of a large model may gain otherwise"),
+    ]  # fmt: skip
+
+
+def _answer(found: Spending) -> str:
+    best, seconds = found.best, units.seconds(found.seconds)
+    if best.way.kind == "plain":
+        return "as it is: no other way is sooner at the same loss"
+    said = f"{best.way}: {units.seconds(best.to_loss_s.mean)} to the loss that plain training has after {seconds}"
+    return said if found.is_sure else f"{said}, but that isn't sure: its interval reaches beyond plain training"

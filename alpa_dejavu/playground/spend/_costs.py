@@ -1,0 +1,135 @@
+"""The planner's costs of a step of each way: on the whole cluster, on a part of it, and with a larger batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import final
+
+from alpa_dejavu.planning import PlanningResult
+from alpa_dejavu.playground.spend._ways import Way
+from alpa_dejavu.problem import Cluster, NoPlanError, Plan
+
+__all__ = ["Cost", "Costs", "part_of"]
+
+HISTORY = 20
+"""Points in the history of `optex`, by default."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """The predicted cost of a way's step.
+
+    Attributes:
+        step_s: seconds of a step.
+        race_step_s: seconds of a step while starts race; None: none do.
+        exchange_s: of the step's seconds, those in which OptEx's gradients go round and are estimated.
+        devices: of each start, point or step.
+        why: why the way can't be taken; empty: it can.
+    """
+
+    step_s: float
+    race_step_s: float | None = None
+    exchange_s: float = 0.0
+    devices: int = 0
+    why: str = ""
+
+
+@final
+class Costs:
+    """The costs of ways on a cluster: each plan is made once.
+
+    Args:
+        plan: plans for a cluster and a batch.
+        cluster: the whole cluster.
+        batch: samples of a plain step.
+    """
+
+    def __init__(self, plan: Callable[[Cluster, int], PlanningResult], cluster: Cluster, batch: int) -> None:
+        self._cluster, self._batch = cluster, batch
+        self._planned = functools.cache(plan)
+
+    def plain(self) -> PlanningResult:
+        """Returns the plan of a plain step; raises NoPlanError if the model doesn't fit."""
+        return self._planned(self._cluster, self._batch)
+
+    def of(self, way: Way) -> Cost:
+        """Returns what a way's step costs, or why it can't be taken."""
+        whole, number = self.plain(), self._cluster.num_devices
+        if way.kind == "plain":
+            return Cost(whole.plan.step_s, devices=number)
+        if way.kind == "batch":
+            try:
+                larger = self._planned(self._cluster, self._batch * way.times)
+            except NoPlanError as error:
+                return Cost(float("inf"), devices=number, why=_first_line(error))
+            return Cost(larger.plan.step_s, devices=number)
+        devices = number // way.times
+        try:
+            parts = {_alike(part): part for part in (part_of(self._cluster, n, way.times) for n in range(way.times))}
+            planned = [self._planned(part, self._batch) for part in parts.values()]
+        except NoPlanError as error:
+            return Cost(float("inf"), devices=devices, why=_first_line(error))
+        step_s = max(each.plan.step_s for each in planned)
+        if way.kind == "starts":
+            return Cost(whole.plan.step_s, step_s, devices=devices)
+        lacking = next((why for each in planned if (why := _history_lacks(each, devices))), "")
+        exchange_s = max(_exchange_s(each, self._cluster, way.times, devices) for each in planned)
+        return Cost(step_s + exchange_s, None, exchange_s, devices, lacking)
+
+
+def part_of(cluster: Cluster, number: int, count: int) -> Cluster:
+    """Returns one of so many equal parts of a cluster's devices, in the order of hosts; raises ValueError if there
+    would be a rest.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> [host.num_devices for host in part_of(named_cluster("p3.16xlarge", 2), 1, 4).hosts]
+    [4]
+    """
+    size, rest = divmod(cluster.num_devices, count)
+    if rest:
+        raise ValueError(f"count is {count}, but must divide {cluster.num_devices} devices; take a divisor")
+    begin, chosen, before = number * size, {}, 0
+    for place, host in enumerate(cluster.hosts):
+        here = min(before + host.num_devices, begin + size) - max(before, begin)
+        if here > 0:
+            chosen[place] = dataclasses.replace(host, num_devices=here)
+        before += host.num_devices
+    part = cluster.part(list(chosen))
+    cores = None if cluster.cores is None else max(1, cluster.cores // count)
+    name = f"part {number + 1} of {count} of {cluster.name}"
+    return dataclasses.replace(part, name=name, hosts=tuple(chosen.values()), cores=cores, machine="", machine_file="")
+
+
+def _alike(part: Cluster) -> object:
+    """Returns what parts have in common that have the same plan."""
+    return tuple(dataclasses.replace(host, name="") for host in part.hosts), part.links
+
+
+def _gradient_bytes(planned: PlanningResult) -> float:
+    return sum(tensor.num_bytes for tensor in planned.model.tensors if tensor.role == "gradient")
+
+
+def _history_lacks(planned: PlanningResult, devices: int) -> str:
+    """Whether the points and gradients of a history, divided over a part's devices, fit beside what a plan keeps."""
+    needed = 2 * HISTORY * _gradient_bytes(planned) / devices
+    plan: Plan = planned.plan
+    free = min(stage.memory_limit_bytes - stage.memory_bytes for stage in plan.stages)
+    return "" if needed <= free else "its history doesn't fit beside the model"
+
+
+def _exchange_s(planned: PlanningResult, cluster: Cluster, points: int, devices: int) -> float:
+    """Each part sends its gradient's shards to all others, over the slowest link, and reads its history for each
+    point.
+    """
+    num_bytes = _gradient_bytes(planned)
+    link = cluster.slowest_link(range(len(cluster.hosts)))
+    sent_s = (points - 1) * (link.latency_s + num_bytes / devices / link.bytes_per_s)
+    memory = min(host.device.memory_bytes_per_s for host in cluster.hosts)
+    return sent_s + 2 * HISTORY * points * num_bytes / devices / memory
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,152 @@
+"""Finds what the trial trains: the user's own model if it brings numbers and a loss, else a stand-in of its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.playground.problems import problem
+
+__all__ = ["Learner", "learner", "stand_in"]
+
+MOST_PARAMETERS = 2_000_000
+"""A larger model isn't trained here."""
+ROWS = 8
+POOL = 16
+"""So many batches of the user's data are asked for, from which the trial draws."""
+_STAND_INS = {"wresnet": "digits-cnn", "gpt": "text-gpt", "gpt2": "text-gpt", "moe": "text-gpt", "kraken": "text-gpt"}
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learner:
+    """A model and data that are small enough to be trained here.
+
+    Attributes:
+        name: for people.
+        init: makes the parameters of a jax random key.
+        loss: the mean loss of parameters on a batch.
+        data: the samples, a pytree of arrays whose first dimension is theirs.
+        rows: samples of one batch.
+        why: why it isn't the user's model; empty: it is.
+    """
+
+    name: str
+    init: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any]
+    data: Any
+    rows: int = ROWS
+    why: str = ""
+
+    @property
+    def num_rows(self) -> int:
+        import jax
+
+        return int(jax.tree_util.tree_leaves(self.data)[0].shape[0])
+
+    @property
+    def num_parameters(self) -> int:
+        import jax
+
+        shapes = jax.eval_shape(self.init, jax.random.PRNGKey(0))
+        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(shapes))
+
+
+def learner(model: str | Callable[..., Any], *, own: bool = True) -> Learner:
+    """Returns what a trial of a model trains: the model itself, or a stand-in.
+
+    A model function is trained itself if its state and batch are arrays and not shapes alone; its step returns
+    `(state, loss, ...)`.
+
+    Args:
+        model: a known model's name, "module:function" or a function that takes a number of samples and returns
+            `(train_step, (state, batch, ...))`.
+        own: whether the model itself may be trained; if not, it is a stand-in.
+
+    Raises:
+        ValueError: the name isn't known, or the model could be trained but its step tells no loss.
+    """
+    from alpa_dejavu.layers import resolve
+    from alpa_dejavu.layers.models import known_models
+
+    if isinstance(model, str) and model.lower() in known_models():
+        name = _STAND_INS[model.lower().partition("-")[0]]
+        return stand_in(name, f"{model} is known by its shapes alone")
+    function = resolve(model)
+    name = model if isinstance(model, str) else getattr(function, "__qualname__", "model")
+    step, given = function(ROWS)
+    if not own:
+        return stand_in(_like(given[1]), "a stand-in is asked for")
+    if not _is_concrete(given):
+        return stand_in(_like(given[1]), f"{name} returns shapes, not arrays")
+    return _own(name, function, step, given)
+
+
+def stand_in(name: str, why: str) -> Learner:
+    """Returns a problem of the playground as what a trial trains, and why it stands for another model."""
+    made = problem(name)
+    return Learner(made.name, made.init, made.loss, made.train, why=why)
+
+
+def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], given: tuple[Any, ...]) -> Learner:
+    import jax
+
+    state, batch, *rest = given
+    params = _parameters(state)
+    leaves = jax.tree_util.tree_leaves(params)
+    if not all(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) for leaf in leaves):
+        return stand_in(_like(batch), f"the state of {name} has its parameters neither in .params nor in ['params']")
+    count = sum(int(np.prod(leaf.shape)) for leaf in leaves)
+    if count > MOST_PARAMETERS:
+        return stand_in(_like(batch), f"{name} has {count:,} parameters, over {MOST_PARAMETERS:,}")
+    _check_loss(name, jax.eval_shape(step, state, batch, *rest))
+    pool = function(ROWS * POOL)[1][1]
+    return Learner(
+        name, lambda key: params, lambda weights, rows: step(_with_parameters(state, weights), rows, *rest)[1], pool
+    )  # fmt: skip
+
+
+def _parameters(state: Any) -> Any:
+    return state.get("params", state) if isinstance(state, Mapping) else getattr(state, "params", state)
+
+
+def _with_parameters(state: Any, params: Any) -> Any:
+    if isinstance(state, Mapping):
+        return {**state, "params": params} if "params" in state else params
+    if not hasattr(state, "params"):
+        return params
+    replaced = getattr(state, "replace", None) or getattr(state, "_replace", None)
+    return dataclasses.replace(state, params=params) if replaced is None else replaced(params=params)
+
+
+def _check_loss(name: str, said: Any) -> None:
+    import jax
+
+    loss = said[1] if isinstance(said, tuple) and len(said) > 1 else None
+    dtype, shape = getattr(loss, "dtype", None), getattr(loss, "shape", None)
+    if dtype is None or shape != () or not jax.numpy.issubdtype(dtype, jax.numpy.floating):
+        got = f"a tuple with {loss} second" if loss is not None else f"a {type(said).__name__} without a loss"
+        raise ValueError(
+            f"the train step of {name} returns {got}, but must return (state, loss), the loss a real number, to be "
+            "trained here; return it, or ask for a stand-in"
+        )
+
+
+def _is_concrete(given: Any) -> bool:
+    import jax
+
+    return not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree_util.tree_leaves(given))
+
+
+def _like(batch: Any) -> str:
+    """The stand-in whose data are most like a batch: text for whole numbers, pictures for arrays of four axes."""
+    import jax
+
+    leaves = jax.tree_util.tree_leaves(batch)
+    first = max(leaves, key=lambda leaf: len(leaf.shape))
+    if np.issubdtype(np.dtype(first.dtype), np.integer):
+        return "text-gpt"
+    return "digits-cnn" if len(first.shape) >= 4 else "digits-mlp"
