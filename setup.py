@@ -1,36 +1,59 @@
-"""Installs alpa_dejavu; Alpa on stock jax is a package of its own, in patches/."""
+"""Installs alpa_dejavu; Alpa on stock jax is a package of its own, in patches/, whose wheel lies in this one's."""
 
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 
-# What Alpa 0.2.3 and the patches run with. Alpa itself isn't named: its metadata asks for jax==0.3.22 from a fork that
-# is gone, so it is installed with --no-deps (docs/guides/install.md).
-ALPA_NEEDS = [
+# What traces and shards models. Alpa 0.2.3 on our patches runs with these versions and no others.
+PLANNING_NEEDS = [
     "jax==0.4.30",
     "jaxlib==0.4.30",
     "flax==0.8.5",
     "optax==0.2.3",
     "chex==0.1.86",
-    "ray>=2.10",
     "scipy>=1.12,<1.16",
     "scikit-learn",
-    "pulp",
     "tqdm",
-    "setuptools<81",
-    "alpa-stock-jax==0.1.0",
 ]
+
+# What Alpa 0.2.3 and the patches run with. Alpa itself isn't named: its metadata asks for jax==0.3.22 from a fork that
+# is gone, so it is installed with --no-deps (`alpa-dejavu install-alpa`).
+ALPA_NEEDS = [*PLANNING_NEEDS, "ray>=2.10", "pulp", "setuptools<81", "alpa-stock-jax==0.2.0"]
 
 # What trains in the playground; its time alone needs none of it.
 _OF_THE_PLAYGROUND = ("jax", "jaxlib", "optax", "ray", "scipy", "scikit-learn", "tqdm")
 PLAYGROUND_NEEDS = [need for need in ALPA_NEEDS if re.split("[=<>]", need)[0] in _OF_THE_PLAYGROUND]
 
+
+class BuildWithPatches(build_py):
+    """Builds the package, and in wheels the wheel of patches/ inside it, which `alpa-dejavu install-alpa` installs."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            return
+        wheels = Path(self.build_lib) / "alpa_dejavu" / "wheels"
+        wheels.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            patches = Path(folder) / "patches"
+            left_out = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+            shutil.copytree(HERE / "patches", patches, ignore=left_out)
+            build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+            subprocess.run([sys.executable, "-c", build, str(wheels.resolve())], cwd=patches, check=True)
+
+
 setup(
+    cmdclass={"build_py": BuildWithPatches},
     name="alpa-dejavu",
-    version="0.1.0",
+    version="0.2.0",
     description="Plans parallel training for Alpa without compiling or profiling the candidates",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -50,6 +73,7 @@ setup(
     },
     python_requires=">=3.10,<3.13",
     install_requires=[
+        *PLANNING_NEEDS,
         "numpy>=1.26,<2",
         "numba>=0.60",
         "highspy>=1.7",

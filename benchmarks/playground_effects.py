@@ -123,7 +123,7 @@ EFFECTS = (
     Effect("stale waves, unlike workers", HetPipe(distance=4), HetPipe(distance=0), compute_s=UNLIKE_S, spread=0.5,
            rates=WAVE_RATES, steps=400),
     Effect("stale waves, workers slow at times", HetPipe(distance=4), HetPipe(distance=0), rates=WAVE_RATES,
-           steps=400, faults=(DrawnSlowDowns(per_s=0.5, factor=4.0, for_s=30 * GRADIENT_S),)),
+           steps=400, faults=(DrawnSlowDowns(per_s=0.5, factor=4.0, for_s=30 * GRADIENT_S, until_s=60.0),)),
 )  # fmt: skip
 
 

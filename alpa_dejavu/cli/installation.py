@@ -30,9 +30,8 @@ _PACKAGES = (
     ("ray", "running plans"),
     ("cupy-cuda12x", "running plans on GPUs"),
 )
-_PLANNING = 'pip install ".[alpa]" -c requirements.txt in a checkout of alpa-dejavu'
-_PATCHES = 'pip install "./patches" -c requirements.txt in a checkout of alpa-dejavu'
-_ALPA = "pip install --no-deps alpa==0.2.3"
+_PLANNING = "pip install alpa-dejavu again, with all that it needs"
+_ALPA = "alpa-dejavu install-alpa"
 _TRIAL_S = 120.0
 _COMPILING_S = 1.0
 """After so long no further loop is compiled, unless that is asked for."""
@@ -85,8 +84,8 @@ def checks(compiles: bool = False) -> tuple[Check, ...]:
             _PLANNING,
         ),
         ("slicing", f"from alpa_dejavu.cli._warm_up import warm_up; print(warm_up({within}))", _PLANNING),
-        ("Ray", "import ray; print('ray', ray.__version__)", _PLANNING),
-        ("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _PATCHES),
+        ("Ray", "import ray; print('ray', ray.__version__)", _ALPA),
+        ("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _ALPA),
         (
             "our hooks into Alpa",
             "import alpa_dejavu; alpa_dejavu.install(); alpa_dejavu.uninstall(); print('its signatures are known')",
@@ -104,7 +103,7 @@ def _alpa(hooks: Check) -> Check:
     if hooks.runs:
         return Check("Alpa", True, f"alpa {installed_version('alpa')} can be imported")
     code = "import alpa; print('alpa', alpa.__version__, 'can be imported')"
-    return _tried("Alpa", code, f"{_ALPA}, and {_PATCHES}")
+    return _tried("Alpa", code, _ALPA)
 
 
 def _cache() -> Check:

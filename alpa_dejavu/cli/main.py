@@ -28,6 +28,7 @@ from alpa_dejavu.cli.explain import explain
 from alpa_dejavu.cli.export import export
 from alpa_dejavu.cli.history import history
 from alpa_dejavu.cli.import_ import import_
+from alpa_dejavu.cli.install_alpa import install_alpa
 from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
@@ -50,7 +51,7 @@ def main() -> None:
 
 # In the order of their use, in which `--help` lists them.
 for _command in (
-    doctor, plan, import_, explain, estimate, diff, spend, export, profile, history, calibrate, calibration, replan,
-    playground, resilience,
+    install_alpa, doctor, plan, import_, explain, estimate, diff, spend, export, profile, history, calibrate,
+    calibration, replan, playground, resilience,
 ):  # fmt: skip
     main.add_command(_command)

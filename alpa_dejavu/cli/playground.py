@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import os
 import pathlib
@@ -48,11 +49,12 @@ def playground() -> None:
     ),
 )
 def list_names() -> None:
-    """Prints all names that a scenario may have, with a line and the settings of each."""
+    """Prints the names that a scenario may have, and scheduling policies, with a line and the settings of each."""
     from alpa_dejavu.playground.condition import CONDITIONS
     from alpa_dejavu.playground.data import MOVES, SPLITS
     from alpa_dejavu.playground.exchanges import EXCHANGES
     from alpa_dejavu.playground.fault import FAULTS
+    from alpa_dejavu.playground.jobs import POLICIES
     from alpa_dejavu.playground.problems import PROBLEMS, problem_summary
     from alpa_dejavu.playground.scenarios import TOPOLOGY_WORDS
 
@@ -61,6 +63,7 @@ def list_names() -> None:
         ("exchanges", EXCHANGES), ("topologies of gossip", TOPOLOGY_WORDS), ("faults", FAULTS),
         ("conditions", CONDITIONS),
         ("splits of the data", SPLITS), ("policies of moving samples", MOVES),
+        ("policies of scheduling, for `playground jobs`", POLICIES),
     )  # fmt: skip
     for title, known in kinds:
         to.print(f"{title}:")
@@ -84,15 +87,27 @@ def list_names() -> None:
 @_html_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
 @click.option(
+    "--keep",
+    "folder",
+    type=click.Path(path_type=pathlib.Path, file_okay=False),
+    metavar="FOLDER",
+    help="Keep what is computed; the same command goes on from there where it was interrupted.",
+)
+@click.option(
     "--real",
     is_flag=True,
     help="Run it by worker processes on this machine, too, which Ray starts; as root on Linux with links and speeds of "
     "their own. A simulation that is told what was measured before predicts each run.",
 )
-def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, real: bool) -> None:
+def run(
+    path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, folder: pathlib.Path | None,
+    real: bool,
+) -> None:  # fmt: skip
     """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
     check_outputs(html_path, json_path)
-    runs = _run(path, json_path, real)
+    if real and folder is not None:
+        raise click.UsageError("--keep is for simulations, as real workers begin anew each time; leave out one of both")
+    runs = _run(path, json_path, real, folder)
     _show([runs], html_path, json_path)
 
 
@@ -109,7 +124,12 @@ def run(path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.P
 def compare(paths: Sequence[pathlib.Path], html_path: pathlib.Path | None) -> None:
     """Compares what `run --json` has written, and scenarios, which are run."""
     check_outputs(html_path)
-    _show([_read_or_run(path) for path in paths], html_path)
+    every = [_read_or_run(path) for path in paths]
+    names = [runs.name for runs in every]
+    _show([
+        dataclasses.replace(runs, name=f"{runs.name} ({n})") if names.count(runs.name) > 1 else runs
+        for n, runs in enumerate(every, 1)
+    ], html_path)  # fmt: skip
 
 
 def _read_or_run(path: pathlib.Path) -> Runs:
@@ -119,7 +139,9 @@ def _read_or_run(path: pathlib.Path) -> Runs:
     return read_runs(path) if isinstance(data, dict) and "runs" in data else _run(path)
 
 
-def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False) -> Runs:
+def _run(
+    path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False, folder: pathlib.Path | None = None
+) -> Runs:
     """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
     with working(f"reading {path}"):
         from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
@@ -127,7 +149,7 @@ def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool =
         scenario = read_scenario(path)
     runs: Runs | None = None
     try:
-        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=True)
+        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=True, folder=folder)
         for finished in growing:
             runs = finished
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 
 from alpa_dejavu._util import units
@@ -9,6 +10,8 @@ from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.problem import Plan
 
 __all__ = ["commented", "heading", "one_line"]
+
+_WIDTH = 110
 
 
 def one_line(text: str) -> str:
@@ -37,4 +40,9 @@ def heading(plan: Plan, outline: Outline, release: str) -> Iterator[str]:
 
 def commented(lines: Iterable[str], sign: str = "#") -> str:
     """Returns lines as comments, each behind a sign."""
-    return "".join(f"{sign} {line}".rstrip() + "\n" for line in lines)
+    text = ""
+    for line in lines:
+        inside = "  " * (len(line) - len(line.lstrip()) > 0) + "  "
+        for part in textwrap.wrap(line, _WIDTH, subsequent_indent=inside, break_on_hyphens=False) or [""]:
+            text += f"{sign} {part}".strip(" ") + "\n"
+    return text

@@ -18,19 +18,23 @@ _ALL = (
     Target("alpa", "Alpa 0.2.3", AlpaWriter(), RUNTIMES["alpa"], "local clusters of CPU devices run such scripts"),
     Target(
         "megatron", megatron.RELEASE, megatron.MegatronWriter(), RUNTIMES["megatron"],
-        f"{_RULES}; Megatron-LM itself wasn't run", megatron.MegatronReader(),
+        "its own argument parser and validation, of megatron-core 0.19.2 on a CPU, took such scripts; no step was run",
+        megatron.MegatronReader(),
     ),
     Target(
         "torchtitan", torchtitan.RELEASE, torchtitan.TorchtitanWriter(), RUNTIMES["torchtitan"],
-        f"{_RULES}; torchtitan itself wasn't run",
+        f"{_RULES}; torchtitan 0.3.0's configuration took the settings of parallelism on a CPU, and PyTorch 2.13.0's "
+        "pipelining ran the schedules; no step of torchtitan was run",
     ),
     Target(
         "deepspeed", deepspeed.RELEASE, deepspeed.DeepSpeedWriter(), RUNTIMES["deepspeed"],
-        f"{_RULES}; DeepSpeed itself wasn't run", deepspeed.DeepSpeedReader(),
+        f"{_RULES}, and by DeepSpeed 0.19.8's own configuration and pipeline module on a CPU; no step was run",
+        deepspeed.DeepSpeedReader(),
     ),
     Target(
         "galvatron", galvatron.RELEASE, galvatron.GalvatronWriter(), RUNTIMES["galvatron"],
-        f"{_RULES}; Galvatron itself wasn't run", galvatron.GalvatronReader(),
+        f"{_RULES}, and read by Galvatron 2.4.0's own reader of strategies on a CPU; no step was run",
+        galvatron.GalvatronReader(),
     ),
     Target(
         "maxtext", maxtext.RELEASE, maxtext.MaxTextWriter(), RUNTIMES["maxtext"],

@@ -66,7 +66,18 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         _sharing(outline.zero),
     ]  # fmt: skip
     made = _made(outline)
-    return f'''{commented(lines)}
+    return commented(lines) + _CODE.format(
+        enters=_wrapped(enters),
+        remat=_wrapped(remat),
+        micro_batches=outline.num_micro_batches,
+        shape=(outline.pipeline, outline.data_parallel, outline.tensor_parallel),
+        schedule=outline.schedule,
+        made=made or f"Planned(num_stages={len(outline.blocks)})",
+        own="" if made else _OF_FILE,
+    )
+
+
+_CODE = '''
 import functools
 import pathlib
 
@@ -74,14 +85,14 @@ import jax
 import jaxpp.api as jaxpp
 import numpy as np
 
-ENTERS = {_wrapped(enters)}
-REMAT = {_wrapped(remat)}
-NUM_MICRO_BATCHES = {outline.num_micro_batches}
+ENTERS = {enters}
+REMAT = {remat}
+NUM_MICRO_BATCHES = {micro_batches}
 
 
 def mesh():
     """Returns the mesh: pipeline, data and tensor parallel devices, the last ones next to each other."""
-    shape = ({outline.pipeline}, {outline.data_parallel}, {outline.tensor_parallel})
+    shape = {shape}
     devices = np.array(jax.devices()).reshape(shape)
     return jaxpp.MpmdMesh(jax.sharding.Mesh(devices, ("stages", "data", "model")), "stages")
 
@@ -96,8 +107,8 @@ def through(layers, x):
 
 
 def schedule():
-    """Returns the plan's schedule, {outline.schedule}."""
-    return {made or "Planned(num_stages=" + str(len(outline.blocks)) + ")"}
+    """Returns the plan's schedule, {schedule}."""
+    return {made}
 
 
 def gradients(loss, parameters, batch):
@@ -106,8 +117,7 @@ def gradients(loss, parameters, batch):
     """
     each = functools.partial(jax.value_and_grad(loss), parameters)
     return jaxpp.treduce(each, batch, schedule=schedule())
-{"" if made else _OF_FILE}'''
-
+{own}'''
 
 _OF_FILE = '''
 

@@ -45,7 +45,7 @@ class MaxTextWriter(Writer):
         text += commented(["", "Run: python3 -m maxtext.trainers.pre_train.train maxtext_plan.yml"])
         text += "base_config: base.yml\n"
         for said, settings in parts:
-            text += f"\n# {said}\n" + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
+            text += "\n" + commented([said]) + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
         return {"maxtext_plan.yml": text}
 
 

@@ -67,7 +67,19 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
     ]  # fmt: skip
     if not known or sizes.qk_norm:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
-    return f"""{commented(lines)}
+    return commented(lines) + _CODE.format(
+        spec=_spec(sizes) if known and not sizes.qk_norm else _OWN_SPEC,
+        parallelism=_parallelism(outline),
+        passes=", in one pass through the pipeline" if outline.pipeline > 1 else "",
+        local_batch=_local_batch(outline),
+        batch=outline.batch,
+        sequence=sizes.sequence,
+        offload=outline.offload.any,
+        checkpoint="FullAC.Config()" if outline.remat[0] else "None",
+    )
+
+
+_CODE = """
 import pathlib
 
 from torchtitan.components.checkpoint import CheckpointManager
@@ -79,9 +91,8 @@ from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.trainer import Trainer
 
-{_spec(sizes) if known and not sizes.qk_norm else _OWN_SPEC}
-
-{_parallelism(outline)}
+{spec}
+{parallelism}
 
 def config() -> Trainer.Config:
     spec = model_spec()
@@ -92,16 +103,16 @@ def config() -> Trainer.Config:
         ),
         parallelism=parallelism(),
         training=TrainingConfig(
-            # The plan's batch over its replicas{", in one pass through the pipeline" if outline.pipeline > 1 else ""}.
-            local_batch_size={_local_batch(outline)},
-            global_batch_size={outline.batch},
-            seq_len={sizes.sequence},
+            # The plan's batch over its replicas{passes}.
+            local_batch_size={local_batch},
+            global_batch_size={batch},
+            seq_len={sequence},
             steps=100,
             # Whether parameters, gradients and optimizer's state are in the memory of hosts: the plan's offload.
-            enable_cpu_offload={outline.offload.any},
+            enable_cpu_offload={offload},
         ),
         # The plan's remat, which torchtitan has alike in all stages.
-        activation_checkpoint={"FullAC.Config()" if outline.remat[0] else "None"},
+        activation_checkpoint={checkpoint},
         # Yours: what follows is for a trial.
         hf_assets_path="./tests/assets/tokenizer",
         optimizer=default_adamw(lr=3e-4),

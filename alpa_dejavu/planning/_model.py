@@ -13,10 +13,9 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_names, runtime_profile
-from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._remedies import remedies
-from alpa_dejavu.planning._restricted import plan_for
+from alpa_dejavu.planning._restricted import in_blocks, plan_for
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
@@ -29,7 +28,7 @@ from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
 from alpa_dejavu.planning.traced_model import TracedModel
-from alpa_dejavu.problem import Cluster, Model, NoPlanError, PricedBy
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, PricedBy
 from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
@@ -74,6 +73,7 @@ def plan_model(
     objective: str = "time",
     strategy: str | Strategy = OURS,
     runs_on: str = "",
+    free: Plan | None = None,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> PlanningResult:
     """Returns the best plan for training or running a model on a cluster.
@@ -122,6 +122,7 @@ def plan_model(
         runs_on: a training framework, by its name in `alpa_dejavu.planning.runtimes.RUNTIMES`: the plan is the best
             that it can run, and says what that restriction costs. A known transformer is then planned in its blocks.
             Empty: the plan may be any.
+        free: with `runs_on` the best plan for any framework, where it is known; None: it is looked for, too.
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written. The plan is
             the same with and without.
 
@@ -141,7 +142,8 @@ def plan_model(
     if not schedule:
         schedule = AUTO if runs_on and offload == "none" else "1f1b"
     if runs_on:
-        model, runtime = _in_blocks(model, runs_on), runtime or (runs_on if runs_on in runtime_names() else None)
+        model = in_blocks(model, runs_on, strategy)
+        runtime = runtime or (runs_on if runs_on in runtime_names() else None)
     check_sizes(batch, layers, micro_batches)
     count("plan_model", "replicas", replicas)
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
@@ -191,7 +193,7 @@ def plan_model(
         priced_by=priced.named(by),
     )
     try:
-        return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock)
+        return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock, free)
     except NoPlanError as error:
         if not isinstance(chooser, Searched):
             raise
@@ -200,11 +202,6 @@ def plan_model(
         said = remedies(limited, micro_batch_counts(batch), numbers)
         raise NoPlanError("; ".join(filter(None, (str(error), said)))) from None
 
-
-def _in_blocks(model: str | Callable[..., Any] | Model, runs_on: str) -> str | Callable[..., Any] | Model:
-    """The sizes of a known transformer, which is planned in its blocks; other models, and Alpa's, as they are."""
-    size = transformer_size(model) if isinstance(model, str) and runs_on != "alpa" else None
-    return model if size is None else size.text
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:

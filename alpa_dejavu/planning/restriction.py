@@ -22,16 +22,18 @@ class Restriction:
         limits: what the framework can run.
         batch: the samples of a step.
         model: the sizes of the transformer, whose heads tensor-parallel devices divide; None: it isn't known to be one.
+        alone: whether plans must have one stage.
     """
 
     limits: Runtime
     batch: int | None
     model: Transformer | None
+    alone: bool = False
 
     def of(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
         """Returns the part of a search space for a cluster that is left, for micro-batches of so many samples."""
         limits = self.limits
-        if limits == RUNTIMES["alpa"]:
+        if limits.unlike_submeshes:  # as Alpa's, for whose choices the space is made
             return space
         entries = {
             (s, c): config
@@ -57,6 +59,7 @@ class Restriction:
         return (
             # The one row that Alpa's own pass divides as it likes is no division that others can be told.
             (config.batch_forced or size == 1)
+            and not (self.alone and stages > 1)
             and config.zero in limits.zero_of(stages)
             and (limits.tensor_parallel or config.tensor_parallel == 1)
             and all(whole % config.tensor_parallel == 0 for whole in self._wholes)

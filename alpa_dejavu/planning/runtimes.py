@@ -38,6 +38,7 @@ class Runtime:
         streams: whether its devices communicate while they compute.
         whole_rounds: whether the number of micro-batches must be a multiple of the number of stages.
         power_of_two: whether the number of stages must be a power of two.
+        schedules_alone: the schedules that it has for one stage only, where they are an order of gradients' adding up.
     """
 
     unlike_submeshes: bool = False
@@ -54,6 +55,7 @@ class Runtime:
     streams: bool = True
     whole_rounds: bool = False
     power_of_two: bool = False
+    schedules_alone: tuple[str, ...] = ()
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
@@ -81,7 +83,13 @@ RUNTIMES = {
     ),
     "galvatron": Runtime(cuts=Cuts(lone_ends=False), power_of_two=True),
     "torchtitan": Runtime(unlike_remat=False, offload=(OFFLOADED[:3],)),
-    "maxtext": Runtime(unlike_remat=False, cuts=Cuts(even=True), whole_rounds=True, offload=(OFFLOADED[:1],)),
+    "maxtext": Runtime(
+        unlike_remat=False,
+        cuts=Cuts(even=True),
+        whole_rounds=True,
+        offload=(OFFLOADED[:1],),
+        schedules_alone=("1f1b",),
+    ),
     "jaxpp": Runtime(),
 }
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
@@ -168,6 +176,8 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
+    if stages > 1 and plan.schedule in limits.schedules_alone:
+        yield Hindrance(f"no {plan.schedule} in a pipeline there", again)
     if stages > 1 and plan.offloads and not limits.offload_in_pipeline:
         yield Hindrance("no offload in a pipeline there", "offload nothing, or plan for one stage")
     for n, stage in enumerate(plan.stages):

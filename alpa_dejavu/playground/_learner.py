@@ -32,9 +32,10 @@ class Learner:
     Attributes:
         leaves: the sizes of the leaves of the parameters' pytree, in their order.
         shards: for each worker the samples that it draws from now; empty: all draw from all.
+        samples: the number of training samples.
     """
 
-    classes = False
+    classes, samples = False, 0
 
     def __init__(self, samples: Callable[[int], int]) -> None:
         self._samples, self.leaves, self.shards = samples, tuple[int, ...](), list[Rows]()
@@ -111,7 +112,7 @@ class JaxLearner(Learner):
         import jax
 
         self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax
-        self.classes = problem.accuracy is not None
+        self.classes, self.samples = problem.accuracy is not None, len(problem.train[0])
         self._waiting: dict[Gradient, None] = {}
         self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
         self.shards = [np.asarray(shard, np.int64) for shard in job.settled_shards() or ()]

@@ -33,7 +33,7 @@ def cost_map(planned: PlanningResult) -> dict[str, Any]:
         mine = [(n, stage) for n, stage in enumerate(stages) if places[n] == s]
         figure.add_scatter(visible=s == shown, **_marks(mine, COLORS["limit"], "square-open", "this submesh"))
     others = list(enumerate(stages))
-    figure.add_scatter(**_marks(others, "#1f2933", "circle-open", "any submesh"))
+    figure.add_scatter(**_marks(others, "#7f8a99", "circle-open", "any submesh"))
     buttons = [
         {
             "label": f"{submesh.num_hosts} x {submesh.devices_per_host}"
@@ -44,12 +44,12 @@ def cost_map(planned: PlanningResult) -> dict[str, Any]:
         }
         for s, submesh in enumerate(submeshes)
     ]
-    menu = {"buttons": buttons, "active": shown, "x": 0.0, "xanchor": "left", "y": 1.12, "yanchor": "bottom"}
-    figure.update_layout(updatemenus=[menu], legend={"x": 0.02, "y": 0.02, "bgcolor": "rgba(255,255,255,0.8)"})
+    menu = {"buttons": buttons, "active": shown, "x": 0.0, "xanchor": "left", "y": 1.16, "yanchor": "bottom"}
+    figure.update_layout(updatemenus=[menu], legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"})
     figure.update_xaxes(title="last layer", constrain="domain", zeroline=False)
     figure.update_yaxes(title="first layer", autorange="reversed", scaleanchor="x", constrain="domain", zeroline=False)
     made = finished(figure, 620)
-    made["layout"]["margin"]["t"] = 70
+    made["layout"]["margin"]["t"] = 130
     return made
 
 

@@ -62,7 +62,10 @@ def layer_costs(planned: PlanningResult) -> dict[str, Any]:
             annotation={"text": str(n), "font": {"size": 11, "color": "#52606d"}},
             annotation_position="top",
         )
-    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "orientation": "h", "y": 1.14, "x": 0})
+    legend = {"traceorder": "normal", "orientation": "h", "y": 1.06, "yanchor": "bottom", "x": 0}
+    figure.update_layout(barmode="stack", legend=legend)
     figure.update_xaxes(title="layer (shades: stages)")
     figure.update_yaxes(title=f"one micro-batch ({units.MILLISECONDS.name})")
-    return finished(figure, 360)
+    made = finished(figure, 390)
+    made["layout"]["margin"]["t"] = 70
+    return made

@@ -14,9 +14,9 @@ from alpa_dejavu.report._lanes import lane_names
 from alpa_dejavu.report._style import COLORS, finished, stage_colors
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["memory_chart"]
+__all__ = ["fullest_stage", "memory_chart"]
 
-_POINTS = 1200
+_POINTS = 800
 """How many times a line is drawn for; where there are more, each point is the most of its time."""
 
 
@@ -30,11 +30,12 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
     for n, (name, color) in enumerate(zip(names, stage_colors(len(names)), strict=True)):
         times, held = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
-            x=times,
-            y=held / units.GIBIBYTES.value,
+            x=times.astype(np.float32),
+            y=(held / units.GIBIBYTES.value).astype(np.float32),
             mode="lines",
             line={"shape": "hv", "color": color, "width": 1.6},
             name=name,
+            meta=n,
             hovertemplate=f"{name}: {held_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
@@ -47,6 +48,13 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
     figure.update_xaxes(title=f"time in the step ({units.SECONDS.name})", range=[0, timeline.step_s])
     figure.update_yaxes(title=f"memory of each device ({units.GIBIBYTES.name})", rangemode="tozero")
     return finished(figure, 380)
+
+
+def fullest_stage(timeline: Timeline) -> int:
+    """Returns the stage whose peak is the largest share of its devices' memory; without limits, the largest peak."""
+    peaks = [float(np.max(timeline.memory_over_time(n)[1])) for n in range(len(lane_names(timeline)))]
+    limits = [stage.memory_limit_bytes for stage in timeline.stages]
+    return max(range(len(peaks)), key=lambda n: (peaks[n] / limits[n], peaks[n], -n))
 
 
 def _thinned(

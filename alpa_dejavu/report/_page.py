@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import html
 
-import jinja2
-from plotly.offline import get_plotlyjs
-
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._cost_map import cost_map
 from alpa_dejavu.report._lanes import lane_names, lanes
 from alpa_dejavu.report._layer_costs import layer_costs
 from alpa_dejavu.report._link_chart import link_chart
-from alpa_dejavu.report._memory_chart import memory_chart
+from alpa_dejavu.report._memory_chart import fullest_stage, memory_chart
 from alpa_dejavu.report._tables import (
     facts,
     layer_rows,
+    notes,
     origins,
     planning_rows,
     runner_up_rows,
@@ -41,7 +39,7 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
         measured: a simulation of the same stages with measured times, shown beside the predicted one.
 
     Returns:
-        HTML, of about 5 MB: most of it is plotly.js. Whatever users named is escaped.
+        HTML, of about 2 MB: most of it is plotly.js. Whatever users named is escaped.
 
     Raises:
         ValueError: the timelines have another number of stages than the plan.
@@ -55,7 +53,6 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
     title = f"{plan.model or 'A model'} on {plan.cluster}"
     timelines = {"predicted": planned.timeline} | ({} if measured is None else {"measured": measured})
     charts = {
-        "memory": memory_chart(planned.timeline),
         "costs": cost_map(planned),
         "layers": layer_costs(planned),
     }
@@ -65,6 +62,7 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
     return template("page.html.j2").render(
         title=title,
         facts=facts(planned, measured),
+        notes=notes(plan),
         stage_table=stage_table(planned, measured),
         runners_up=runner_up_rows(planned),
         sensitivities=sensitivity_rows(plan),
@@ -76,8 +74,10 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
             f"<b>{name}</b><br>{html.escape(_place(stage))}"
             for name, stage in zip(lane_names(planned.timeline), plan.on_submeshes, strict=True)
         ],
+        memory=memory_chart(planned.timeline),
+        memory_stages=lane_names(planned.timeline),
+        fullest=fullest_stage(planned.timeline),
         charts=charts,
-        plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
     )
 
 

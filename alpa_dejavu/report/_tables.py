@@ -17,7 +17,8 @@ from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
 
 __all__ = [
-    "Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows", "stage_table",
+    "Table", "facts", "layer_rows", "notes", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows",
+    "stage_table",
 ]  # fmt: skip
 
 
@@ -36,7 +37,6 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
         shown.append(("measured step", f"{units.seconds(measured.step_s)}"))
     if planned.samples_per_s is not None:
         shown.append(("throughput", f"{units.sample_rate(planned.samples_per_s)}"))
-    sure = [] if plan.confidence is None else [("confidence", plan.confidence.summary)]
     return [
         *shown,
         ("model FLOP utilisation", f"{100 * planned.flop_utilisation:.1f} %"),
@@ -44,12 +44,18 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
         ("stages", f"{len(plan.stages)} on {plan.num_devices} devices"),
         ("micro-batches", f"{plan.num_micro_batches}" + ("" if plan.batch is None else f" of a batch of {plan.batch}")),
         ("schedule", plan.schedule.replace("_", " ")),
-        ("runs on", runtimes_text(plan)),
         ("waiting in bubbles", f"{100 * np.mean(timeline.bubble_shares):.1f} % (mean of the stages)"),
         ("planned in", f"{units.seconds(plan.total_planning_s)}"),
-        *sure,
+    ]
+
+
+def notes(plan: Plan) -> list[tuple[str, str]]:
+    """Returns what is to be said of a plan in sentences, as pairs of what it is about, or "", and the sentence."""
+    return [
+        ("runs on", runtimes_text(plan)),
+        *([] if plan.confidence is None else [("confidence", plan.confidence.summary)]),
         *([] if plan.without_a_host is None else [("if a host is lost", plan.without_a_host)]),
-        *(("note", note) for note in plan.notes),
+        *(("", note) for note in plan.notes),
     ]
 
 

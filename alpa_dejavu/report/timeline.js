@@ -69,27 +69,29 @@ function shades(lane, from, to) {
   const z = rows.map(row => Array.from(row.forward, (f, b) => 100 * (f + row.backward[b])));
   const text = rows.map(row => Array.from(row.forward, (f, b) => `forward ${(100 * f).toFixed(0)} %, backward and update ${(100 * row.backward[b]).toFixed(0)} %`));
   return [{type: "heatmap", x0: from + width / 2, dx: width, y0: 0, dy: 1, z, text, zmin: 0, zmax: 100, ygap: 6,
-    colorscale: [[0, "#eef1f5"], [1, "#2f6fd6"]], colorbar: {title: {text: "computing %"}, thickness: 14},
+    colorscale: [[0, color("--empty")], [1, "#2f6fd6"]], showscale: false,
     hovertemplate: "row %{y} at %{x:.5g} s<br>%{text}<extra></extra>"}];
 }
 
-function showTimeline(place, lanes, names, config) {
+function showTimeline(place, lanes, names) {
   const all = Object.fromEntries(Object.entries(lanes).map(([name, lane]) => [name, opened(lane)]));
-  let lane = Object.values(all)[0], drawing = false;
+  let lane = Object.values(all)[0], drawing = false, shown = [0, lane.stepSeconds];
   const tasks = 2 * lane.stages * lane.microBatches * (lane.sends ? 2 : 1);
+  const narrow = () => place.clientWidth < NARROW;
   const part = () => lane.stepSeconds * Math.min(1, 0.25 * MOST_TASKS / tasks);
   const layout = range => ({
     height: 110 + Math.max(3, lane.lanes) * (lane.lanes > 8 ? 34 : 46), barmode: "overlay", bargap: 0, dragmode: "zoom",
-    margin: {l: 190, r: 20, t: 32, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: "#1f2933"},
-    plot_bgcolor: "#eef1f5", hovermode: "closest",
+    margin: {l: narrow() ? 70 : 190, r: 20, t: 32, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: color("--ink")},
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: color("--empty"), hovermode: "closest", hoverlabel: {align: "left"},
     xaxis: {title: {text: "time in the step (s)"}, range, zeroline: false, showgrid: false},
-    yaxis: {tickvals: names.map((_, n) => n), ticktext: names, range: [lane.lanes - 0.4, -0.6], fixedrange: true, zeroline: false, showgrid: false},
+    yaxis: {tickvals: names.map((_, n) => n), ticktext: narrow() ? names.map(name => name.split("<br>")[0]) : names, range: [lane.lanes - 0.4, -0.6], fixedrange: true, zeroline: false, showgrid: false},
   });
   const draw = async (from, to) => {
     let count = 0;
     eachTask(lane, from, to, () => count++);
     drawing = true;
-    await Plotly.react(place, count > MOST_TASKS ? shades(lane, from, to) : bars(lane, from, to, count), layout([from, to]), config);
+    await Plotly.react(place, count > MOST_TASKS ? shades(lane, from, to) : bars(lane, from, to, count), layout([from, to]), CONFIG);
+    shown = [from, to];
     drawing = false;
   };
   const show = name => {
@@ -106,4 +108,14 @@ function showTimeline(place, lanes, names, config) {
     if (change["xaxis.autorange"]) show("whole");
     else if ("xaxis.range[0]" in change) draw(Math.max(0, change["xaxis.range[0]"]), Math.min(lane.stepSeconds, change["xaxis.range[1]"]));
   }));
+  const keys = {"+": [0.25, 0.75], "=": [0.25, 0.75], "-": [-0.5, 1.5], ArrowLeft: [-0.25, 0.75], ArrowRight: [0.25, 1.25]};
+  place.onkeydown = event => {
+    if (event.key === "0") return show("whole");
+    if (!(event.key in keys)) return;
+    event.preventDefault();
+    const width = shown[1] - shown[0], [from, to] = keys[event.key].map(share => shown[0] + share * width);
+    const size = Math.min(to - from, lane.stepSeconds), first = Math.min(Math.max(0, from), lane.stepSeconds - size);
+    draw(first, first + size);
+  };
+  whenThemeOrWidthChange(() => draw(...shown));
 }

@@ -37,7 +37,7 @@ class ScheduleKind:
 
 SCHEDULES: dict[str, ScheduleKind] = {
     "1f1b": ScheduleKind(
-        one.one_f_one_b, runtimes=("alpa", "megatron", "deepspeed", "galvatron", "torchtitan", "jaxpp")
+        one.one_f_one_b, runtimes=("alpa", "megatron", "deepspeed", "galvatron", "torchtitan", "maxtext", "jaxpp")
     ),
     "1f1b_overlap_friendly": ScheduleKind(one.overlap_friendly, runtimes=("alpa", "jaxpp")),
     "gpipe": ScheduleKind(one.gpipe, runtimes=("alpa", "galvatron", "torchtitan", "maxtext")),

@@ -165,6 +165,10 @@ class _Worker:
         self._passes(schedule)
         return {stage: model.gradients(list(module)) for stage, module in modules.items()}
 
+    def whole_gradients(self) -> list[list[Any]]:
+        """The gradients of the whole model in this process alone, layer by layer."""
+        return model.gradients_on_one_device(self.sizes, self.micro_batches)
+
     def _passes(self, schedule: Any) -> None:
         own = {stage.stage_index for stage in schedule._stages}
         inputs = (self.words,) if 0 in own else ()

@@ -1,17 +1,19 @@
 """Training goes on by the contingency when a host is lost, and by nothing else."""
 
 import dataclasses
-import types
 
 import pytest
 
 from alpa_dejavu.alpa.resume import HostsLostError, _following, train
+from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from fake_session import Fake, FakeTime
 from models import chain, planned, space
 
-PLAN = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8)).plan
+MADE = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8))
+PLAN = MADE.plan
+KEPT = Kept.of(dataclasses.replace(MADE, plan=dataclasses.replace(PLAN, batch=64)))
 FAULT = ConnectionError("a worker has died")
 
 
@@ -146,7 +148,7 @@ def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
     asked = []
     monkeypatch.setattr(_following, "replan", replans(asked))
     events = {(("step", 2), 1): ["host-1", FAULT], (("step", 6), 1): ["host-0", FAULT]}
-    done = train(Fake(events), PLAN, 12, every=5, kept="kept")
+    done = train(Fake(events), PLAN, 12, every=5, kept=KEPT)
     assert asked == [(["host-1", "host-0"], None)]
     assert done.plan.step_s == 99.0
     assert done.losses == undisturbed()
@@ -156,7 +158,7 @@ def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
 def test_a_loss_while_recovering_counts_from_the_first(monkeypatch):
     monkeypatch.setattr(_following, "replan", replans([]))
     events = {(("step", 7), 1): ["host-1", FAULT], (("start", 5), 1): ["host-0", FAULT]}
-    done = train(Fake(events), PLAN, 12, every=5, kept="kept")
+    done = train(Fake(events), PLAN, 12, every=5, kept=KEPT)
     assert [recovery.hosts for recovery in done.recoveries] == [("host-1", "host-0")]
     assert done.recoveries[0].steps_lost == 2
     assert done.losses == undisturbed()
@@ -166,17 +168,17 @@ FULL = RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 
 
 
 def test_where_memory_runs_out_it_goes_on_with_a_plan_for_less_of_it(monkeypatch):
-    asked, kept = [], types.SimpleNamespace(cluster=example_cluster(num_hosts=3))
+    asked = []
     monkeypatch.setattr(_following, "replan", replans(asked))
     wrapped = RuntimeError("a task failed")
     wrapped.__cause__ = FULL
     events = {(("step", 7), 1): [FULL], (("step", 8), 1): [wrapped], (("step", 11), 1): ["host-1", FAULT]}
-    done = train(Fake(events), PLAN, 12, every=5, kept=kept)
+    done = train(Fake(events), PLAN, 12, every=5, kept=KEPT)
     assert done.losses == undisturbed()
     assert [(each.hosts, each.failed_step, each.resumed_step) for each in done.recoveries] == [
         ((), 7, 5), ((), 8, 5), (("host-1",), 11, 10),
     ]  # fmt: skip
-    whole = kept.cluster.hosts[0].device.memory_bytes
+    whole = KEPT.cluster.hosts[0].device.memory_bytes
     shares = [{round(host.device.memory_bytes / whole, 6) for host in cluster.hosts} for _, cluster in asked]
     # The stand-in has the same stages for any memory, so more and more is tried to be spared.
     tried = [{0.9}, {0.8}, {0.7}, {0.6}, {0.5}]

@@ -1,6 +1,7 @@
 """Training goes on after a device is lost, from copies, and with hosts that join where that repays."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -110,8 +111,29 @@ def test_what_is_to_be_left_out_is_after_the_next_checkpoint():
     assert [(each.left_out, each.step) for each in done.changes] == [(("host-2",), 5)]
     assert "host-2" not in done.plan.devices_of_hosts
     assert (done.losses, done.recoveries) == (undisturbed(), ())
-    with pytest.raises(ValueError, match="no host 'host-9'"):
-        train(Fake(), PLAN, 12, every=5, kept=KEPT, leave_out=lambda: ["host-9"])
+
+
+def test_what_cannot_be_left_out_is_said_and_stays(caplog):
+    asked = []
+
+    def everything():
+        asked.append(1)
+        return ["host-0", "host-1", "host-2"] if len(asked) == 1 else ["host-9"]
+
+    done = train(Fake(), PLAN, 12, every=3, kept=KEPT, leave_out=everything)
+    assert (done.losses, done.plan, done.changes) == (undisturbed(), PLAN, ())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert re.search("host-0 and host-1 and host-2 can't be left out.*nothing is left without them", said[0])
+    assert re.search("host-9 can't be left out.*no host 'host-9'", said[1])
+
+
+def test_where_there_is_no_plan_with_so_many_replicas_there_are_fewer(caplog):
+    kept = dataclasses.replace(KEPT, replicas=8)
+    done = train(Fake({(("step", 8), 1): ["host-1", "host-2", FAULT]}), PLAN, 12, every=5, kept=kept)
+    assert done.losses == undisturbed()
+    assert done.plan.num_devices <= 4
+    assert "since there is no plan for 8" in caplog.text
 
 
 def test_a_cluster_with_a_host_more_is_like_it_would_be_with_that_from_the_beginning():

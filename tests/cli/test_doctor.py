@@ -37,7 +37,7 @@ def test_what_fails_is_said_with_its_remedy(monkeypatch):
     found = {check.what: check for check in installation.checks()}
     assert not found["our patches"].runs
     assert found["our patches"].finding == "ImportError: no such thing"
-    assert "./patches" in found["our patches"].remedy
+    assert "alpa-dejavu install-alpa" in found["our patches"].remedy
     assert found["Alpa"].runs
     assert found["Alpa"].finding == "alpa 0.2.3 can be imported"
     monkeypatch.setattr(installation.subprocess, "run", fails("alpa_dejavu.install"))
@@ -50,7 +50,7 @@ def test_the_command_lists_what_to_do_and_fails_where_nothing_can_be_planned(mon
     monkeypatch.setattr(installation.subprocess, "run", fails("ray"))
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 0
-    assert "1. Ray: pip install" in result.stdout
+    assert "1. Ray: alpa-dejavu install-alpa" in result.stdout
     monkeypatch.setattr(installation.subprocess, "run", fails("jax"))
     assert CliRunner().invoke(main, ["doctor"]).exit_code == 1
     monkeypatch.setattr(installation.subprocess, "run", fails())

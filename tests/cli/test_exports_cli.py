@@ -51,7 +51,7 @@ def test_a_plan_travels_there_and_back(config, tmp_path):
     assert other.step_s == pytest.approx(one.step_s, rel=1e-6)
     assert read_plan(better).step_s <= other.step_s * (1 + 1e-6)
     assert "iteration" in read.output
-    refused = command("export", plan, "--to", "maxtext", "--output", tmp_path / "other")
+    refused = command("export", plan, "--to", "deepspeed", "--output", tmp_path / "other", "--model", "gpt-39b")
     assert refused.exit_code == 1
-    assert "maxtext can't run the plan: no 1f1b there; plan with one of gpipe" in refused.stderr
+    assert "but must have 50: embeddings, 48 blocks and a head; plan again with --for deepspeed" in refused.stderr
     assert not (tmp_path / "other").exists()

@@ -7,10 +7,12 @@ from click.testing import CliRunner
 
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.playground import simulate
+from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground.condition import CONDITIONS
 from alpa_dejavu.playground.data import MOVES, SPLITS
 from alpa_dejavu.playground.exchanges import EXCHANGES
 from alpa_dejavu.playground.fault import FAULTS
+from alpa_dejavu.playground.jobs import POLICIES
 from alpa_dejavu.playground.problems import PROBLEMS
 from alpa_dejavu.playground.scenarios import TOPOLOGY_WORDS, read_runs
 
@@ -52,7 +54,7 @@ def test_all_names_are_listed_with_a_line_each():
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines() if line.startswith("  ")]
     assert [words[0] for words in lines] == [
-        *EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *CONDITIONS, *SPLITS, *MOVES, *PROBLEMS
+        *EXCHANGES, *TOPOLOGY_WORDS, *FAULTS, *CONDITIONS, *SPLITS, *MOVES, *POLICIES, *PROBLEMS
     ]  # fmt: skip
     assert all(len(words) > 3 for words in lines)
     assert "[bound=2, server=0]" in result.stdout
@@ -79,6 +81,9 @@ def test_compare_takes_runs_and_scenarios(folder, ran, tmp_path):
     assert "alone: async-server" in result.stdout
     assert "no target" in result.stdout
     assert "alone: all-reduce" in (tmp_path / "both.html").read_text()
+    twice = command("compare", folder / "run.json", folder / "run.json").stdout
+    assert twice.startswith("small (1), small (2): target")
+    assert twice.count("\nsmall (2): async-server") == 2
 
 
 def test_off_a_terminal_a_wide_table_is_neither_cut_nor_folded(folder, ran, tmp_path):
@@ -107,6 +112,43 @@ def test_runs_that_were_finished_are_kept_where_another_one_ends_early(folder, t
     assert result.exit_code != 0
     assert f"1 of 4 runs were finished, and are in {tmp_path / 'run.json'}" in result.stderr
     assert [(run.exchange, run.seed) for run in read_runs(tmp_path / "run.json").runs] == [("all-reduce", 0)]
+
+
+def test_a_run_that_is_kept_goes_on_where_it_was_interrupted(folder, tmp_path, monkeypatch):
+    words = "run", folder / "small.yaml", "--keep", tmp_path / "kept"
+
+    def ends(*args, **options):
+        if options["seed"] == 1:
+            raise KeyboardInterrupt
+        return simulate(*args, **options)
+
+    with monkeypatch.context() as early:
+        early.setattr("alpa_dejavu.playground.scenarios._scenario.simulate", ends)
+        assert command(*words).exit_code != 0
+    computed, known = [], Journal.known
+
+    def counted(self, compute):
+        return known(self, lambda: computed.append(self._folder) or compute())
+
+    monkeypatch.setattr(Journal, "known", counted)
+    assert command(*words, "--json", tmp_path / "run.json").exit_code == 0
+    # The first run is there; those of the other seed and the other exchange aren't.
+    assert {folder.name for folder in computed if folder} == {"0001", "0002", "0003"}
+    computed.clear()
+    assert command(*words, "--json", tmp_path / "again.json").exit_code == 0
+    assert not any(computed)
+    assert (tmp_path / "run.json").read_text() == (tmp_path / "again.json").read_text()
+    assert command("run", folder / "small.yaml", "--json", tmp_path / "plain.json").exit_code == 0
+    assert (tmp_path / "run.json").read_text() == (tmp_path / "plain.json").read_text()
+    other = tmp_path / "other.yaml"
+    other.write_text(SCENARIO.replace("steps: 5", "steps: 6"))
+    result = command("run", other, "--keep", tmp_path / "kept")
+    assert (result.exit_code, "scenario.yaml is another one; give another folder" in result.stderr) == (1, True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("a")
+    assert "must be empty or keep runs" in command("run", other, "--keep", tmp_path / "full").stderr
+    assert "can't be made: No such file" in command("run", other, "--keep", tmp_path / "none" / "kept").stderr
+    assert "real workers begin anew" in command(*words, "--real").stderr
 
 
 def test_json_may_go_to_standard_output(folder):

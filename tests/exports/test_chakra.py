@@ -7,11 +7,14 @@ import json
 import pytest
 
 from _chakra_replay import COLLECTIVE, COMPUTE, RECEIVE, SEND, read_traces, replay
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.exports import export, named_target
 from alpa_dejavu.exports._costed import CostedWriter
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning.kept import Kept, write_with_kept
+from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.simulation import simulate
 from alpa_dejavu.simulation.plan_times import plan_times
@@ -151,6 +154,19 @@ def test_the_replayer_sees_what_would_hang(tmp_path):
 def test_the_target_keeps_its_contract():
     made = small_planned(6, 2)
     check_target(target(made), [(made.plan, None)])
+
+
+def test_the_command_goes_by_what_is_kept_beside_the_plan(tmp_path, capsys):
+    made, path = small_planned(6, 2), tmp_path / "plan.json"
+    write_with_kept(made.plan, Kept.of(made), path)
+    with pytest.raises(SystemExit) as ended:
+        main(["export", str(path), "--to", "chakra", "--output", str(tmp_path / "traces")])
+    assert ended.value.code == 0
+    assert "ASTRA-sim itself wasn't run" in " ".join(capsys.readouterr().out.split())
+    expected = chakra_files(read_plan(path), made.table.stage_costs)
+    for name, content in expected.items():
+        written = (tmp_path / "traces" / name).read_bytes()
+        assert written == (content.encode() if isinstance(content, str) else content)
 
 
 def test_groups_are_a_file_as_astra_sim_takes_it(tmp_path):

@@ -52,9 +52,9 @@ def test_what_is_no_replica_is_refused(planned, replicas, said):
 
 
 def test_what_suspects_propose_is_planned_without_in_one_flow(planned, tmp_path):
-    suspects = Suspects(planned.plan.stages[0].logical_mesh[0], memory=0.0, patience=2)
-    for _ in range(2):
-        suspects = suspects.seen({"whole": [1.0, 9.0, *[1.0] * (suspects.replicas - 2)]})
+    suspects = Suspects(planned.plan.stages[0].logical_mesh[0], patience=2)
+    for _ in range(4):  # three steps name it
+        suspects = suspects.seen({"whole": [1.0, float("inf"), *[1.0] * (suspects.replicas - 2)]})
     assert suspects.left_out == (1,)
     names = replica_devices(planned.plan, suspects.left_out)
     made = replan(planned.plan, Kept.of(planned), without_replicas=suspects.left_out)

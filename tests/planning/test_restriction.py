@@ -21,7 +21,7 @@ SIZES = Transformer(64, 4, 4, 512, 32, feed_forward=128)
 OTHERS = [name for name in RUNTIMES if name != "alpa"]
 
 
-def restricted_costs(name, seed=0, layers=6, count=4, micro_batch=4):
+def restricted_costs(name, seed=0, layers=4, count=4, micro_batch=4):
     """The costs of all stages of a model of unlike layers that a framework can run on two hosts."""
     cluster = example_cluster(2, 4, memory_bytes=2.0**33)
     model = chain(layers, flop=1e9 * (1 + seed), exchanged=(4e6,), activation_bytes=1e6, parameter_bytes=1e8)
@@ -109,6 +109,8 @@ def test_what_the_restriction_costs_is_the_difference_to_the_free_plan():
 def test_a_schedule_that_the_framework_has_not_is_refused():
     with pytest.raises(ValueError, match="schedule is 'zb_v', but must be one that megatron has"):
         plan_model(SIZES.text, example_cluster(1, 2), batch=4, runs_on="megatron", schedule="zb_v")
+    with pytest.raises(ValueError, match="strategy is 'megatron', but must be 'dejavu' where the plan is for maxtext"):
+        plan_model(SIZES.text, example_cluster(1, 2), batch=4, runs_on="maxtext", strategy="megatron")
     with pytest.raises(ValueError, match="runs_on is 'horovod', but must be one of 'alpa'"):
         restriction("horovod", 4, "gpt-39b")
 

@@ -157,7 +157,7 @@ def test_stages_that_can_not_share_submeshes_are_named(tmp_path):
 
 def test_who_can_run_a_plan_is_said():
     plain, folded = (made(name, (1.0,) * 6, 6, 3).plan for name in ("1f1b", "zb_v"))
-    others = {"maxtext": "no 1f1b there", "galvatron": "3 stages aren't a power of two"}
+    others = {"maxtext": "no 1f1b in a pipeline there", "galvatron": "3 stages aren't a power of two"}
     assert runtimes_of(plain) == {**dict.fromkeys(RUNTIMES, ""), **others}
     assert [name for name, why in runtimes_of(folded).items() if not why] == ["torchtitan"]
     shared = dataclasses.replace(plain, stages=tuple(dataclasses.replace(stage, zero=3) for stage in plain.stages))

@@ -10,7 +10,6 @@ import subprocess
 
 import numpy as np
 import pytest
-from plotly.offline import get_plotlyjs
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Job, Until, simulate
@@ -347,7 +346,7 @@ def page(runs):
 
 
 def test_the_page_needs_nothing_else_and_has_the_tables(page, runs):
-    own, parsed = page.replace(get_plotlyjs(), ""), Page(page)
+    own, parsed = re.sub(r'(<script type="text/plain" id="plotly">)[\w+/=]*', r"\1", page), Page(page)
     assert len(own) < len(page) - 1e6
     assert "http://" not in own
     assert "https://" not in own

@@ -149,6 +149,12 @@ def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypat
     assert math.isfinite(found.target)
 
 
+def test_a_model_that_diverges_is_refused(monkeypatch):
+    monkeypatch.setattr(Runs, "batches", lambda self, times, rate, seeds, steps: np.full((len(seeds), steps), np.inf))
+    with pytest.raises(ValueError, match="the trial's loss is inf by Adam"):
+        gains(line(), [Way("plain")], TRIAL)
+
+
 def test_a_race_leaves_the_start_that_is_trained_on(runs):
     losses = runs.race(2, 0.1, 0, 40)
     assert losses.shape == (40,)

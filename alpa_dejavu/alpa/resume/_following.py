@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.changed_cluster import with_hosts, with_more_memory
 from alpa_dejavu.planning.replanning import Replanned, fallback, replan
 from alpa_dejavu.planning.state_migration import layer_state, moves
-from alpa_dejavu.problem import Cluster, Plan
+from alpa_dejavu.problem import Cluster, NoPlanError, Plan
 from alpa_dejavu.problem.run import schedule_form
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.kept import Kept
 
+_log = logging.getLogger("alpa_dejavu")
 _LESS_MEMORY = 0.1
 """The share of each device's memory that the next plan must do without where one ran out of it."""
 _MOST_SPARED = 0.5
@@ -106,8 +109,16 @@ class Following:
             raise ValueError(f"{why}; give train(kept=read_kept(...)) what the plan was made from, and it is planned "
                              "for then")  # fmt: skip
         cluster = self.cluster or (None if self.lost else self.kept.cluster)
-        try:
-            made = replan(self.first, self.kept, without=list(self.lost), cluster=cluster)
-        except (ValueError, RuntimeError) as error:
-            raise ValueError(f"there is no plan for that: {error}") from error
+        for replicas in range(self.kept.replicas, 0, -1):
+            kept = dataclasses.replace(self.kept, replicas=replicas)
+            try:
+                made = replan(self.first, kept, without=list(self.lost), cluster=cluster)
+            except (ValueError, RuntimeError) as error:
+                if not (isinstance(error, NoPlanError) and replicas > 1):
+                    raise ValueError(f"there is no plan for that: {error}") from error
+            else:
+                break
+        if replicas < self.kept.replicas:
+            _log.warning("each stage has at least %s now, since there is no plan for %d",
+                         units.counted(replicas, "replica"), self.kept.replicas)  # fmt: skip
         return dataclasses.replace(self, plan=made.plan), made

@@ -206,17 +206,33 @@ class Loop:
         began_s, left = self._clock.now_s(), self._options.steps - self._done
         if not left:
             return False
-        asked = self._options.leave_out() if self._options.leave_out is not None else ()
-        out = tuple(name for name in asked if name not in self._following.lost)
-        if out:
-            self._following = self._following.without(out)
-            self._session.stop()
-            self._session.leave_out(out)
-            _log.warning("%s left out from step %d on", " and ".join(out), self._done)
-            self._change = Change((), out, self._done, began_s, self._start_s, 0.0)
+        if self._left_out(began_s):
             return True
         joined = {host: count for host, count in self._session.joined().items() if host not in self._declined}
         return bool(joined) and self._following.kept is not None and self._repaid(joined, began_s, left)
+
+    def _left_out(self, began_s: float) -> bool:
+        """Returns whether the session has to be started again, since hosts or devices are left out from now on; those
+        without which there is no plan aren't.
+        """
+        asked = self._options.leave_out() if self._options.leave_out is not None else ()
+        out = tuple(name for name in asked if name not in {*self._following.lost, *self._declined})
+        if not out:
+            return False
+        stopped = False
+        try:
+            after = self._following.without(out)
+            self._session.stop()
+            stopped = True
+            self._session.leave_out(out)
+        except ValueError as error:
+            _log.warning("%s can't be left out: %s", " and ".join(out), error)
+            self._declined |= set(out)
+            return stopped
+        self._following = after
+        _log.warning("%s left out from step %d on", " and ".join(out), self._done)
+        self._change = Change((), out, self._done, began_s, self._start_s, 0.0)
+        return True
 
     def _repaid(self, joined: dict[str, int], began_s: float, left: int) -> bool:
         """Returns whether the steps that are left repay the move to a plan with hosts that joined, which is then the

@@ -40,6 +40,10 @@ class MegatronWriter(Writer):
                 "first one. Data, tokenizer and learning rate are yours: the mock data below is for a trial.",
             ]
         )
+        if outline.zero == 3:
+            text += "unset CUDA_DEVICE_MAX_CONNECTIONS  # as Megatron-FSDP wants it\n\n"
+        elif outline.tensor_parallel > 1:
+            text += "export CUDA_DEVICE_MAX_CONNECTIONS=1  # as tensor parallelism wants it before Blackwell\n\n"
         text += _array(
             "DISTRIBUTED",
             {"nnodes": str(hosts), "nproc_per_node": str(plan.num_devices // hosts)},
@@ -109,7 +113,7 @@ def _where_from(outline: Outline) -> list[str]:
     if outline.zero == 2:
         lines += ["The distributed optimizer: the plan's ZeRO level 2, which shares the optimizer's state and step."]
     if outline.zero == 3:
-        lines += ["Megatron-FSDP: the plan's ZeRO level 3. It wants CUDA_DEVICE_MAX_CONNECTIONS above 1, or unset."]
+        lines += ["Megatron-FSDP: the plan's ZeRO level 3."]
     if outline.remat[0]:
         lines += ["Recomputing: the plan's remat, of each block in all stages."]
     if outline.offload.any:

@@ -22,6 +22,7 @@ from alpa_dejavu.playground.exchanges._server import (
     StaleSynchronousServer,
     SynchronousServer,
 )
+from alpa_dejavu.playground.exchanges._zeno_server import ZenoServer
 
 __all__ = [
     "EXCHANGES",
@@ -40,6 +41,7 @@ __all__ = [
     "ShardedServer",
     "StaleSynchronousServer",
     "SynchronousServer",
+    "ZenoServer",
     "best_checkpoint_interval_s",
     "exchange",
 ]
@@ -50,6 +52,7 @@ EXCHANGES: dict[str, type[Exchange]] = {
     "server": SynchronousServer,
     "async-server": AsynchronousServer,
     "stale-server": StaleSynchronousServer,
+    "zeno-server": ZenoServer,
     "sharded-server": ShardedServer,
     "rolling-server": RollingServer,
     "local-sgd": LocalSteps,

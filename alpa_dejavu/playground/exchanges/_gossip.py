@@ -76,7 +76,7 @@ class Gossip(RoundExchange):
 class PushSum(RoundExchange):
     """Each worker updates, and sends shares of its parameters and of a weight to others, which add up what they get;
     gradients are computed at parameters over weight (stochastic gradient push). Messages need no answer, so who sends
-    to whom may be one-sided.
+    to whom may be one-sided. With Adam the second moment's tracker is shared, too.
 
     Attributes:
         topology: who sends to whom in a round; a sender keeps a share as large as each receiver's.
@@ -98,16 +98,20 @@ class PushSum(RoundExchange):
             gradient = yield worker.compute()
             before = worker.params
             worker.update(gradient.values, gradient)
-            total = total + (worker.params - before)
             share = np.float32(1.0 / (len(targets) + 1))
-            total, weight = total * share, weight * share
+            # A moment goes as weight times what it is, so that it stays above 0 however small the weight is.
+            moments = [weight * moment for moment in _mixed_state(worker)[1:]]
+            totals, weight = [share * one for one in (total + (worker.params - before), *moments)], weight * share
+            num_bytes = worker.world.num_bytes * len(totals) + self.extra_bytes
             for target in targets:
-                worker.send(target, ("push", number), (total, weight), worker.world.num_bytes + self.extra_bytes)
+                worker.send(target, ("push", number), (totals, weight), num_bytes)
             found = yield from _received(worker, ("push", number), expected)
             for message in found:
-                total, weight = total + message.payload[0], weight + message.payload[1]
+                totals = [mine + theirs for mine, theirs in zip(totals, message.payload[0], strict=True)]
+                weight = weight + message.payload[1]
             worker.world.board["weight", worker.number] = float(weight)
-            worker.adopt(total / weight, worker.version)
+            total = totals[0]
+            _take(worker, tuple(one / weight for one in totals))
 
 
 @final

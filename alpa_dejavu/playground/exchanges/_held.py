@@ -35,6 +35,11 @@ class Held:
         """Returns how many updates were made, and times that they were undone."""
         return self._model.version
 
+    @property
+    def params(self) -> Vector:
+        """Returns the parameters, shape (P,)."""
+        return self._model.params
+
     def update(self, got: Mapping[int, Message]) -> None:
         """Updates by the mean, or what else makes one, of some workers' gradients, by their numbers."""
         gradients = [message.payload for _, message in sorted(got.items())]

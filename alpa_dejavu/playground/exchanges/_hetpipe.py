@@ -19,9 +19,10 @@ __all__ = ["HetPipe"]
 @final
 @dataclasses.dataclass(frozen=True)
 class HetPipe(Exchange):
-    """Each worker is a virtual one: a pipeline with N minibatches in flight, which begins one whenever another is done,
-    at the parameters as they are then. After each N, a wave, it sends their changes to a server, and begins no other
-    minibatch until it has the parameters with all workers' waves but the last D (wave synchronous parallel).
+    """Workers are pipelines that send waves of updates to a server, and may be ahead of the slowest by a few (HetPipe).
+    Each has N minibatches in flight, and begins one whenever another is done, at the parameters as they are then. After
+    each N, a wave, it sends their changes, and begins no other minibatch until it has the parameters with all workers'
+    waves but the last D (wave synchronous parallel).
 
     A minibatch so lacks at most its pipeline's last N - 1 updates (s_local), and of another worker's those of as many
     minibatches, counted from its own number, as (D + 1)(s_local + 1) + s_local - 1: of a wave the last minibatch but

@@ -20,8 +20,9 @@ __all__ = ["PartialReduce"]
 @final
 @dataclasses.dataclass(frozen=True)
 class PartialReduce(Exchange):
-    """Each worker updates by its gradient and says that it is ready; a coordinator has the first few that are ready
-    average their parameters around a ring, so that nobody waits for the slowest.
+    """Any few workers that are ready average their parameters, so that nobody waits for the slowest (partial reduce).
+    Each worker updates by its gradient and says that it is ready; a coordinator has the first few that are ready
+    average around a ring.
 
     A worker whose parameters have k updates fewer than the newest of its group has a weight of `decay` to the power k,
     over the sum of all weights; then it counts as up to date. In every `window` groups, one after the other, the

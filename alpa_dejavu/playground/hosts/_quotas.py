@@ -11,12 +11,18 @@ from typing import final
 from alpa_dejavu._util.leftovers import is_leftover, own_name
 from alpa_dejavu.playground.hosts._system import NotShownError
 
-__all__ = ["Quotas", "quotas"]
+__all__ = ["LEAST_SHARE", "Quotas", "quotas"]
 
 _PERIOD_US, _LEAST_US = 10000, 1000
 """Short, so that a computation is slowed down evenly, not run at full speed and then stopped; the least that Linux
 takes for a quota.
 """
+_SHARES, _WEIGHT = 1024, 100
+"""The weight of a group beside all else that runs, by default, in the first and in the second version of cgroups."""
+_FIRST = 100
+"""So many times the default have groups with a quota, so that what else runs takes little of their shares."""
+LEAST_SHARE = _LEAST_US / _PERIOD_US
+"""The least share of a core that a host can be given."""
 _ONE = Path("/sys/fs/cgroup/cpu")
 _TWO = Path("/sys/fs/cgroup")
 
@@ -34,7 +40,7 @@ class Quotas:
             (self._groups[host] / "cgroup.procs").write_text(str(pid))
 
     def limit(self, shares: Sequence[float] | None) -> None:
-        """Gives each host a share of a core from now on; None: as much as it can get.
+        """Gives each host a share of a core from now on, before all else that runs; None: as much as it can get.
 
         Raises:
             ValueError: the shares add up to the machine's cores or more, so that hosts would slow each other down, or
@@ -43,14 +49,17 @@ class Quotas:
         cores = len(os.sched_getaffinity(0))
         if shares is not None and not (min(shares) > 0 and sum(shares) < cores):
             raise ValueError(f"the shares {list(shares)} must be positive, and below the {cores} cores together")
-        if shares is not None and min(shares) * _PERIOD_US < _LEAST_US:
-            raise ValueError(f"the share {min(shares)} is too small; give {_LEAST_US / _PERIOD_US} of a core at least")
+        if shares is not None and min(shares) < LEAST_SHARE:
+            raise ValueError(f"the share {min(shares)} is too small; give {LEAST_SHARE} of a core at least")
         for n, group in enumerate(self._groups):
             quota = None if shares is None else round(shares[n] * _PERIOD_US)
+            times = 1 if shares is None else _FIRST
             if _version(group) == 1:
+                (group / "cpu.shares").write_text(str(times * _SHARES))
                 (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
                 (group / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))
             else:
+                (group / "cpu.weight").write_text(str(times * _WEIGHT))
                 (group / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD_US}")
 
 

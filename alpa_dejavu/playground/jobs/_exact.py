@@ -22,7 +22,7 @@ __all__ = ["ExactSearch"]
 @final
 @dataclasses.dataclass(frozen=True)
 class ExactSearch(Policy):
-    """The least mean completion time, for a handful of jobs; it knows those that come later, as no other policy does.
+    """A search for the least mean completion time tries all parts of a few jobs, and knows those that come later.
 
     It tries at each event all numbers of devices for all jobs, each with cores and memory in proportion to devices, and
     with cores and memory for what the jobs need in each order of them; and what the rivals would do. So it is never

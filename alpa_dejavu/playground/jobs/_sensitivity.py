@@ -19,8 +19,8 @@ _HALVINGS = 40
 @final
 @dataclasses.dataclass(frozen=True)
 class Sensitivity(Policy):
-    """Jobs have the devices that equal shares give them; cores and memory that a job doesn't need for the speed of its
-    equal share go to those whose steps they shorten most. No job's step is longer than with its equal share.
+    """Devices go by equal shares, cores and memory to the jobs whose steps they shorten most (Synergy). Each job first
+    keeps what the speed of its equal share needs, so that no job's step is longer than with that.
 
     Attributes:
         round_s: seconds of a round, as those of `EqualShares`.

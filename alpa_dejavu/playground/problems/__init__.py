@@ -38,6 +38,7 @@ __all__ = [
 PROBLEMS = {
     "digits-mlp": ("_digits", "digits_mlp"),
     "digits-cnn": ("_digits", "digits_cnn"),
+    "digits-wide-cnn": ("_digits", "digits_wide_cnn"),
     "digits-long-tail": ("_margins", "digits_long_tail"),
     "digits-margins": ("_margins", "digits_margins"),
     "sparse-least-squares": ("_least_squares", "sparse_least_squares"),

@@ -14,6 +14,7 @@ from alpa_dejavu.playground.job import Problem
 __all__ = ["digits_cnn", "digits_mlp", "digits_parts"]
 
 _HELD_OUT = 360
+_WIDE = 32, 64
 
 
 def digits_mlp(units: int = 32) -> Problem:
@@ -58,7 +59,13 @@ def digits_cnn(first: int = 8, second: int = 16) -> Problem:
         return _affine(params["out"], made.reshape(len(inputs), 4 * second))
 
     chain = "first", "second", "out"
-    return _classified("digits-cnn", init, logits, chain, lambda widths: digits_cnn(*widths))
+    name = "digits-wide-cnn" if (first, second) == _WIDE else "digits-cnn"
+    return _classified(name, init, logits, chain, lambda widths: digits_cnn(*widths))
+
+
+def digits_wide_cnn() -> Problem:
+    """Returns digits by the convolutions of digits-cnn, with four times as many channels."""
+    return digits_cnn(*_WIDE)
 
 
 def _classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narrowed: Any) -> Problem:

@@ -16,7 +16,7 @@ from alpa_dejavu.playground._fault import Fault, change
 from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._worker import Program, Sleeping, Worker
-from alpa_dejavu.playground.hosts import Network, Quotas, shape
+from alpa_dejavu.playground.hosts import LEAST_SHARE, Network, Quotas, shape
 
 __all__ = ["RealFaults", "Shaped", "check_faults"]
 
@@ -60,13 +60,15 @@ class RealFaults:
         seed: the run's seed.
         ends_s: when the run ends at the latest.
         lost: is told of a worker that was killed, and when.
+        share: where faults are tried, the share of a core that each worker would have; None: it isn't tried.
     """
 
     def __init__(self, hosts: Sequence[int], pids: Sequence[int] | None, shaped: Shaped | None, seed: int,
-                 ends_s: float, lost: Callable[[int, float], None]) -> None:  # fmt: skip
+                 ends_s: float, lost: Callable[[int, float], None], share: float | None = None) -> None:  # fmt: skip
         self.hosts, self.size, self.ends_s, self.now_s = tuple(hosts), len(hosts), ends_s, 0.0
         self.there, self.changes = [True] * self.size, False
         self._pids, self._shaped, self._seed, self._lost, self._drawn = pids, shaped, seed, lost, 0
+        self._share = share
         self._slower: list[list[float]] = [[] for _ in hosts]
         self._rates: dict[frozenset[int], list[float]] = collections.defaultdict(list)
         self._queue = Queue()
@@ -134,10 +136,13 @@ class RealFaults:
         self._set()
 
     def _set(self) -> None:
-        self.changes = True
+        self.changes, slower = True, [math.prod(factors) for factors in self._slower]
+        least = math.inf if self._share is None else self._share / max(slower)
+        if least < LEAST_SHARE:
+            raise ValueError(f"a worker would be {max(slower):g} times as slow, with {least:.2g} of a core, but must "
+                             f"have {LEAST_SHARE:g} at least; give a smaller factor, or fewer workers")  # fmt: skip
         if self._shaped is None:
             return
-        slower = [math.prod(factors) for factors in self._slower]
         self._shaped.set(slower, lambda a, b: math.prod(self._rates[frozenset((a, b))]))
 
     def _resume(self, process: Process) -> None:
@@ -151,21 +156,21 @@ class RealFaults:
         self._queue.put(self.now_s + effect.seconds, lambda: self._resume(process), process)
 
 
-def check_faults(faults: Sequence[Fault], hosts: Sequence[int], shaped: bool, ends_s: float) -> None:
+def check_faults(faults: Sequence[Fault], hosts: Sequence[int], share: float | None, ends_s: float) -> None:
     """Raises ValueError where faults can't be for real, after trying the first of what they do.
 
     Args:
         faults: the faults.
         hosts: for each worker the index of its host.
-        shaped: whether workers' shares and links' rates can be changed.
+        share: of a core for each worker; None: workers' shares and links' rates can't be changed.
         ends_s: when the run ends at the latest.
     """
-    tried = RealFaults(hosts, None, None, 0, ends_s, lambda number, now_s: None)
+    tried = RealFaults(hosts, None, None, 0, ends_s, lambda number, now_s: None, share)
     tried.begin(faults)
     for _ in range(_MOST_TRIED):
         if not tried.next_s() < ends_s:
             break
         tried.go_on(tried.next_s())
-    if tried.changes and not shaped:
+    if tried.changes and share is None:
         raise ValueError("faults change a worker's speed or a link, but there are no quotas and shaped links here; "
                          "run this as root on Linux, or leave them out")  # fmt: skip

@@ -86,7 +86,8 @@ class RealWorkers:
         if not exchange.by_messages:
             raise ValueError(f"exchange is {type(exchange).__name__}, but must be one whose workers know of each other "
                              "by messages alone, where they are real; leave it out")  # fmt: skip
-        check_faults(faults, self._job.worker_hosts(self._cluster), not self.note, until.seconds)
+        hosts = self._job.worker_hosts(self._cluster)
+        check_faults(faults, hosts, None if self.note else _share(hosts), until.seconds)
 
     def run(self, exchange: str | Exchange, *, faults: Sequence[Fault] = (), until: Until, seed: int = 0,
             looks: int = 50, intervals: int = 0) -> History:  # fmt: skip
@@ -178,11 +179,15 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
 
 @contextlib.contextmanager
 def _shaped_hosts(hosts: Sequence[int], cluster: Cluster) -> Iterator[tuple[Shaped, str, dict[str, str]]]:
-    share = min(_MOST_SHARE, _MOST_OF_ALL * len(os.sched_getaffinity(0)) / len(hosts))
     rates = [[link.bytes_per_s for link in row] for row in cluster.links]
     with network(len(cluster.hosts)) as net, quotas(len(hosts)) as limits, nodes(net, _ENVIRONMENT) as started:
         own = {name: started.environment[name] for name in ("RAY_TMPDIR", "RAY_AUTH_MODE")}
-        yield Shaped(net, limits, rates, [share] * len(hosts)), started.address, own
+        yield Shaped(net, limits, rates, [_share(hosts)] * len(hosts)), started.address, own
+
+
+def _share(hosts: Sequence[int]) -> float:
+    """Returns the share of a core that each worker has, given the workers' hosts."""
+    return min(_MOST_SHARE, _MOST_OF_ALL * len(os.sched_getaffinity(0)) / len(hosts))
 
 
 def _num_bytes(job: Job) -> float:

@@ -27,11 +27,8 @@ def runs_page(*every: Runs) -> str:
     moment that a slider chooses.
 
     Returns:
-        HTML, of about 5 MB: most of it is plotly.js. Whatever users named is escaped.
+        HTML, of about 2 MB: most of it is plotly.js. Whatever users named is escaped.
     """
-    import jinja2
-    from plotly.offline import get_plotlyjs
-
     from alpa_dejavu.report import template
 
     found = compared(every)
@@ -51,7 +48,6 @@ def runs_page(*every: Runs) -> str:
         legend=[(one.name, _color(n)) for n, one in enumerate(found)],
         charts=_charts(found),
         timelines=_timelines(every, found),
-        plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
     )
 
 

@@ -52,7 +52,7 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
     need("playground", "scipy", "tqdm")
     file = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
     try:
-        return _with_question(_with_variants(file), file.data)
+        return dataclasses.replace(_with_question(_with_variants(file), file.data), text=file.text)
     except WrongDataError as error:
         raise file.problem(error.where, str(error)) from None
 

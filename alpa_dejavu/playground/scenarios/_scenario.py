@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Iterator, Mapping
 from typing import final
 
+from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.condition import Condition
@@ -74,6 +76,7 @@ class Scenario:
         conditions: what runs are checked against, by their names for people.
         variants: scenarios that differ from this one in some keys, and are run in its place; none: it is run itself.
         question: what its runs answer; None: nothing.
+        text: what its file says, by which runs that a folder keeps are told from another scenario's.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Scenario:
     conditions: Mapping[str, Condition] = dataclasses.field(default_factory=dict)
     variants: tuple[Scenario, ...] = ()
     question: Question | None = None
+    text: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,23 +154,53 @@ def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
     return whole
 
 
-def growing_runs(scenario: Scenario, progress: bool = False) -> Iterator[Runs]:
+def growing_runs(scenario: Scenario, progress: bool = False, folder: pathlib.Path | None = None) -> Iterator[Runs]:
     """Yields the runs of a scenario that are finished, each time that one more is; the last are all (`run_scenario`).
 
     Where a run fails or is interrupted, the caller still has those before it.
+
+    Args:
+        scenario: the scenario.
+        progress: whether bars are shown for what takes more than two seconds.
+        folder: keeps what is computed: called again, it goes on from there. It is made where it isn't there.
+
+    Raises:
+        ValueError: the folder keeps the runs of another scenario, or can't be made.
     """
+    if folder is not None:
+        _check_kept(folder, scenario)
     runs = no_runs(scenario)
     for one in scenario.variants or (scenario,):
         for name, exchange in one.exchanges.items():
             shown = _named(one, name) if scenario.variants else name
             for n, seed in enumerate(one.seeds):
+                kept = None if folder is None else folder / f"{len(runs.runs):04d}"
+                if kept is not None:
+                    kept.mkdir(exist_ok=True)
                 history = simulate(
                     one.job, one.cluster, exchange, faults=one.faults, conditions=tuple(one.conditions.values()),
                     until=one.until, seed=seed, looks=one.looks, progress=progress,
-                    intervals=INTERVALS if n == 0 else 0,
+                    intervals=INTERVALS if n == 0 else 0, folder=kept,
                 )  # fmt: skip
                 runs = dataclasses.replace(runs, runs=(*runs.runs, Run(shown, seed, history)))
                 yield runs
+
+
+def _check_kept(folder: pathlib.Path, scenario: Scenario) -> None:
+    """Makes a folder for a scenario's runs, or raises ValueError where it keeps others."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"folder is {str(folder)!r}, but can't be made: {error.strerror}; give one in a folder that "
+                         "is there") from None  # fmt: skip
+    path = folder / "scenario.yaml"
+    if not path.exists():
+        if any(folder.iterdir()):
+            raise ValueError(f"folder is {str(folder)!r}, but must be empty or keep runs; give another one")
+        write_whole(path, scenario.text)
+    elif path.read_text(encoding="utf-8") != scenario.text:
+        raise ValueError(f"folder is {str(folder)!r}, but must keep runs of this scenario: {path} is another one; give "
+                         "another folder")  # fmt: skip
 
 
 def _named(variant: Scenario, exchange: str) -> str:

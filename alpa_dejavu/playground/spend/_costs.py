@@ -8,13 +8,10 @@ from collections.abc import Callable
 from typing import final
 
 from alpa_dejavu.planning import PlanningResult
-from alpa_dejavu.playground.spend._ways import Way
+from alpa_dejavu.playground.spend._ways import HISTORY, Way
 from alpa_dejavu.problem import Cluster, NoPlanError, Plan
 
 __all__ = ["Cost", "Costs", "part_of"]
-
-HISTORY = 20
-"""Points in the history of `optex`, by default."""
 
 
 @final

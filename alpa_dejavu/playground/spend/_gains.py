@@ -115,11 +115,11 @@ def gains(
     for way in ways:
         on_way(way)
         try:
-            losses = _losses(way, runs, rate, target, seeds, trial)
+            reached = plain if way.kind == "plain" else steps_to(_losses(way, runs, rate, target, seeds, trial), target)
         except ValueError as error:
             found[way] = Gain(Interval(math.nan, math.nan, math.nan), why=str(error))
             continue
-        found[way] = _gain(way, steps_to(losses, target), plain, trial)
+        found[way] = _gain(way, reached, plain, trial)
     return Measured(found, target, rate, time.perf_counter() - begun_s)
 
 
@@ -129,7 +129,13 @@ def _tuned(runs: Runs, trial: Trial) -> tuple[float, float]:
     tuned = {rate: runs.batches(1, rate, tuning, trial.steps) for rate in RATES}
     rate = min(tuned, key=lambda one: _at_end(tuned[one]))
     at = round(TARGET_AT * trial.steps)
-    return rate, float(np.median(tuned[rate][:, at - WINDOW : at].mean(axis=1)))
+    target = float(np.median(tuned[rate][:, at - WINDOW : at].mean(axis=1)))
+    if not math.isfinite(target):
+        raise ValueError(
+            f"the trial's loss is {target} by Adam at a rate of {rate:g}, but must be a number; scale the data and the "
+            "first weights, or ask for a stand-in"
+        )
+    return rate, target
 
 
 def _losses(way: Way, runs: Runs, rate: float, target: float, seeds: Sequence[int], trial: Trial) -> Floats:
@@ -138,12 +144,11 @@ def _losses(way: Way, runs: Runs, rate: float, target: float, seeds: Sequence[in
         return np.stack([runs.race(way.times, rate, seed, trial.steps) for seed in seeds])
     if way.kind == "optex":
         return runs.side_by_side(way.times, rate, seeds, trial.steps, target)
+    tuning = range(TUNING_SEED, TUNING_SEED + 2)
     rates = [rate * way.times**power for power in POWERS]
-    if way.times > 1:
-        tuning = range(TUNING_SEED, TUNING_SEED + 2)
-        taken = {one: steps_to(runs.batches(way.times, one, tuning, trial.steps, target), target) for one in rates}
-        rates.sort(key=lambda one: sum(steps or 2 * trial.steps for steps in taken[one]))
-    return runs.batches(way.times, rates[0], seeds, trial.steps, target)
+    taken = {one: steps_to(runs.batches(way.times, one, tuning, trial.steps, target), target) for one in rates}
+    best = min(rates, key=lambda one: sum(steps or 2 * trial.steps for steps in taken[one]))
+    return runs.batches(way.times, best, seeds, trial.steps, target)
 
 
 def _gain(way: Way, reached: Sequence[int | None], plain: Sequence[int | None], trial: Trial) -> Gain:

@@ -17,7 +17,6 @@ MOST_PARAMETERS = 2_000_000
 ROWS = 8
 POOL = 16
 """So many batches of the user's data are asked for, from which the trial draws."""
-_STAND_INS = {"wresnet": "digits-cnn", "gpt": "text-gpt", "gpt2": "text-gpt", "moe": "text-gpt", "kraken": "text-gpt"}
 
 
 @final
@@ -73,8 +72,8 @@ def learner(model: str | Callable[..., Any], *, own: bool = True) -> Learner:
     from alpa_dejavu.layers.models import known_models
 
     if isinstance(model, str) and model.lower() in known_models():
-        name = _STAND_INS[model.lower().partition("-")[0]]
-        return stand_in(name, f"{model} is known by its shapes alone")
+        is_of_pictures = model.lower().startswith("wresnet")
+        return stand_in("digits-cnn" if is_of_pictures else "text-gpt", f"{model} is known by its shapes alone")
     function = resolve(model)
     name = model if isinstance(model, str) else getattr(function, "__qualname__", "model")
     step, given = function(ROWS)

@@ -12,6 +12,7 @@ import optax
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground.spend._learner import Learner
+from alpa_dejavu.playground.spend._ways import HISTORY
 
 __all__ = ["WINDOW", "Runs", "steps_to"]
 
@@ -68,7 +69,8 @@ class Runs:
         from alpa_dejavu.training.optex import optex
         from alpa_dejavu.training.optex.evaluators import Vmapped
 
-        made, evaluator = optex(optax.adam(rate), parallel=points), Vmapped(self._learner.loss)
+        made = optex(optax.adam(rate), parallel=points, history=HISTORY)
+        evaluator = Vmapped(self._learner.loss)
         losses = np.full((len(seeds), steps), np.nan)
         for row, seed in zip(losses, seeds, strict=True):
             params = self._learner.init(jax.random.fold_in(jax.random.PRNGKey(seed), 0))

@@ -8,6 +8,8 @@ from typing import final
 __all__ = ["KINDS", "Way", "ways"]
 
 KINDS = ("plain", "batch", "starts", "optex")
+HISTORY = 20
+"""Points that OptEx keeps."""
 MOST = 8
 """Batches are so many times as large at most, and so many starts or points are side by side."""
 

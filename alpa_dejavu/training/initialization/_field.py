@@ -28,8 +28,7 @@ _SALT = 0xC41D
 
 @final
 class Field:
-    """The candidates (initializations in training) of a run, with the operations that begin, train, measure and drop
-    them.
+    """The candidates of a run, with the operations that begin, train, measure and drop them.
 
     Its choices go by candidates' numbers, never by which arrives first.
     """
@@ -44,9 +43,7 @@ class Field:
 
     @property
     def total_steps(self) -> int:
-        """Returns the steps of all candidates, to train and to be measured; a step counts by its rows, next to one with
-        the most.
-        """
+        """Returns the steps of all candidates, to train and to be measured, each counted by its rows."""
         return math.ceil(self._spent / self.setting.unit)
 
     @property
@@ -157,8 +154,7 @@ class Field:
 
     def rates(self, numbers: Iterable[int]) -> tuple[float, ...]:
         """Returns candidates' learning rates; (): they carry none."""
-        rates = [self.candidates[number].rate for number in numbers]
-        return tuple(rate for rate in rates if rate is not None)
+        return tuple(rate for number in numbers if (rate := self.candidates[number].rate) is not None)
 
     def steps_left(self, number: int, until: int) -> int:
         """Returns how many more steps a candidate takes until it has spent what so many of the dearest steps cost."""

@@ -71,7 +71,8 @@ def parallel_initialize(
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
         num_candidates: how many candidates begin by themselves, not as children or means of others.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
-        init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn.
+        init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn. In
+            docs/results/parallel-initialization.md "sobol" and several methods save steps; the others are experimental.
         keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `Rule`.
             With "asha" the result depends on who arrives first.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
@@ -80,6 +81,7 @@ def parallel_initialize(
             is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
         rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.
         rates: the learning rates that candidates carry, in turn; "evolution" and "population" change them.
+            Experimental: no better than one start there.
         batch_rows: the numbers of first rows of each batch that candidates take, in turn; (): all. Steps of budgets and
             rungs are then those of the largest: half the rows take twice the steps, so equal compute is judged.
         lanes: how many candidates are trained side by side at most, on each worker; more go in waves.

@@ -35,11 +35,8 @@ def resilience_page(
         stages: the table of a plan's stages.
 
     Returns:
-        HTML, of about 5 MB: most of it is plotly.js. Whatever users named is escaped.
+        HTML, of about 2 MB: most of it is plotly.js. Whatever users named is escaped.
     """
-    import jinja2
-    from plotly.offline import get_plotlyjs
-
     said = "Lines are means over masks, bands their 90 % intervals, dotted lines the 5th percentile. Lines of single "
     said += "layers are shown where their names are clicked."
     charts = {"curves": _curves(found)}
@@ -61,7 +58,7 @@ def resilience_page(
         title=f"Resilience of {name}",
         facts=[(found.kind, str(found.units)), ("groups", str(len(found.groups))),
                ("without faults", f"{found.base:.4f}"), ("masks of each point", ", ".join(map(str, sorted(masks))))],
-        sections=sections, charts=charts, plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
+        sections=sections, charts=charts,
     )  # fmt: skip
 
 

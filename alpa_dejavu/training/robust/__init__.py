@@ -3,8 +3,9 @@
     batch ─▶ each replica's gradient [N, ...] ─▶ (momentum, mixing, clipping) ─▶ rule ─▶ one gradient, suspects
 
 `robust_value_and_grad` stands in a train step where `jax.value_and_grad` or Alpa's stood. `rules` puts gradients into
-one, `before` prepares them, `attacks` has what wrong replicas send, `testing` the conformance suites. All is pure JAX;
-what needs Alpa is passed in. See docs/concepts/robust-training.md.
+one, `before` prepares them, `attacks` has what wrong replicas send, `monitor` watches what crosses between stages,
+`testing` has the conformance suites. All is pure JAX; what needs Alpa is passed in. See
+docs/concepts/robust-training.md.
 """
 
 from __future__ import annotations

@@ -12,11 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 __all__ = [
     "cleared",
     "column",
     "count",
+    "diagonal",
     "distances",
     "finite_rows",
     "mean_of",
@@ -24,9 +26,11 @@ __all__ = [
     "median_of",
     "middle",
     "norms",
+    "products_around",
     "ranks",
     "ranks_of_rows",
     "squared_distances",
+    "total",
     "weighted",
 ]
 
@@ -89,41 +93,66 @@ def distances(gradients: Any, centre: Any, valid: Any) -> Any:
     return jnp.where(valid & jnp.isfinite(found), found, jnp.inf)
 
 
+def products_around(gradients: Any, centre: Any, valid: Any) -> Any:
+    """Returns the inner products of all pairs' differences from a centre, shape [N, N]; 0 where one isn't valid."""
+    clean = cleared(gradients, valid)
+    moved = [cleared(x - c, valid).astype(jnp.float32)
+             for x, c in zip(*map(jax.tree_util.tree_leaves, (clean, centre)), strict=True)]  # fmt: skip
+    return functools.reduce(operator.add, map(_products, moved))
+
+
+def _products(x: Any) -> Any:
+    # Row by row: a matrix product would be gathered on each device, as it isn't cut along what it sums over.
+    return jnp.stack([jnp.sum(x * row, axis=tuple(range(1, x.ndim))) for row in x])
+
+
+def diagonal(values: Any) -> Any:
+    """Returns the diagonal of values [N, N]."""
+    return jnp.sum(jnp.where(np.eye(len(values), dtype=bool), values, 0), axis=1)
+
+
 def squared_distances(gradients: Any, valid: Any) -> Any:
     """Returns the squared distances of all pairs, shape [N, N], infinite where one isn't valid, 0 to itself."""
     # From their median: else a huge wrong gradient, or the part that all share, leaves no digits to the differences.
-    clean = cleared(gradients, valid)
-    flat = [cleared(x - median_of(x, valid), valid).reshape(x.shape[0], -1).astype(jnp.float32)
-            for x in jax.tree_util.tree_leaves(clean)]  # fmt: skip
-    products = functools.reduce(operator.add, [x @ x.T for x in flat])
-    squares = jnp.diagonal(products)
+    products = products_around(gradients, median_of(gradients, valid), valid)
+    squares = diagonal(products)
     found = squares[:, None] + squares[None, :] - 2 * products
     # What overflows is far away, too.
     far = ~(valid[:, None] & valid[None, :]) | ~jnp.isfinite(found)
     found = jnp.where(far, jnp.inf, jnp.maximum(found, 0))
-    return jnp.where(jnp.eye(len(valid), dtype=bool), 0, found)
+    return jnp.where(np.eye(len(valid), dtype=bool), 0, found)
 
 
 def ranks(values: Any) -> Any:
     """Returns each value's place among the last dimension's in ascending order, from 0; equal ones in their order."""
     # By comparisons: sorts and scatters of N numbers are no work, but programs of several devices split them badly.
-    place = jnp.arange(values.shape[-1])
     one, other = values[..., :, None], values[..., None, :]
-    return jnp.sum((other < one) | ((other == one) & (place[None, :] < place[:, None])), axis=-1)
+    before = np.tri(values.shape[-1], k=-1, dtype=bool)
+    return jnp.sum((other < one) | ((other == one) & before), axis=-1)
 
 
 def middle(values: Any, valid: Any) -> Any:
-    """Returns the lower median of the valid ones' values [N], or infinity where there is none."""
-    rank = ranks(jnp.where(valid, values, jnp.inf))
-    chosen = rank == jnp.maximum(jnp.sum(valid) - 1, 0) // 2
-    return jnp.min(jnp.where(chosen & valid, values, jnp.inf))
+    """Returns the lower median of the valid ones' values [N], or infinity where there is none; N times, shape [N]."""
+    known = jnp.where(valid, values, jnp.inf)
+    chosen = ranks(known) == jnp.maximum(total(valid) - 1, 0) // 2
+    return _each(jnp.min, jnp.where(chosen, known, jnp.inf))
+
+
+def total(values: Any) -> Any:
+    """Returns the sum of values [N], or how many are true; N times, shape [N]."""
+    return _each(jnp.sum, values)
+
+
+def _each(reduce: Any, values: Any) -> Any:
+    # Not by a scalar: what is computed of one that is spread again would be split over devices, and gathered.
+    return reduce(jnp.broadcast_to(values, (len(values), len(values))), axis=1)
 
 
 def ranks_of_rows(x: Any, valid: Any) -> Any:
     """Returns each value's rank in its coordinate over the replicas of a leaf [N, ...]; the valid ones come first."""
     # By comparisons: XLA sorts each column by itself on CPUs, and takes minutes to compile a network of minima.
     known = jnp.where(column(valid, x), x, jnp.inf)
-    place = column(jnp.arange(len(x)), x)
+    place = column(np.arange(len(x)), x)
     rank = jnp.zeros(x.shape, jnp.int16)
     for j in range(len(x)):
         rank = rank + ((known[j] < known) | ((known[j] == known) & (j < place))).astype(jnp.int16)

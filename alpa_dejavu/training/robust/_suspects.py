@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -16,39 +17,60 @@ __all__ = ["Suspects"]
 
 logger = logging.getLogger(__name__)
 
+_SHIFT = 3.0
+_LEAST_SPREADS = (0.5, 0.3)
+"""The least deviations: of a distance's logarithm, which a median of few replicas makes wide, and of a cosine."""
+_LEAST_STEPS = 3
+_WINDOW, _BEFORE = 20, 5
+_SIGNS = ("far from the gradient", "against the gradient")
+
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Suspects:
     """Who has been suspicious, step by step.
 
-    A replica is named where the moving average of its suspicion, the largest of all groups, is at or above a
-    threshold; one that has been named for long without a break is proposed to be left out.
+    Evidence against a replica is added up, and what speaks for it taken away, never below 0 (a CUSUM). There are two
+    kinds, each a logarithm of a ratio of likelihoods:
+
+    - It is far from the gradient: the logarithm of its distance over the median one is normal, and a wrong replica's is
+      larger by three standard deviations.
+    - It points against the gradient, of which its own share is taken away: the cosine is normal around the mean of the
+      last steps, and a wrong replica's around the same with the opposite sign.
+
+    Means and deviations are medians of all replicas' in the last 20 steps, deviations at least 0.5 and 0.3. A replica
+    is named when its evidence comes to log(kinds · groups · N · steps between false names): the mean time between false
+    names is then at least that long, as far as the likelihoods are right. So that it doesn't hang on their tails, one
+    step gives at most a third of that evidence: at least three steps are needed. One that has been named for long
+    without a break is proposed to be left out.
 
     Attributes:
         replicas: how many there are.
-        threshold: how many times the median distance makes a suspect.
-        memory: how much of the average stays from step to step.
+        steps_between_false_names: how many steps there shall be on average between names of right replicas.
         patience: for how many steps one is named before it is proposed to be left out.
-        average: of each replica, shape [N].
+        evidence: for each group that of both kinds against each replica, shape [2, N].
+        seen_before: for each group both kinds' values in the last steps, shape [steps, 2, N].
         named_for: for how many steps each has been named, shape [N].
         step: how many steps were looked at.
+
+    References:
+        Lorden, Procedures for Reacting to a Change in Distribution, Annals of Mathematical Statistics 1971.
     """
 
     replicas: int
-    threshold: float = 2.0
-    memory: float = 0.5
+    steps_between_false_names: float = 10_000.0
     patience: int = 50
-    average: NDArray[np.float64] | None = None
+    evidence: Mapping[str, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
+    seen_before: Mapping[str, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
     named_for: NDArray[np.int64] | None = None
     step: int = 0
 
     def __post_init__(self) -> None:
         checks.count("suspects", "replicas", self.replicas)
-        checks.positive("suspects", "threshold", self.threshold)
         checks.count("suspects", "patience", self.patience)
-        if not 0 <= self.memory < 1:
-            raise ValueError(f"suspects: memory is {self.memory}, but must be at least 0 and below 1; give a share")
+        if not self.steps_between_false_names >= 1:
+            raise ValueError(f"suspects: steps_between_false_names is {self.steps_between_false_names}, but must be at "
+                             "least 1; give a number of steps")  # fmt: skip
 
     @property
     def named(self) -> tuple[int, ...]:
@@ -60,38 +82,72 @@ class Suspects:
         """The replicas that are proposed to be left out."""
         return () if self.named_for is None else tuple(np.flatnonzero(self.named_for >= self.patience).tolist())
 
-    def seen(self, suspicion: Mapping[str, Any]) -> Suspects:
+    def seen(self, suspicion: Mapping[str, Any], agreement: Mapping[str, Any] | None = None) -> Suspects:
         """Returns the log after a step, and tells changes by `logging`.
 
         Args:
-            suspicion: for each group each replica's, shape [N], as in `Judged.suspicion`.
+            suspicion: for each group each replica's distance over the median one, shape [N], as `Judged.suspicion`.
+            agreement: for each group each replica's cosine with the others' gradient, as `Judged.agreement`; None: it
+                isn't looked at.
 
         Raises:
             ValueError: it is of another number of replicas.
         """
-        each = {group: np.asarray(values, np.float64) for group, values in suspicion.items()}
-        for group, values in each.items():
-            if values.shape != (self.replicas,):
-                raise ValueError(f"suspicion[{group!r}] is of shape {values.shape}, but must be ({self.replicas},); "
-                                 "give a value for each replica")  # fmt: skip
-        # A replica that isn't finite is infinitely far: a cap, so that it is forgiven some time after it recovered.
-        now = np.minimum(np.max(list(each.values()), axis=0), 100 * self.threshold)
-        average = now if self.average is None else self.memory * self.average + (1 - self.memory) * now
-        before = np.zeros(self.replicas, np.int64) if self.named_for is None else self.named_for
-        named_for = np.where(average >= self.threshold, before + 1, 0)
-        after = dataclasses.replace(self, average=average, named_for=named_for, step=self.step + 1)
-        self._tell(after, each)
+        values = {group: self._values(group, far, None if agreement is None else agreement[group])
+                  for group, far in suspicion.items()}  # fmt: skip
+        enough = math.log(2 * len(values) * self.replicas * self.steps_between_false_names)
+        evidence, kept = {}, {}
+        for group, now in values.items():
+            before = self.seen_before.get(group, np.zeros((0, 2, self.replicas)))
+            added = np.minimum(_log_likelihoods(now, before), enough / _LEAST_STEPS)
+            # No more than enough: one that recovers is forgiven as fast as it was named.
+            evidence[group] = np.clip(self.evidence.get(group, np.zeros_like(now)) + added, 0, enough)
+            kept[group] = np.concatenate([before, now[None]])[-_WINDOW:]
+        most = np.max([np.max(each, axis=0) for each in evidence.values()], axis=0)
+        named_before = np.zeros(self.replicas, np.int64) if self.named_for is None else self.named_for
+        # A name stays while at least half of the evidence does.
+        is_named = (most >= enough - 1e-9) | ((named_before > 0) & (most >= enough / 2))
+        after = dataclasses.replace(self, evidence=evidence, seen_before=kept, step=self.step + 1,
+                                    named_for=np.where(is_named, named_before + 1, 0))  # fmt: skip
+        self._tell(after)
         return after
 
-    def _tell(self, after: Suspects, each: Mapping[str, NDArray[np.float64]]) -> None:
-        assert after.average is not None, "a step was looked at"
+    def _values(self, group: str, far: Any, agreement: Any) -> NDArray[np.float64]:
+        for name, values in (("suspicion", far), ("agreement", agreement)):
+            if values is not None and np.shape(values) != (self.replicas,):
+                raise ValueError(f"{name}[{group!r}] is of shape {np.shape(values)}, but must be ({self.replicas},); "
+                                 "give a value for each replica")  # fmt: skip
+        cosine = np.full(self.replicas, np.nan) if agreement is None else np.asarray(agreement, np.float64)
+        return np.stack([np.log(np.maximum(np.asarray(far, np.float64), 1e-3)), cosine])
+
+    def _tell(self, after: Suspects) -> None:
         for replica in sorted(set(after.named) - set(self.named)):
-            where = max(each, key=lambda group: each[group][replica])
-            logger.warning("step %d: replica %d is a suspect: %.1f times the median distance from the gradient, most "
-                           "in %s", self.step, replica, after.average[replica], where)  # fmt: skip
+            group = max(after.evidence, key=lambda one: after.evidence[one][:, replica].max())
+            sign = _SIGNS[int(np.argmax(after.evidence[group][:, replica]))]
+            logger.warning("step %d: replica %d is a suspect: it is %s, most in %s", self.step, replica, sign, group)
         for replica in sorted(set(after.left_out) - set(self.left_out)):
             logger.warning("step %d: replica %d has been a suspect for %d steps: leave it out; `alpa-dejavu replan "
                            "PLAN.json --without-replica %d` says what that costs", self.step, replica, self.patience,
                            replica)  # fmt: skip
         for replica in sorted(set(self.named) - set(after.named)):
             logger.info("step %d: replica %d is no suspect any more", self.step, replica)
+
+
+def _log_likelihoods(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Both kinds' logarithms of how much likelier a wrong replica is than a right one, shape [2, N]."""
+    made = np.where(np.isposinf(now), np.inf, 0.0)  # what isn't finite is wrong
+    if len(before) < _BEFORE:
+        return made
+    far, cosine = (kind[np.isfinite(kind)] for kind in np.moveaxis(before, 1, 0))
+    if far.size:
+        middle, spread = _middle_and_spread(far, _LEAST_SPREADS[0])
+        made[0] = np.where(np.isfinite(now[0]), _SHIFT * ((now[0] - middle) / spread - _SHIFT / 2), made[0])
+    if cosine.size:
+        middle, spread = _middle_and_spread(cosine, _LEAST_SPREADS[1])
+        made[1] = np.where(np.isfinite(now[1]), -2 * max(middle, 0.0) * now[1] / spread**2, 0)
+    return made
+
+
+def _middle_and_spread(values: NDArray[np.float64], least: float) -> tuple[float, float]:
+    middle = float(np.median(values))
+    return middle, max(1.4826 * float(np.median(np.abs(values - middle))), least)

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._scope import groups_of
-from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
+from alpa_dejavu.training.robust._arrays import cleared, finite_rows
 from alpa_dejavu.training.robust._buffers import Buffers
 from alpa_dejavu.training.robust._offsets import loss_at_offsets
+from alpa_dejavu.training.robust._signs import agreement_of, suspicion_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
 
@@ -38,11 +39,14 @@ class Judged(NamedTuple):
     Attributes:
         gradients: a pytree like the parameters.
         suspicion: for each group each replica's distance from the gradient over the median distance, shape [N].
+        agreement: for each group each replica's cosine with the gradient less its own share in it, shape [N]; 0 where
+            it isn't finite.
         weights: for each group each replica's share in the gradient, shape [N].
     """
 
     gradients: Any
     suspicion: dict[str, Any]
+    agreement: dict[str, Any]
     weights: dict[str, Any]
 
 
@@ -133,9 +137,12 @@ class RobustValueAndGrad:
         one = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
         buffers = self._buffers(one, state.offsets is not None)
         filled, made = self._made(buffers, gradients, state.rules, evidence)
-        suspicion = {group: _suspicion(filled[group], found.gradient) for group, found in made.items()}
-        whole = buffers.emptied({group: found.gradient for group, found in made.items()})
-        judged = Judged(whole, suspicion, {group: found.weights for group, found in made.items()})
+        judged = Judged(
+            buffers.emptied({group: found.gradient for group, found in made.items()}),
+            {group: suspicion_of(filled[group], found) for group, found in made.items()},
+            {group: agreement_of(filled[group], found) for group, found in made.items()},
+            {group: found.weights for group, found in made.items()},
+        )
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
         return judged, RobustState(offsets, {group: found.state for group, found in made.items()})
 
@@ -228,11 +235,3 @@ def robust_value_and_grad(
 def _zeros_beside(gradient: Any) -> Any:
     """Zeros that Alpa keeps where the gradient is: of an input that is returned, or a constant, it wouldn't know."""
     return jnp.where(gradient == 0, jnp.zeros_like(gradient), jnp.zeros_like(gradient))
-
-
-def _suspicion(gradients: Any, centre: Any) -> Any:
-    """Each replica's distance over the median distance; 0 where it has none, infinite where it isn't finite."""
-    valid = finite_rows(gradients)
-    far = distances(gradients, centre, valid)
-    usual = middle(far, valid)
-    return jnp.where(far == 0, 0, far / usual)

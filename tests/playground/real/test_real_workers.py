@@ -159,6 +159,7 @@ def test_exchanges_that_share_more_than_messages_are_refused(name, job):
         (Partition(((0,), (1,)), 1.0), "", "a factor of 0, but real links must carry something"),
         (SlowDown(0, 2.0, 1.0), "no root", "run this as root on Linux"),
         (LinkRate((0, 1), 0.5), "no root", "run this as root on Linux"),
+        (SlowDown(0, 20.0, 1.0), "", r"20 times as slow, with 0.\d* of a core, but must have 0.1 at least"),
         (Crash(3, 1.0), "", r"worker is 3, but must be one of 0\.\.2"),
     ],
 )

@@ -1,8 +1,11 @@
 """Files of results: one that a release has written is read, and what was read is written as the same bytes."""
 
+import dataclasses
+import json
 import pathlib
 
 import numpy as np
+import pytest
 
 from alpa_dejavu.training.initialization import read_result
 from alpa_dejavu.training.initialization._result_file import write_result
@@ -21,3 +24,21 @@ def test_the_golden_file_is_what_is_written(tmp_path):
     with np.load(state) as again, np.load(GOLDEN.with_name(state.name)) as golden:
         assert set(again) == set(golden)
         assert all((again[name] == golden[name]).all() for name in golden)
+
+
+def test_what_candidates_carry_is_kept_and_checked(tmp_path):
+    import jax
+
+    like = jax.eval_shape(regression()[0], jax.random.PRNGKey(0))
+    golden = read_result(GOLDEN, like)
+    first, *rest = golden.curves
+    carrying = dataclasses.replace(first, method="sobol", rate=0.25, began_at=1.5)
+    path = write_result(dataclasses.replace(golden, curves=(carrying, *rest)), tmp_path / "result.json")
+    again = read_result(path, like).curves
+    assert (again[0].method, again[0].rate, again[0].began_at) == ("sobol", 0.25, 1.5)
+    assert (again[1].method, again[1].rate, again[1].began_at) == ("", None, 0.0)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["candidates"][0]["rate"] = -1
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError, match="rate is -1"):
+        read_result(path, like)

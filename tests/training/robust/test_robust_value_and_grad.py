@@ -137,18 +137,51 @@ def test_shards_train_as_plain_jax(name, micro_batches):
 
 
 def test_suspects_are_named_and_proposed_to_be_left_out(caplog):
-    log = Suspects(3, threshold=2.0, memory=0.0, patience=3)
-    for values in ([1, 1, 1], [1, 9, 1], [1, 9, 1], [1, np.inf, 1]):
-        log = log.seen({"first": np.array(values), "second": np.ones(3)})
+    draw, log = np.random.default_rng(0), Suspects(4, patience=3)
+
+    def step(log, flipped, far=1.0):
+        cosine = np.where(np.arange(4) == 1, -1 if flipped else 1, 1) * 0.5 + 0.1 * draw.standard_normal(4)
+        distance = np.where(np.arange(4) == 2, far, 1) * np.exp(0.1 * draw.standard_normal(4))
+        return log.seen({"first": np.ones(4), "second": distance}, {"first": cosine, "second": np.full(4, 0.5)})
+
+    for flipped in [False] * 20 + [True] * 6:
+        log = step(log, flipped)
     assert log.named == log.left_out == (1,)
     assert [record.getMessage() for record in caplog.records] == [
-        "step 1: replica 1 is a suspect: 9.0 times the median distance from the gradient, most in first",
-        "step 3: replica 1 has been a suspect for 3 steps: leave it out; `alpa-dejavu replan PLAN.json "
+        "step 22: replica 1 is a suspect: it is against the gradient, most in first",
+        "step 24: replica 1 has been a suspect for 3 steps: leave it out; `alpa-dejavu replan PLAN.json "
         "--without-replica 1` says what that costs",
     ]
-    for _ in range(2):
-        log = log.seen({"first": np.ones(3)})
-    assert log.named == () == log.left_out
+    for _ in range(3):
+        log = step(log, False, far=9.0)
+    assert log.named == (2,)
+    for _ in range(3):
+        log = step(log, False, far=np.inf)
+    assert log.named == log.left_out == (2,)
+
+
+def test_suspects_that_are_right_are_named_as_rarely_as_was_asked():
+    draw, names = np.random.default_rng(1), 0
+    for _ in range(4):
+        log = Suspects(4, steps_between_false_names=100)
+        for _ in range(100):
+            log = log.seen({"whole": np.exp(0.3 * draw.standard_normal(4))},
+                           {"whole": 0.4 + 0.3 * draw.standard_normal(4)})  # fmt: skip
+            names += len(log.named)
+    assert names <= 8  # 4 are expected at most
+
+
+def test_agreement_is_with_the_others():
+    rows = each_gradient(PARAMS, BATCH)
+    rows = jax.tree_util.tree_map(lambda x: x.at[2].multiply(-1.0).at[3].set(jnp.nan), rows)
+    gradient = robust_value_and_grad(loss, "mean", N, "whole")
+    judged, _ = jax.jit(gradient.judge)(PARAMS, rows, gradient.init(PARAMS))
+    flat = np.concatenate([np.asarray(x).reshape(N, -1) for x in jax.tree_util.tree_leaves(rows)], axis=1)
+    for one, others in ((0, [1, 2]), (1, [0, 2]), (2, [0, 1])):
+        rest = flat[others].sum(axis=0)
+        expected = flat[one] @ rest / np.linalg.norm(flat[one]) / np.linalg.norm(rest)
+        assert float(judged.agreement["whole"][one]) == pytest.approx(expected, abs=1e-4)
+    assert float(judged.agreement["whole"][3]) == 0
 
 
 def test_rules_per_stage_survive_faults_in_the_exchange_not_in_computing():

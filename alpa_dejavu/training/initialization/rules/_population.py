@@ -22,6 +22,8 @@ class Population(Rule):
     candidates that carry these. There are as many candidates until the last rung, which is dearer than halving. The
     rule waits for all candidates at each rung.
 
+    Experimental: no better than one start in docs/results/parallel-initialization.md.
+
     Attributes:
         share: the fraction of candidates that are replaced.
         rate_factor: by which a child's learning rate is multiplied or divided.

@@ -30,11 +30,14 @@ class Aggregated(NamedTuple):
         gradient: a pytree without the dimension of replicas.
         weights: each replica's share in it, shape [N]; equal ones where each coordinate comes from other replicas.
         state: for the rule's next call.
+        distances: each replica's distance to the gradient, shape [N], infinite where it isn't finite; None where the
+            rule doesn't know it.
     """
 
     gradient: Any
     weights: Any
     state: Any
+    distances: Any = None
 
 
 class Rule(abc.ABC):

@@ -32,4 +32,4 @@ class Prepared(Rule):
             gradients, new = preparation.prepare(gradients, known)
             after.append(new)
         made = self.rule.aggregate(gradients, own, evidence)
-        return made._replace(state=(*after, made.state))
+        return made._replace(state=(*after, made.state), distances=None)  # theirs are of prepared gradients

@@ -7,7 +7,17 @@ from typing import Any, final
 
 import jax.numpy as jnp
 
-from alpa_dejavu.training.robust._arrays import distances, finite_rows, mean_of, median_of, middle, weighted
+from alpa_dejavu.training.robust._arrays import (
+    diagonal,
+    distances,
+    finite_rows,
+    mean_of,
+    median_of,
+    middle,
+    products_around,
+    total,
+    weighted,
+)
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 from alpa_dejavu.training.robust.rules._distances import lowest
 
@@ -64,11 +74,21 @@ class Suspicion(Rule):
         """Returns the sum by weights."""
         n = check_replicas("suspicion", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         valid = finite_rows(gradients)
-        centre, weights = median_of(gradients, valid), jnp.zeros(n)
+        # All distances are known from the products around the first centre: gradients are sent for once.
+        products = products_around(gradients, median_of(gradients, valid), valid)
+        squares = diagonal(products)
+        near = valid & jnp.isfinite(squares)
+        products = jnp.where(near[:, None] & near[None, :], products, 0)
+        weights, far = jnp.zeros(n), _root(squares, near)
         for _ in range(self.steps):
-            far = distances(gradients, centre, valid)
-            alpha = jnp.maximum(middle(far, valid), jnp.finfo(far.dtype).tiny)
-            weights = jnp.where(lowest(far, n - self.wrong) & valid, 1 / (1 + jnp.square(far / alpha)), 0)
-            weights = weights / jnp.maximum(jnp.sum(weights), jnp.finfo(far.dtype).tiny)
-            centre = weighted(gradients, weights)
-        return Aggregated(centre, weights, ())
+            alpha = jnp.maximum(middle(far, near), jnp.finfo(far.dtype).tiny)
+            weights = jnp.where(lowest(far, n - self.wrong) & near, 1 / (1 + jnp.square(far / alpha)), 0)
+            weights = weights / jnp.maximum(total(weights), jnp.finfo(far.dtype).tiny)
+            moved = products * weights[None, :]  # of the centre by weights: its product with each, then with itself
+            along = jnp.sum(moved, axis=1)
+            far = _root(diagonal(products) - 2 * along + total(weights * along), near)
+        return Aggregated(weighted(gradients, weights), weights, (), far)
+
+
+def _root(squares: Any, near: Any) -> Any:
+    return jnp.where(near, jnp.sqrt(jnp.maximum(squares, 0)), jnp.inf)

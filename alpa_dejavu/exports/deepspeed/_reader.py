@@ -1,123 +1,22 @@
-"""DeepSpeed as a target: its JSON, with a subclass of its pipeline module that takes the stages' layers from it.
-
-References:
-    Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
-"""
+"""A plan from DeepSpeed's JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import pathlib
 from typing import Any, final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
-from alpa_dejavu.exports._comments import commented, heading
 from alpa_dejavu.exports._foreign import Foreign, Reader
-from alpa_dejavu.exports._outline import Outline, sizes_of
-from alpa_dejavu.exports._target import Files, Writer
+from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.problem import NO_OFFLOAD, Offload, Plan
+from alpa_dejavu.problem import NO_OFFLOAD, Offload
 
-__all__ = ["RELEASE", "DeepSpeedReader", "DeepSpeedWriter"]
+__all__ = ["DeepSpeedReader"]
 
-RELEASE = "DeepSpeed 0.19"
-_REMEDY = "a configuration of DeepSpeed's is a JSON object, such as {\"train_batch_size\": 32}"
+_REMEDY = 'a configuration of DeepSpeed\'s is a JSON object, such as {"train_batch_size": 32}'
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class DeepSpeedWriter(Writer):
-    """A writer of DeepSpeed's JSON, and of a pipeline module whose stages are the plan's."""
-
-    def write(self, plan: Plan, model: Transformer | None) -> Files:
-        """Returns the JSON, and for a pipeline the Python of the module.
-
-        Raises:
-            ValueError: the plan's layers aren't the blocks of a transformer.
-        """
-        outline, sizes = Outline.of(plan), sizes_of(plan, model, "deepspeed")
-        text = json.dumps(_configuration(outline), indent=2) + "\n"
-        return {"deepspeed_config.json": text, "deepspeed_plan.py": _module(plan, outline, sizes)}
-
-
-def _configuration(outline: Outline) -> dict[str, Any]:
-    ends = list(itertools.accumulate([outline.blocks[0] + 1, *outline.blocks[1:]]))
-    ends[-1] += 1
-    again = [int(each) for each in outline.remat]
-    return {
-        "train_batch_size": outline.batch,
-        "train_micro_batch_size_per_gpu": outline.micro_batch,
-        "gradient_accumulation_steps": outline.num_micro_batches,
-        "bf16": {"enabled": True},
-        "zero_optimization": _zero(outline),
-        "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": again},
-        **({"activation_checkpointing": {"cpu_checkpointing": True}} if outline.offload.activations else {}),
-    }
-
-
-def _zero(outline: Outline) -> dict[str, Any]:
-    """ZeRO 1 is the plan's level 2: gradients stay whole until the step, as under a pipeline."""
-    there = outline.offload
-    stage = 3 if outline.zero == 3 or there.parameters else 1 if outline.zero == 2 or there.optimizer else 0
-    data: dict[str, Any] = {"stage": stage}
-    for key, share in (("offload_optimizer", there.optimizer), ("offload_param", there.parameters)):
-        if share:
-            data[key] = {"device": there.place, "pin_memory": True}
-            data[key] |= {"nvme_path": "/local_nvme"} if there.place == "nvme" else {}
-            data[key] |= {"ratio": share} if share < 1 else {}
-    return data
-
-
-def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
-    lines = [
-        *heading(plan, outline, RELEASE), "",
-        f"Layers in order: embeddings, {sizes.num_blocks} blocks, and the head; the loss is loss_fn.",
-        "deepspeed_config.json has what DeepSpeed reads: batch sizes from the plan's batch, micro-batches and",
-        "replicas; zero_optimization from its ZeRO level (ZeRO 1 is level 2 of a plan: it shares the optimizer's state",
-        "and step) and its offload. pipeline.parts are the first layers of its stages, and pipeline.recompute its",
-        "remat: DeepSpeed itself doesn't know these two, PlannedPipeline reads them.",
-    ]  # fmt: skip
-    return f'''{commented(lines)}
-import json
-import pathlib
-
-import deepspeed
-from deepspeed.pipe import PipelineModule
-
-CONFIG = json.loads(pathlib.Path(__file__).with_name("deepspeed_config.json").read_text())
-
-
-class PlannedPipeline(PipelineModule):
-    """A pipeline module whose stages have the plan's layers, and compute those again that the plan says."""
-
-    def __init__(self, layers, **settings):
-        super().__init__(layers, num_stages=CONFIG["pipeline"]["stages"], partition_method="uniform", **settings)
-        self.activation_checkpoint_interval = CONFIG["pipeline"]["recompute"][self.stage_id]
-
-    def _partition_layers(self, method="uniform"):
-        parts = CONFIG["pipeline"]["parts"]
-        if parts[-1] != len(self._layer_specs):
-            raise ValueError(f"there are {{len(self._layer_specs)}} layers, but must be {{parts[-1]}}, as were planned")
-        self.parts = list(parts)
-        stage = self._topo.get_coord(self.global_rank).pipe
-        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
-
-
-def engine_of(layers, loss_fn, optimizer):
-    """Returns DeepSpeed's engine for layers (embeddings, blocks, head) that are trained by the plan.
-
-    Args:
-        layers: the layers, each a module or a LayerSpec; tied ones are TiedLayerSpecs.
-        loss_fn: the loss of the last layer's result and the labels.
-        optimizer: a function that makes the optimizer of parameters.
-    """
-    model = PlannedPipeline(layers, loss_fn=loss_fn)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer(model.parameters()), config=CONFIG)
-    return engine
-'''
 
 
 @final

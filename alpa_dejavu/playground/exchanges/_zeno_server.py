@@ -1,0 +1,133 @@
+"""A server that updates by each gradient when it comes, if that agrees with a gradient that it trusts (Zeno++)."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import ClassVar, final
+
+import numpy as np
+
+from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground.exchanges._held import Held
+from alpa_dejavu.playground.exchanges._server import check_server, push
+from alpa_dejavu.problem import checks
+
+__all__ = ["ZenoServer"]
+
+_KNOWN = 10
+"""A worker is named a suspect when so many of its gradients have been judged, and over half of them weren't taken."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ZenoServer(Exchange):
+    """A server updates by each gradient when it comes, scaled to the length of a trusted one, if it agrees with that
+    (Zeno++); others are dropped. One right worker is enough.
+
+    The trusted gradient is on samples of the server's own, drawn anew from all training samples. The server computes it
+    beside its worker, at the parameters that it has, and goes on with the old one meanwhile; it begins again after so
+    many gradients. A gradient u, scaled to the length of the trusted one v, is taken if
+    rate <v, u> - penalty |u|² + rate slack is at least 0. Notes name workers of whose gradients over half weren't.
+
+    Attributes:
+        samples: of a trusted gradient.
+        every: after how many gradients of workers the next trusted one is begun.
+        rate: the learning rate that the condition has.
+        penalty: the weight of a gradient's squared length.
+        slack: how much a gradient may disagree.
+        server: the number of the worker that the server is on.
+
+    References:
+        Xie, Koyejo and Gupta, Zeno++: Robust Fully Asynchronous SGD, ICML 2020.
+    """
+
+    by_messages: ClassVar[bool] = False  # real workers don't know for how long the server computes
+    samples: int = 32
+    every: int = 4
+    rate: float = 0.1
+    penalty: float = 1e-4
+    slack: float = 0.0
+    server: int = 0
+
+    def __post_init__(self) -> None:
+        checks.count("zeno server", "samples", self.samples)
+        checks.count("zeno server", "every", self.every)
+        checks.positive("zeno server", "rate", self.rate)
+        checks.not_negative("zeno server", "penalty", self.penalty)
+        checks.not_negative("zeno server", "slack", self.slack)
+
+    def run(self, worker: Worker) -> Program:
+        """Sends gradients, and waits for parameters; on the server's worker it starts the server."""
+        check_server(worker, self.server)
+        if worker.number == self.server:
+            judge = _Judge(worker, self)
+            worker.spawn(judge.trust())
+            worker.spawn(self._serve(worker, judge))
+        return push(worker, self.server)
+
+    def _serve(self, worker: Worker, judge: _Judge) -> Program:
+        yield worker.receive("trusted")  # nothing can be judged before
+        while True:
+            (message,) = yield worker.receive("gradient")
+            judge.judge(message.sender, message.payload.values)
+            if judge.taken:
+                judge.held.update({message.sender: message})
+            else:
+                worker.drop(message.payload)
+            judge.held.reply(message)
+            judge.go_on()
+
+
+@final
+class _Judge:
+    """The trusted gradient that a server has, and its verdicts.
+
+    Attributes:
+        held: the server's parameters.
+        taken: whether the last gradient was.
+    """
+
+    def __init__(self, worker: Worker, settings: ZenoServer) -> None:
+        self.held, self.taken = Held(worker, lambda _: self._scaled), False
+        self._worker, self._settings, self._computes, self._since = worker, settings, True, 0
+        self._trusted = self._scaled = np.zeros_like(worker.params)
+        self._judged, self._refused = collections.Counter[int](), collections.Counter[int]()
+
+    def trust(self) -> Program:
+        """Computes the first trusted gradient, and others when it is asked to."""
+        worker, world = self._worker, self._worker.world
+        while True:
+            params, self._since = self.held.params, self._judged.total()
+            rows = worker.generator.integers(max(world.learner.samples, 1), size=self._settings.samples)
+            yield worker.sleep(world.compute_seconds(worker.number, len(rows)))
+            self._trusted, self._computes = world.learner.each(params, rows).mean(axis=0), False
+            if not self._judged:
+                worker.send(worker.number, "trusted")
+            yield worker.receive("compute")
+
+    def go_on(self) -> None:
+        """Has the next trusted gradient be computed where it is time."""
+        world = self._worker.world
+        due = self._judged.total() - self._since >= self._settings.every
+        if due and not self._computes and not all(map(world.finished, world.live)):
+            self._computes = True
+            self._worker.send(self._worker.number, "compute")
+
+    def judge(self, sender: int, gradient: Vector) -> None:
+        """Says whether a gradient is taken, and scales it."""
+        self.taken = True
+        if gradient.size:  # it isn't time alone
+            from alpa_dejavu.training.robust import Evidence, rule
+
+            settings = self._settings
+            chosen = rule("zeno++", rate=settings.rate, penalty=settings.penalty, slack=settings.slack)
+            made = chosen.aggregate(gradient[None], None, Evidence(trusted=self._trusted))
+            self.taken, self._scaled = bool(made.weights[0] > 0), np.asarray(made.gradient)
+        self._judged[sender] += 1
+        self._refused[sender] += not self.taken
+        if self._judged[sender] >= _KNOWN and 2 * self._refused[sender] > self._judged[sender]:
+            self._worker.world.recorder.note(f"zeno-server: over half of the gradients of worker {sender} didn't agree "
+                                             "with the server's own, and weren't taken")  # fmt: skip

@@ -1,0 +1,227 @@
+"""A monitor of what crosses between stages: who sends activations or signals that aren't like those of before.
+
+    loss ─ watched(activations, slot) ─▶ the same activations
+                 │ backward: the slot's gradient is what was seen, of activations and of the signal that came back
+                 ▼
+    slots' gradients [N, 2, K, F] ─▶ Monitor.seen ─▶ scores, who is wrong, moving values
+
+Of each feature there are the mean, the mean square, and the shares of values below moving quantiles, which needs no
+sorting. All is pure JAX, a part of the train step and of its state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.robust._arrays import column
+
+__all__ = ["Crossed", "Monitor", "Watch"]
+
+_ROWS = 64
+_BEGINS = 2
+"""The statistics before the shares below quantiles: the mean and the mean square."""
+_MOST, _LEAST_SPREAD, _OF_WRONG = 10.0, 0.1, 0.02
+
+
+class Watch(NamedTuple):
+    """The part of the train state that the monitor needs; a pytree, for checkpoints too.
+
+    Attributes:
+        slots: for each crossing what `watched` takes, shape [2, K, F]: activations and signals, whose first two rows
+            are unused, and the others the moving quantiles.
+        mean, square: for each crossing the moving mean of each statistic, and of its squared deviation, [2, K, F].
+        score, spread: for each crossing the moving mean of the score's logarithm, and of its squared deviation, [2].
+        steps: how many steps were seen.
+    """
+
+    slots: dict[str, Any]
+    mean: dict[str, Any]
+    square: dict[str, Any]
+    score: dict[str, Any]
+    spread: dict[str, Any]
+    steps: Any
+
+
+class Crossed(NamedTuple):
+    """The monitor's judgement of a step.
+
+    Attributes:
+        wrong: for each crossing whether each replica's activations and signals are wrong, boolean, shape [2, N].
+        score: for each crossing by how many standard deviations each is off, shape [2, N].
+    """
+
+    wrong: dict[str, Any]
+    score: dict[str, Any]
+
+    @property
+    def replicas(self) -> Any:
+        """Which replicas are wrong anywhere, boolean, shape [N]."""
+        return jnp.any(jnp.concatenate(list(self.wrong.values())), axis=0)
+
+    def stages(self, order: Sequence[str]) -> list[int | None]:
+        """Returns for each replica the stage that computes wrongly, or None.
+
+        It is the one before the first crossing whose activations are wrong; or, where only signals are, the one after
+        the last crossing whose signal is wrong.
+
+        Args:
+            order: the crossings in the order of the stages, of which there is one more.
+        """
+        wrong = np.stack([np.asarray(self.wrong[name]) for name in order])
+        forward, backward = wrong[:, 0], wrong[:, 1]
+        return [int(np.flatnonzero(f)[0]) if f.any() else int(np.flatnonzero(b)[-1]) + 1 if b.any() else None
+                for f, b in zip(forward.T, backward.T, strict=True)]  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Monitor:
+    """Moving means and quantiles of each feature that crosses between stages, and who is far from them.
+
+    The score of a replica's activations, or signals, is the root mean square of its statistics' deviations from the
+    moving means, each over its moving deviation. Wrong is whose score's logarithm is over the moving one by `threshold`
+    standard deviations (of at least 0.1), or who isn't finite; but nobody where more than half of at least three
+    replicas are, as then it is training that changed. Wrong ones hardly move the moving values.
+
+    Attributes:
+        threshold: the number of standard deviations.
+        quantiles: the shares of the moving quantiles.
+        decay: how much of the moving values stays from step to step.
+        warm_up: the number of steps in which nobody is wrong.
+    """
+
+    threshold: float = 5.0
+    quantiles: tuple[float, ...] = (0.1, 0.5, 0.9)
+    decay: float = 0.9
+    warm_up: int = 20
+
+    def __post_init__(self) -> None:
+        checks.positive("monitor", "threshold", self.threshold)
+        checks.count("monitor", "warm_up", self.warm_up)
+        for name, values in (("quantiles", self.quantiles), ("decay", (self.decay,))):
+            if not all(0 < value < 1 for value in values):
+                raise ValueError(f"monitor: {name} is {getattr(self, name)}, but must be above 0 and below 1; give "
+                                 "shares")  # fmt: skip
+
+    def init(self, features: Mapping[str, int]) -> Watch:
+        """Returns the state of the beginning, for the number of features of each crossing, by name.
+
+        Raises:
+            ValueError: there is no crossing.
+        """
+        if not features:
+            raise ValueError("monitor: features is empty, but must have a crossing; name what is watched")
+
+        def zeros() -> dict[str, Any]:
+            return {name: jnp.zeros((2, _BEGINS + len(self.quantiles), size)) for name, size in features.items()}
+
+        small = {name: jnp.zeros(2) for name in features}
+        return Watch(zeros(), zeros(), zeros(), small, small, jnp.zeros((), jnp.int32))
+
+    @staticmethod
+    def watched(values: Any, slot: Any) -> Any:
+        """Returns values [..., F] as they are; the gradient by their slot is what was seen of them.
+
+        At most 64 rows are looked at, evenly spread.
+
+        Args:
+            values: activations where they leave a stage.
+            slot: of `Watch.slots`, shape [2, K, F].
+
+        Raises:
+            ValueError: the slot is for another number of features.
+        """
+        if values.shape[-1] != slot.shape[-1]:
+            raise ValueError(f"slot is for {slot.shape[-1]} features, but must be for {values.shape[-1]}; give init "
+                             "the size of the last dimension")  # fmt: skip
+        return _tap(values, slot)
+
+    def seen(self, watch: Watch, statistics: Mapping[str, Any]) -> tuple[Watch, Crossed]:
+        """Returns the next state, and the judgement of a step.
+
+        Args:
+            watch: the last state.
+            statistics: the gradients by `Watch.slots`, [N, 2, K, F] for each crossing.
+        """
+        later = Watch({}, {}, {}, {}, {}, watch.steps + 1)
+        judged = Crossed({}, {})
+        for name, now in statistics.items():
+            # In the beginning moving values are plain means of what was seen.
+            share = jnp.maximum(1 - self.decay, 1 / (1 + watch.steps.astype(jnp.float32)))
+            away = now - watch.mean[name]
+            usual = jnp.maximum(watch.square[name], 1e-12 * (1e-12 + jnp.square(watch.mean[name])))
+            squares = jnp.minimum(jnp.where(jnp.isfinite(away), jnp.square(away) / usual, jnp.inf), _MOST**2)
+            logs = 0.5 * jnp.log(jnp.mean(squares, axis=(2, 3)) + 1e-12)  # [N, 2]
+            spread = jnp.maximum(jnp.sqrt(watch.spread[name]), _LEAST_SPREAD)
+            off = (logs - watch.score[name]) / spread
+            begun = watch.steps >= self.warm_up
+            wrong = (off > self.threshold) & begun
+            if len(now) > 2:
+                wrong = wrong & (jnp.mean(wrong, axis=0) <= 0.5)
+            wrong = wrong | ~jnp.all(jnp.isfinite(now), axis=(2, 3))
+            weight = jnp.where(wrong, _OF_WRONG, 1.0) * share / len(now)
+            # What is far away moves them no more than three deviations would.
+            away = jnp.where(begun, jnp.clip(away, -3 * jnp.sqrt(usual), 3 * jnp.sqrt(usual)), away)
+            later.mean[name] = watch.mean[name] + _mean(weight, away)
+            later.square[name] = watch.square[name] + _mean(weight, jnp.square(away) - watch.square[name])
+            rated = jnp.clip(logs - watch.score[name], -3 * spread, jnp.where(begun, 3 * spread, jnp.inf))
+            # While deviations aren't known yet, scores say nothing.
+            known = watch.steps >= self.warm_up // 2
+            later.score[name] = watch.score[name] + known * jnp.sum(weight * rated, axis=0)
+            later.spread[name] = watch.spread[name] + known * jnp.sum(
+                weight * (jnp.square(rated) - watch.spread[name]), axis=0)  # fmt: skip
+            later.slots[name] = self._moved(watch.slots[name], later, name, weight, now)
+            judged.wrong[name], judged.score[name] = wrong.T, off.T
+        return later, judged
+
+    def dropped(self, gradients: Any, found: Crossed) -> Any:
+        """Returns replicas' gradients [N, ...] with NaN for those that are wrong: rules have no part of them.
+
+        Where all are, a rule's gradient is zeros, and the step is as good as dropped.
+        """
+        wrong = found.replicas
+        return jax.tree_util.tree_map(lambda x: jnp.where(column(wrong, x), jnp.nan, x), gradients)
+
+    def _moved(self, slot: Any, later: Watch, name: str, weight: Any, now: Any) -> Any:
+        """The slot with quantiles nearer to where their shares of values lie below."""
+        shares = jnp.asarray(self.quantiles)[None, :, None]
+        deviation = jnp.sqrt(jnp.maximum(later.mean[name][:, 1] - jnp.square(later.mean[name][:, 0]), 0))
+        step = _mean(weight, shares - now[:, :, _BEGINS:]) * deviation[:, None] * 2
+        return slot.at[:, _BEGINS:].add(step)
+
+
+def _mean(weight: Any, values: Any) -> Any:
+    """The sum over replicas of values [N, 2, K, F] by weights [N, 2]; what isn't finite counts as nothing."""
+    return jnp.sum(weight[:, :, None, None] * jnp.where(jnp.isfinite(values), values, 0), axis=0)
+
+
+@jax.custom_vjp
+def _tap(values: Any, slot: Any) -> Any:
+    return values
+
+
+def _forward(values: Any, slot: Any) -> Any:
+    return values, (_statistics(values, slot[0]), slot[1])
+
+
+def _backward(kept: Any, signal: Any) -> Any:
+    of_values, slot = kept
+    return signal, jnp.stack([of_values, _statistics(signal, slot)])
+
+
+_tap.defvjp(_forward, _backward)
+
+
+def _statistics(values: Any, slot: Any) -> Any:
+    """The statistics [K, F] of values [..., F]."""
+    rows = values.reshape(-1, values.shape[-1])
+    rows = rows[:: max(len(rows) // _ROWS, 1)].astype(jnp.float32)
+    below = jnp.mean(rows[:, None] < slot[None, _BEGINS:], axis=0)
+    return jnp.concatenate([jnp.mean(rows, axis=0)[None], jnp.mean(jnp.square(rows), axis=0)[None], below])
