@@ -86,7 +86,7 @@ def _train(session: Session) -> tuple[float, float]:
     data = batches(standard_library(), job.batch_size, job.config.length, job.seed)
     expected, expected_losses = train_on_one_device(create_state(job), [next(data) for _ in range(CHECKED_STEPS)])
     difference = (0.0, 0.0)
-    progress = tqdm(range(job.steps), desc="Training", unit="step")
+    progress = tqdm(range(job.steps), desc="Training", unit="step", disable=None)
     for number in progress:
         progress.set_postfix(loss=f"{session.step():.3f}", refresh=False)
         if number + 1 == CHECKED_STEPS:
@@ -102,7 +102,7 @@ def _compare(session: Session) -> dict[str, Any]:
     theirs: list[list[float]] = []
     with peer(session.job) as other:
         answer = other.answer()
-        for number in tqdm(range(ROUNDS), desc="Training in turns", unit="round"):
+        for number in tqdm(range(ROUNDS), desc="Training in turns", unit="round", disable=None):
             turns = [(ours, lambda: _steps(session)), (theirs, lambda: other.ask(STEPS_PER_ROUND))]
             for record, turn in turns if number % 2 else reversed(turns):
                 record.append(turn())

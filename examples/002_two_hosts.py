@@ -40,7 +40,7 @@ def main() -> None:
         session.compile()
         assert option.last_plan is not None, "the session has compiled"
         print(plan_table(option.last_plan))
-        for _ in tqdm(range(steps), desc="Training", unit="step"):
+        for _ in tqdm(range(steps), desc="Training", unit="step", disable=None):
             session.step()
         parameters: Any = session.parameters()
         expected, expected_losses = train_on_one_device(create_state(job), [next(data) for _ in range(steps)])

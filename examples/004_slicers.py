@@ -46,7 +46,7 @@ def main() -> int:
         arguments.plots.mkdir(parents=True, exist_ok=True)
         alpa = {f"Alpa's {name}": alpas(name) for name in ("training_dp_2", "training_dp")}
         numbers = [number for number in LAYERS if number <= arguments.layers]
-        problems = [asked(number) for number in tqdm(numbers, "cost tables")]
+        problems = [asked(number) for number in tqdm(numbers, "cost tables", disable=None)]
         _write(arguments.plots / "slicers-anneal.svg", anneal(problem))
         _write(arguments.plots / "slicers-costs.svg", costs_over_time(problem, _efforts(programs)))
         timed = {**programs, "exhaustive": ours("exhaustive"), **alpa}

@@ -58,7 +58,7 @@ def _run(data: Digits, epochs: int, count: int, arguments: argparse.Namespace, o
     batches = data.batches(epochs, arguments.seed)
     init_fn, train_step = init_and_step()
     where = "on Ray" if on_ray else "in this process"
-    with tqdm(total=len(batches), desc=f"Starts: {count}, {where}", unit="step") as bar:
+    with tqdm(total=len(batches), desc=f"Starts: {count}, {where}", unit="step", disable=None) as bar:
 
         def show(progress: Progress) -> None:
             bar.update(progress.step - bar.n)

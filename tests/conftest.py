@@ -27,6 +27,12 @@ def own_cache(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{next(_NUMBERS)}"))
 
 
+@pytest.fixture(autouse=True)
+def no_columns(monkeypatch):
+    """Commands print as where no terminal is: pytest-xdist says how wide the one is that the tests were started in."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """With `pytest --dist loadgroup`, tests of a file run in one process, and those that start Ray in one, too."""

@@ -24,6 +24,8 @@ _LEAST_TEXT = 24
 """A narrower column of names or texts is hard to read, unless its cells are that short."""
 _UNIT = r"(?:[num]?s|%|[KMG]iB|bytes?|[kMGTPEZY]?(?:B|FLOP)(?:/s)?|USD|W)(?!\w)"
 _BREAK = re.compile(rf"(?<!\d) | (?!{_UNIT})")
+_FIGURE_BREAK = re.compile(rf"(?:(?<!\d) | (?!{_UNIT}))(?![^(]*\))")
+"""In a figure, what is in brackets, such as an interval, isn't broken either."""
 
 
 @final
@@ -101,17 +103,18 @@ def drawn(heads: Sequence[Head], rows: Rows, block: Block) -> tuple[list[str], l
     0      42.97 ms
     1-14   37.24 ms
     """
-    return _lines(heads, [[head.name for head in heads]], block), _lines(heads, rows, block)
+    names = [head.name for head in heads]
+    return _lines(heads, [names], block, of_heads=True), _lines(heads, rows, block)
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, width: int, kind: Kind = "text") -> list[str]:
     """Returns the lines of a text that is broken between words; only a word that is longer than a line is cut in two.
 
-    >>> wrapped("141.8 ms (120 ms to 160 ms)", 10)
-    ['141.8 ms', '(120 ms to', '160 ms)']
+    >>> wrapped("141.8 ms (120 to 160 ms)", 9), wrapped("141.8 ms (120 to 160 ms)", 15, "figure")
+    (['141.8 ms', '(120 to', '160 ms)'], ['141.8 ms', '(120 to 160 ms)'])
     """
-    lines: list[str] = []
-    for word in _BREAK.split(text):
+    lines, width = list[str](), max(width, 1)
+    for word in _words(text, kind):
         first, *others = chop_cells(word, width) if cell_len(word) > width else [word]
         joined = f"{lines[-1]} {first}" if lines else first
         lines = [*lines[:-1], joined] if cell_len(joined) <= width else [*lines, first]
@@ -119,11 +122,17 @@ def wrapped(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _lines(heads: Sequence[Head], rows: Rows, block: Block) -> list[str]:
+def _words(text: str, kind: Kind) -> list[str]:
+    return (_FIGURE_BREAK if kind == "figure" else _BREAK).split(text)
+
+
+def _lines(heads: Sequence[Head], rows: Rows, block: Block, of_heads: bool = False) -> list[str]:
     aligned = [_to_the_right if heads[n].kind == "figure" else _to_the_left for n in block.columns]
+    kinds: list[Kind] = ["text" if of_heads else heads[n].kind for n in block.columns]
+    columns = list(zip(block.columns, block.widths, kinds, strict=True))
     found = []
     for row in rows:
-        cells = [wrapped(row[n], width) for n, width in zip(block.columns, block.widths, strict=True)]
+        cells = [wrapped(row[n], width, kind) for n, width, kind in columns]
         for texts in itertools.zip_longest(*cells, fillvalue=""):
             padded = (align(text, width) for align, text, width in zip(aligned, texts, block.widths, strict=True))
             found.append((" " * _GAP).join(padded).rstrip())
@@ -142,10 +151,10 @@ def _least_widths(heads: Sequence[Head], rows: Rows) -> list[int]:
     """The widths below which a column would have a word cut in two, or would be hard to read."""
     found = []
     for n, head in enumerate(heads):
-        texts = [head.name, *(row[n] for row in rows)]
-        legible = 0 if head.kind == "figure" else min(_LEAST_TEXT, max(map(cell_len, texts)))
-        words = 0 if head.kind == "text" else max(cell_len(word) for text in texts for word in _BREAK.split(text))
-        found.append(max(legible, words))
+        cells = [row[n] for row in rows]
+        legible = max(map(cell_len, _words(head.name, "text") if head.kind == "figure" else [head.name, *cells]))
+        words = [] if head.kind == "text" else [cell_len(word) for text in cells for word in _words(text, head.kind)]
+        found.append(max(min(_LEAST_TEXT, legible), *words, 1))
     return found
 
 

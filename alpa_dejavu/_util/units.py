@@ -65,7 +65,7 @@ def size(value: float, signed: bool = False) -> str:
 
 
 def traffic(value: float) -> str:
-    """Returns a number of bytes that links carried as text, with four digits, in a unit that makes it readable.
+    """Returns a number of bytes that links carried, or that a file has, as text with four digits, in a readable unit.
 
     >>> [traffic(13576333.3), traffic(2**34), traffic(1000), traffic(0)]
     ['12.95 MiB', '16 GiB', '1000 bytes', '0 bytes']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 # These have all functions that are compiled.
@@ -14,12 +15,15 @@ from alpa_dejavu._util.compiled import compile_all
 __all__ = ["warm_up"]
 
 
-def warm_up() -> str:
+def warm_up(within_s: float = math.inf) -> str:
     """Compiles with numba the functions that slicers spend their time in, and returns a line of text that says how many
-    and how long it took.
+    and how long it took; begins with none once `within_s` seconds have passed.
     """
     began = time.perf_counter()
-    return f"{compile_all()} inner loops are compiled ({units.seconds(time.perf_counter() - began)})"
+    done, count = compile_all(within_s)
+    if done < count:
+        return f"{done} of {count} inner loops are compiled; the first plan compiles the others, or `doctor --compile`"
+    return f"{count} inner loops are compiled ({units.seconds(time.perf_counter() - began)})"
 
 
 if __name__ == "__main__":

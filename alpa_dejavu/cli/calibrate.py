@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.host_links import host_link_table
 from alpa_dejavu.cli.host_memory import host_memory_table
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.ray_cluster import ray_cluster
-from alpa_dejavu.cli.streams import printable
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration, Fit
@@ -31,10 +30,18 @@ _log = logging.getLogger(__name__)
 
 _LEAST_S = 1.0
 _LINKS_S = 30.0
-"""What probing the links of a few hosts takes at most: the length of its bar."""
+"""What probing the links of a few hosts takes at most."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu calibrate --output here.json",
+        "alpa-dejavu calibrate --output here.json --links",
+    ),
+    rests_on="All figures are measured on the cluster that Ray has; errors are those of measurements that fits left "
+    "out.",
+)
 @click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the calibration goes (JSON).")
 @click.option(
     "--budget", type=click.FloatRange(min=_LEAST_S), default=150.0, show_default=True, metavar="SECONDS",
@@ -100,7 +107,7 @@ def calibrate(
     before = None if database is None else read_database(database)
     there = _calibrated_before(output)
     announce("measuring the cluster", budget)
-    with _bar(budget) as report, ray_cluster(local, hosts):
+    with working("measuring the cluster", budget) as report, ray_cluster(local, hosts):
         from alpa_dejavu.alpa.ray_bench import ray_bench
 
         report("connecting")
@@ -138,7 +145,7 @@ def _links(
     kept = output.with_name(f"{output.name}.links.jsonl")
     before = read_calibration(output) if output.exists() else None
     announce("measuring the links", _LINKS_S)
-    with _bar(_LINKS_S) as report, ray_cluster(local, hosts):
+    with working("measuring the links", _LINKS_S) as report, ray_cluster(local, hosts):
         from alpa_dejavu.alpa.ray_bench import ray_bench
 
         report("connecting")
@@ -208,18 +215,3 @@ def _check_kept(output: pathlib.Path, kept: pathlib.Path, resume: bool) -> None:
             f"{kept} has the measurements of a run that was interrupted; go on with --resume, or delete it"
         )
 
-
-@contextlib.contextmanager
-def _bar(budget_s: float) -> Iterator[Callable[[str], None]]:
-    """A bar of the budget that is used up, with what is being measured; nothing where there is no terminal."""
-    to = progress()
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=to, disable=not to.is_terminal) as bar:
-        task = bar.add_task("starting", total=budget_s)
-        started = time.monotonic()
-
-        def report(text: str) -> None:
-            bar.update(task, description=printable(text), completed=min(time.monotonic() - started, budget_s))
-
-        yield report
-        bar.update(task, description="done", completed=budget_s)

@@ -11,25 +11,31 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.convert import convert, is_database, show_database
+from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.host_links import host_link_table
 from alpa_dejavu.cli.host_memory import host_memory_table
-from alpa_dejavu.cli.output import Pages, console, progress
+from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.costs.memory_margin import MemoryResiduals
 
 
-@click.group()
+@click.group(cls=Group)
 def calibration() -> None:
     """Shows a calibration (what was measured of devices and links), or converts a profiling database of Alpa's."""
 
 
-calibration.add_command(convert)
-
-
-@calibration.command()
+@calibration.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu calibration show v100",
+        "alpa-dejavu calibration show here.json --plots plots",
+    ),
+    rests_on="Each row says where it is from: measurements, or a data sheet.",
+)
 @click.argument("choice", metavar="NAME|FILE")
 @click.option(
     "--plots",
@@ -57,7 +63,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
         to.print(_memory(found.memory))
     _print_missing(found, to)
     if plots is not None:
-        with progress().status(f"drawing into {plots}"):
+        with working(f"drawing into {plots}"):
             from alpa_dejavu.calibration.plots import draw
 
             measured = pathlib.Path(f"{choice}.measurements.jsonl")
@@ -167,3 +173,6 @@ def _print_missing(found: Calibration, to: Pages) -> None:
 def _of(spread: Mapping[str, float], name: str) -> str:
     """A spread in percent."""
     return f" ± {100 * spread[name]:.0f} %" if name in spread else ""
+
+
+calibration.add_command(convert)

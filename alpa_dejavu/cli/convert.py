@@ -10,15 +10,24 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import peek, write_whole
 from alpa_dejavu.cli.files import check_outputs
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.database import Database
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu calibration convert prof_database.pkl --output database.json",
+        "alpa-dejavu calibration convert ~/prof_database.pkl --output p3.json",
+    ),
+    rests_on="The seconds are those that Alpa measured; which were left out, and why, is said.",
+)
 @click.argument("database", type=PLAN_FILE, metavar="DATABASE.pkl")
 @click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the JSON goes.")
 def convert(database: pathlib.Path, output: pathlib.Path) -> None:
@@ -110,7 +119,7 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
     for line in left_out_lines(found):
         to.print(line)
     if plots is not None:
-        with progress().status(f"fitting, and drawing into {plots}"):
+        with working(f"fitting, and drawing into {plots}"):
             from alpa_dejavu.calibration.database_plots import draw_database
 
             written = draw_database(found, plots)

@@ -53,6 +53,6 @@ def print_copies(planned: PlanningResult, host_fails_every_days: float, copy_eve
     best = "" if copy_every else ", which costs least"
     every = f"after every {units.counted(copies.every, 'step')}{best}"
     to.fact("a copy", f"{units.seconds(copies.copy_s)}, {every}")
-    to.fact("longer iteration", f"{units.seconds(copies.step_s)} ({copies.step_s / plan.step_s:.2%})")
-    to.fact("lost by a failure", f"{units.seconds(copies.lost_s)} of steps on average, every "
-                                 f"{copies.between_s / _DAY_S:.3g} days")  # fmt: skip
+    to.fact("longer iteration", f"{units.seconds(copies.step_s)} ({100 * copies.step_s / plan.step_s:.2f} %)")
+    every_days = units.number(copies.between_s / _DAY_S)
+    to.fact("lost by a failure", f"{units.seconds(copies.lost_s)} of steps on average, every {every_days} days")

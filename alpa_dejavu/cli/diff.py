@@ -13,16 +13,17 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
 from alpa_dejavu.cli.effort import announce, comparing_s
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
 from alpa_dejavu.simulation.breakdown import breakdown
 
 if TYPE_CHECKING:
-    from rich.console import Console
 
     from alpa_dejavu.planning.plan_estimate import PlanEstimator
 
@@ -31,7 +32,14 @@ _AGREE = 1e-3
 _signed = functools.partial(units.seconds, signed=True)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu diff plan.json other.json",
+        "alpa-dejavu diff plan.json other.json --cluster mine.json",
+    ),
+    rests_on="Plans in between are estimated by what the plans' files were priced by: no difference is measured.",
+)
 @click.argument("first_path", type=PLAN_FILE, metavar="A.json")
 @click.argument("second_path", type=PLAN_FILE, metavar="B.json")
 @click.option("--model", help="Instead of the plans': a known name, or module:function.")
@@ -54,7 +62,7 @@ def print_difference(
     first: Plan,
     second: Plan,
     names: tuple[str, str],
-    to: Console,
+    to: Pages,
     model: str | None = None,
     trust_model: bool = False,
     cluster: str | None = None,
@@ -73,7 +81,7 @@ def print_difference(
     refused: list[str] = []
     asked = "estimating the plans in between"
     announce(asked, comparing_s(first, second))
-    with progress().status(asked):
+    with working(asked):
         estimators = _estimators(first, second, model, trust_model, cluster)
         found = differences(first, second, functools.partial(_step_s, estimators, refused))
     if not found:

@@ -11,6 +11,7 @@ from typing import IO, Any, NoReturn, final
 
 import click
 
+from alpa_dejavu.cli.help import Group
 from alpa_dejavu.cli.streams import prepare_streams, printable_lines, to_stdout
 from alpa_dejavu.cli.table import with_wide
 
@@ -20,8 +21,8 @@ _OF_PATHS = ("pathlib", "os", "genericpath", "posixpath", "tempfile")
 
 
 @final
-class ReportingGroup(click.Group):
-    """A click group whose commands' errors are reported on standard error; the exit code is then 1 (2 for wrong usage,
+class ReportingGroup(Group):
+    """A group whose commands' errors are reported on standard error; the exit code is then 1 (2 for wrong usage,
     130 for an interrupt).
     """
 

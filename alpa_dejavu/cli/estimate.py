@@ -10,7 +10,8 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.effort import announce, estimating_s
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import PREDICTIONS, Command
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     PLAN_FILE,
     cache_option,
@@ -21,11 +22,19 @@ from alpa_dejavu.cli.parameters import (
     trust_option,
 )
 from alpa_dejavu.cli.tables import print_planned
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu estimate plan.json",
+        "alpa-dejavu estimate plan.json --cluster p4d.24xlarge --html other.html",
+    ),
+    rests_on=PREDICTIONS,
+)
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
 @click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
@@ -56,7 +65,7 @@ def estimate(
     given = read_plan(plan_path)
     asked = f"estimating {plan_path}"
     announce(asked, estimating_s(given))
-    with progress().status(asked):
+    with working(asked):
         from alpa_dejavu.planning.plan_estimate import PlanEstimator
 
         estimator = PlanEstimator(

@@ -10,10 +10,12 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, explaining_s
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.tables import print_plan, print_said
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Plan
@@ -26,7 +28,14 @@ _MOST = 16
 """So many rows say what to speed up first."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu explain plan.json",
+        "alpa-dejavu explain plan.json --calibration here.json",
+    ),
+    rests_on="The plan's step is simulated anew with one thing changed, from the predicted seconds in its file.",
+)
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @calibration_option
 def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
@@ -39,7 +48,7 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
     given = read_plan(plan_path)
     asked = f"explaining {plan_path}"
     announce(asked, explaining_s(given, kept_path(plan_path).exists()))
-    with progress().status(asked):
+    with working(asked):
         found, lacking = _explained(given, plan_path, calibration)
     plan, to = found.plan, console()
     print_plan(plan, to)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.model_argument import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.kept import Kept
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu export plan.json --to alpa --output folder",
+        "alpa-dejavu export plan.json --to chakra --output traces --force",
+    ),
+    rests_on="Files say the plan; those for simulators also have the seconds that the plan predicts.",
+)
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--to", required=True, metavar="NAME", help="The runtime, or the simulator, that the files are for.")
 @click.option(

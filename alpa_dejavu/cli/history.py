@@ -12,6 +12,7 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.streams import write_stdout
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 _MOST_STAGES = 3
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu history",
+        "alpa-dejavu history --history runs.sqlite --json",
+    ),
+    rests_on="Runs are those that `alpa-dejavu profile` measured. Corrections are fitted to them, and are near 1 where "
+    "they are few.",
+)
 @click.option("--history", "path", type=HISTORY, metavar="FILE", help="Instead of the usual file of past runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def history(path: pathlib.Path | None, as_json: bool) -> None:

@@ -12,8 +12,9 @@ from alpa_dejavu.cli.diff import print_difference
 from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
+from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.model_argument import sizes_of_model
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     PLAN_FILE,
     cache_option,
@@ -22,10 +23,19 @@ from alpa_dejavu.cli.parameters import (
     runtime_option,
 )
 from alpa_dejavu.cli.tables import print_planned
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.costs.runtime import runtime_names
 
 
-@click.command("import")
+@click.command(
+    "import",
+    cls=Command,
+    examples=(
+        "alpa-dejavu import pretrain.sh --from megatron --cluster p4d.24xlarge",
+        "alpa-dejavu import pretrain.sh --from megatron --cluster p4d.24xlarge --hosts 4 --faster plan.json",
+    ),
+    rests_on=PREDICTIONS,
+)
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
 @click.option(
     "--from", "source", type=click.Choice(("megatron", "galvatron", "deepspeed")), required=True,
@@ -68,7 +78,7 @@ def import_(
     sizes = None if model is None else sizes_of_model(model, sequence)
     runtime = runtime or (source if source in runtime_names() else None)
     cache: Literal[False] | None = False if no_cache else None
-    with progress().status(f"reading {path}"):
+    with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan
 
         imported = import_plan(
@@ -81,7 +91,7 @@ def import_(
     written = write_outputs(imported.result, json_path, None, html_path, None)
     if faster_path is not None:
         announce("planning for what is faster", planning_s(plan.model, hosts, plan.num_layers, 16, "dynamic"))
-        with progress().status("planning for what is faster"):
+        with working("planning for what is faster"):
             from alpa_dejavu.planning import plan_model
             from alpa_dejavu.plans.plan_file import plan_text
 

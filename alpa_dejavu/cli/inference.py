@@ -12,9 +12,10 @@ from click.core import ParameterSource
 
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import Pages, console, progress
+from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.table import new_table
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, ServingPlan
 from alpa_dejavu.planning.inference.serving_rows import phase_rows, plan_facts
 
@@ -94,7 +95,7 @@ def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -
     lengths = _lengths(asked["prompt_tokens"], asked["output_tokens"], asked["lengths_path"])
     said = f"planning inference of {given['model']} on {given['hosts']} x {given['cluster']}"
     announce(said, _SECONDS[objective])
-    with progress().status(said):
+    with working(said):
         from alpa_dejavu.planning.inference import serve_plan
         from alpa_dejavu.planning.inference.serving_file import serving_text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -32,6 +33,8 @@ _PACKAGES = (
 _PLANNING = "pip install alpa-dejavu again, with all that it needs"
 _ALPA = "alpa-dejavu install-alpa"
 _TRIAL_S = 120.0
+_COMPILING_S = 1.0
+"""After so long no further loop is compiled, unless that is asked for."""
 
 
 @final
@@ -68,29 +71,39 @@ def versions() -> tuple[Package, ...]:
     return (python, *(Package(name, installed_version(name), purpose) for name, purpose in _PACKAGES))
 
 
-def checks() -> tuple[Check, ...]:
-    """Returns the results of trying what works on this machine, planning first; each package is tried in a process of
-    its own.
+def checks(compiles: bool = False) -> tuple[Check, ...]:
+    """Returns the results of trying what works on this machine, planning first; packages are tried side by side, in
+    processes of their own. All inner loops of slicing are compiled only if `compiles`, which takes long at first.
     """
     gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
-    return (
-        _tried(
+    within = "" if compiles else f"within_s={_COMPILING_S}"
+    trials = (
+        (
             "planning without devices",
             "import jax, flax, optax, highspy; print('jax', jax.__version__, 'traces')",
             _PLANNING,
         ),
-        _tried("slicing", "from alpa_dejavu.cli._warm_up import warm_up; print(warm_up())", _PLANNING),
-        _tried("Ray", "import ray; print('ray', ray.__version__)", _ALPA),
-        _tried("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _ALPA),
-        _tried("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", _ALPA),
-        _tried(
+        ("slicing", f"from alpa_dejavu.cli._warm_up import warm_up; print(warm_up({within}))", _PLANNING),
+        ("Ray", "import ray; print('ray', ray.__version__)", _ALPA),
+        ("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _ALPA),
+        (
             "our hooks into Alpa",
             "import alpa_dejavu; alpa_dejavu.install(); alpa_dejavu.uninstall(); print('its signatures are known')",
             f"{_ALPA}: the hooks know this version",
         ),
-        _cache(),
-        Check("this machine", True, f"{usable_cores()} CPU cores, {gpus} NVIDIA GPUs"),
     )
+    with concurrent.futures.ThreadPoolExecutor(len(trials)) as side_by_side:
+        *others, patches, hooks = side_by_side.map(_tried, *zip(*trials, strict=True))
+    machine = Check("this machine", True, f"{usable_cores()} CPU cores, {gpus} NVIDIA GPUs")
+    return (*others, patches, _alpa(hooks), hooks, _cache(), machine)
+
+
+def _alpa(hooks: Check) -> Check:
+    """Returns the check of Alpa, which is imported where our hooks are tried; only if they fail it is tried alone."""
+    if hooks.runs:
+        return Check("Alpa", True, f"alpa {installed_version('alpa')} can be imported")
+    code = "import alpa; print('alpa', alpa.__version__, 'can be imported')"
+    return _tried("Alpa", code, _ALPA)
 
 
 def _cache() -> Check:

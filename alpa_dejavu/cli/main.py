@@ -49,8 +49,9 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
+# In the order of their use, in which `--help` lists them.
 for _command in (
-    plan, replan, estimate, explain, diff, export, import_, profile, history, calibrate, calibration, playground,
-    resilience, spend, doctor, install_alpa,
+    install_alpa, doctor, plan, import_, explain, estimate, diff, spend, export, profile, history, calibrate,
+    calibration, replan, playground, resilience,
 ):  # fmt: skip
     main.add_command(_command)

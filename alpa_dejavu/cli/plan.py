@@ -21,9 +21,10 @@ from alpa_dejavu.cli.files import (
     write_outputs,
     write_pair,
 )
+from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.inference import inference_options
 from alpa_dejavu.cli.model_argument import model_text
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     HISTORY,
     Count,
@@ -42,6 +43,7 @@ from alpa_dejavu.cli.parameters import (
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
 from alpa_dejavu.cli.tolerance import least_replicas, print_tolerance
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.runtimes import RUNTIMES
@@ -50,7 +52,14 @@ from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu plan --model gpt-1.3b --cluster p3.16xlarge --batch 1024",
+        "alpa-dejavu plan --model my_model:step --cluster mine.json --batch 256 --json plan.json --html plan.html",
+    ),
+    rests_on=PREDICTIONS,
+)
 @click.option(
     "--model",
     required=True,
@@ -147,7 +156,7 @@ def plan(
     announce(asked, usual_s * (2 if schedule == "auto" or runs_on else 1))
     to = console(takes_stdout(*paths))
     try:
-        with progress().status(asked):
+        with working(asked):
             from alpa_dejavu.planning import plan_model
             from alpa_dejavu.planning.kept import Kept
 

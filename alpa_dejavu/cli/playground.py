@@ -15,10 +15,12 @@ import click
 
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.help import Command, Group
 from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
 from alpa_dejavu.cli.table import new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.scenarios import Runs, Scenario
@@ -33,16 +35,19 @@ _html_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def playground() -> None:
     """Simulates distributed training on this machine, time and convergence together."""
 
 
-playground.add_command(jobs)
-playground.add_command(draw_jobs)
-
-
-@playground.command("list")
+@playground.command(
+    "list",
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground list",
+        "alpa-dejavu playground list | grep gossip",
+    ),
+)
 def list_names() -> None:
     """Prints the names that a scenario may have, and scheduling policies, with a line and the settings of each."""
     from alpa_dejavu.playground.condition import CONDITIONS
@@ -69,7 +74,15 @@ def list_names() -> None:
         to.fact(f"  {name}", problem_summary(name))
 
 
-@playground.command()
+@playground.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground run examples/playground/slow-worker.yaml --html run.html --json run.json",
+        "alpa-dejavu playground run examples/playground/real-workers.yaml --real",
+    ),
+    rests_on="Gradients are really computed; seconds are virtual, from the scenario's cluster. With --real they are "
+    "measured, too.",
+)
 @click.argument("path", type=_FILE, metavar="SCENARIO")
 @_html_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all histories, which `compare` reads.")
@@ -98,7 +111,14 @@ def run(
     _show([runs], html_path, json_path)
 
 
-@playground.command()
+@playground.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground compare run.json other.json",
+        "alpa-dejavu playground compare run.json other.json --html both.html",
+    ),
+    rests_on="What `playground run` computed; intervals are Student's t over the seeds.",
+)
 @click.argument("paths", type=_FILE, metavar="FILE...", nargs=-1, required=True)
 @_html_option
 def compare(paths: Sequence[pathlib.Path], html_path: pathlib.Path | None) -> None:
@@ -123,14 +143,13 @@ def _run(
     path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False, folder: pathlib.Path | None = None
 ) -> Runs:
     """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
-    with progress().status(f"reading {path}"):
+    with working(f"reading {path}"):
         from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
 
         scenario = read_scenario(path)
     runs: Runs | None = None
     try:
-        shown = progress().is_terminal
-        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=shown, folder=folder)
+        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=True, folder=folder)
         for finished in growing:
             runs = finished
     except BaseException:
@@ -151,11 +170,11 @@ def _real_runs(scenario: Scenario) -> Iterator[Runs]:
     from alpa_dejavu.playground.scenarios import growing_real_runs
 
     with interrupts_raised(), contextlib.ExitStack() as stack:
-        with progress().status("starting workers"):
+        with working("starting workers"):
             workers = stack.enter_context(real_workers(scenario.job, scenario.cluster))
         if workers.note:
             progress().print(f"links aren't shaped, and workers share the cores as they come: {workers.note}")
-        yield from growing_real_runs(scenario, workers, progress().is_terminal)
+        yield from growing_real_runs(scenario, workers, True)
 
 
 def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: pathlib.Path | None = None) -> None:
@@ -215,3 +234,7 @@ def _settings(kind: type) -> str:
         for name, one in inspect.signature(kind).parameters.items()
     ]
     return f" [{', '.join(settings)}]" if settings else ""
+
+
+playground.add_command(draw_jobs)
+playground.add_command(jobs)

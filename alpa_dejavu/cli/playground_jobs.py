@@ -9,14 +9,24 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.table import new_table
+from alpa_dejavu.cli.working import working
 
 _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _POLICIES = ("fifo", "equal-shares", "sensitivity")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground jobs trace.csv --cluster p3.16xlarge --cores 64 --memory-gib 488 --model gpt-125m",
+        "alpa-dejavu playground jobs trace.csv --cluster p3.16xlarge --hosts 4 --cores 64 --memory-gib 488 "
+        "--model gpt-125m --policy fifo",
+    ),
+    rests_on="A job's speed is the predicted step of plans for parts of the cluster; nothing is run.",
+)
 @click.argument("path", type=_FILE, metavar="TRACE")
 @click.option("--cluster", "machine", required=True, metavar="NAME", help="A machine type, or a machine's file.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
@@ -46,7 +56,7 @@ def jobs(
     pool = Pool.of(cluster, cores, memory_gib * units.GIBIBYTES.value)
     changes = () if machines is None else read_host_changes(machines, pool.hosts)
     read_jobs(path, [StepCurve({1: 1.0})])  # a broken line is told before minutes of planning
-    with progress().status("planning for parts of the cluster"):
+    with working("planning for parts of the cluster"):
         curves = [planned_curve(model, cluster, batch, layers=layers, micro_batches=micro_batches) for model in models]
     trace = read_jobs(path, curves)
     workload = Workload(trace.jobs, pool, changes, restart_s)
@@ -55,14 +65,22 @@ def jobs(
     to.print(f"{len(trace.jobs)} jobs on {pool.hosts} hosts of {pool.devices} devices; left out: {left_out or 'none'}")
     table = new_table(("policy",), ("mean completion", "95 % are below", "longest starved", "ended", "never ran"))
     for name, way in chosen.items():
-        with progress().status(f"running {name}"):
+        with working(f"running {name}"):
             found = schedule(workload, way)
         counts = str(int((found.completion_s < float("inf")).sum())), str(int((found.first_s == float("inf")).sum()))
         table.add_row(name, *map(units.seconds, (found.mean_s, found.high_s, found.starved_s.max())), *counts)
     to.print(table)
 
 
-@click.command("draw-jobs")
+@click.command(
+    "draw-jobs",
+    cls=Command,
+    examples=(
+        "alpa-dejavu playground draw-jobs trace.csv --seed 1",
+        "alpa-dejavu playground draw-jobs - --jobs 10",
+    ),
+    rests_on="Jobs are drawn by the seed, not taken from a cluster.",
+)
 @click.argument("path", type=OUTPUT, metavar="FILE")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--jobs", "count", type=click.IntRange(min=1), default=60, show_default=True, help="How many.")

@@ -12,12 +12,14 @@ from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.stragglers import straggler_facts
 from alpa_dejavu.cli.table import Table
 from alpa_dejavu.cli.tables import print_plan, stage_table
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.stage_rows import PROFILED, StageRow
@@ -31,7 +33,14 @@ _START_S = 30.0
 """Connecting to Ray, compiling the stages, and starting their workers."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu profile plan.json --local 4",
+        "alpa-dejavu profile plan.json --steps 20 --html run.html",
+    ),
+    rests_on="Measured seconds are those of Alpa's workers on the cluster that Ray has, beside the predicted ones.",
+)
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
 @trust_option
@@ -69,7 +78,7 @@ def profile(
     # A run takes minutes: what can't be read is to be said before it.
     check_choice(calibration, "auto", "auto")
     announce(f"running {plan_path}", _START_S + given.step_s * steps * 2)
-    with progress().status(f"running {plan_path}"), ray_cluster(local):
+    with working(f"running {plan_path}"), ray_cluster(local):
         from alpa_dejavu.alpa import connection
         from alpa_dejavu.alpa import profile as measure
         from alpa_dejavu.planning.plan_estimate import PlanEstimator

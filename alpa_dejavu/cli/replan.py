@@ -10,6 +10,7 @@ import click
 from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, replanning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
+from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu.cli.tables import print_plan, print_said
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.replanning import Replanned
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu replan plan.json --without p3.16xlarge-3",
+        "alpa-dejavu replan plan.json --slow p3.16xlarge-3=1.5 --json next.json",
+    ),
+    rests_on="Seconds are predicted by what was kept beside the plan when it was made; what moves is counted.",
+)
 @click.argument("path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--without", multiple=True, metavar="HOST", help="A lost host, or a device (HOST/3); may be given again.")
 @click.option("--without-replica", multiple=True, type=int, metavar="N", help="A suspected one of each stage.")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.table import new_table
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
@@ -24,7 +26,14 @@ _KINDS = ("neurons", "filters", "heads", "layers", "weights", "activations", "va
 _FORMATS = ("float32", "bfloat16", "float16", "int8")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu resilience digits.resilient:plain --but out --html plain.html",
+        "alpa-dejavu resilience my_model:made --fault stuck --share 0.1 --masks 100",
+    ),
+    rests_on="What the function returns is really run, on the inputs that it returns, with random masks.",
+)
 @click.argument("function", metavar="MODULE:FUNCTION")
 @click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write a page: curves, heat maps, tables.")
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
@@ -50,14 +59,14 @@ def resilience(
     """Says which parts of a network may fail: the function returns (apply_fn, params, (inputs, targets))."""
     check_outputs(html_path, json_path)
     plan = None if plan_path is None else read_plan(plan_path)
-    with progress().status(f"loading {function}"):
+    with working(f"loading {function}"):
         from alpa_dejavu.training.resilience import resilience as measure
 
         subject = _subject(function)
-    with progress().status("striking parts"):
+    with working("striking parts"):
         parts = _parts(subject[1], kind, only, but)
         found = measure(*subject, faults, parts=parts, shares=shares, masks=masks, by_layer=by_layer, seed=seed)
-    with progress().status("looking for critical parts"):
+    with working("looking for critical parts"):
         chosen = _chosen(subject, parts, k)
     stages = None if plan is None else _stages(subject, plan, blocks)
     to = console(takes_stdout(html_path, json_path))
@@ -67,7 +76,7 @@ def resilience(
         from alpa_dejavu.training.resilience.bit_map import bit_map
         from alpa_dejavu.training.resilience.page import resilience_page
 
-        with progress().status("flipping bits"):
+        with working("flipping bits"):
             maps = [bit_map(*subject, dtype, seed=seed) for dtype in formats]
         written += write_output(html_path, resilience_page(function, found, maps=maps, chosen=chosen, stages=stages))
     if json_path is not None:

@@ -13,9 +13,11 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import Count, cache_option, calibration_option, number_or_none
 from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
     from alpa_dejavu.playground.spend import Spending, SpendRow, Way
@@ -24,7 +26,15 @@ _TRIAL_S = 60.0
 """A trial of a stand-in, on one idle core."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu spend --model gpt-125m --cluster p3.16xlarge --seconds 3600",
+        "alpa-dejavu spend --model my_model:made --cluster cluster.json --batch 256 --seconds 600 --json spend.json",
+    ),
+    rests_on="Seconds of a step are predicted by the planner. Steps to the same loss are measured by a short trial on "
+    "this machine: of your model, if its function returns arrays and its step a loss, else of a stand-in.",
+)
 @click.option("--model", required=True, help="A known name (`gpt-125m`), or module:function of your own.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), or a JSON file.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
@@ -43,27 +53,19 @@ def spend(
     model: str, cluster: str, hosts: int, batch: int, seconds: float, layers: int | str, trial: str, seeds: int,
     steps: int, calibration: str | None, no_cache: bool, json_path: pathlib.Path | None,
 ) -> None:  # fmt: skip
-    r"""Says what a cluster's devices are best spent on: larger batches, more starts, or OptEx.
-
-    Seconds of a step are predicted by the planner. Steps to the same loss are measured by a short trial on this
-    machine: of your model, if its function returns arrays and its step a loss, else of a stand-in of the same kind.
-
-    \b
-    alpa-dejavu spend --model gpt-125m --cluster p3.16xlarge --seconds 3600
-    alpa-dejavu spend --model my_model:made --cluster cluster.json --batch 256 --seconds 600 --json spend.json
-    """
+    """Says what a cluster's devices are best spent on: larger batches, more starts, or OptEx."""
     check_outputs(json_path)
     cut = number_or_none(layers)
     asked = f"comparing ways to spend {units.counted(hosts, 'host')} of {cluster} on {model}"
     announce(asked, planning_s(model, hosts, cut, batch, "dynamic") + _TRIAL_S)
-    with progress().status(asked) as status:
+    with working(asked) as tell:
         from alpa_dejavu.clusters import named_cluster
         from alpa_dejavu.planning import plan_model
         from alpa_dejavu.playground.spend import Trial
         from alpa_dejavu.playground.spend import spend as compare
 
         def say(doing: str, way: Way) -> None:
-            status.update(f"{'planning' if doing == 'plan' else 'trying'}: {way}")
+            tell(f"{'planning' if doing == 'plan' else 'trying'}: {way}")
 
         plan = functools.partial(
             plan_model, layers=cut, calibration=calibration, cache=False if no_cache else None

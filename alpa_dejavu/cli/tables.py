@@ -197,7 +197,7 @@ def footing_table(found: Sequence[Footing]) -> Table:
     """
     table = new_table(("work", "rests on"), ("share", "spread"))
     for one in found:
-        table.add_row(one.work, one.rests_on, f"{one.share:.0%}", f"{one.spread:.0%}")
+        table.add_row(one.work, one.rests_on, f"{100 * one.share:.0f} %", f"{100 * one.spread:.0f} %")
     return table
 
 

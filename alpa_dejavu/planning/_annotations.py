@@ -10,6 +10,7 @@ from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.normal import REACH_90
+from alpa_dejavu._util.phases import phase
 from alpa_dejavu.costs.memory_margin import with_memory_note
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
@@ -58,6 +59,7 @@ class Confidence(Annotation):
         """Returns the plan with the probability that it is nearly the best of those it was compared with."""
         from alpa_dejavu.planning.uncertainty import confidence
 
+        phase("confidence")
         found = chosen.found
         known = confidence(chosen.compared, errors=found.errors, resolver=found.resolver)
         if plan.correction is not None:
@@ -112,6 +114,7 @@ class Contingencies(Annotation):
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
         """Returns the plan with the plans that would take its place once a host is lost."""
+        phase("the loss of a host")
         known = with_contingencies(plan, chosen.task, chosen.candidates, chosen.clock)
         chosen.clock.lap("contingencies")
         return known

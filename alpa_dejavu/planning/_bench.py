@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, fitting
@@ -16,7 +17,7 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._diagnosis import no_plan
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.planning.task import GivenSpace, PlanningTask
 from alpa_dejavu.problem import (
     MeshConfig,
     Model,
@@ -93,7 +94,9 @@ class Bench:
     def candidate(self, shape: Shape) -> Candidate | None:
         """Returns the best plan, simulated, with given numbers of layers, micro-batches and stages; or None."""
         if shape not in self._found:
-            found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in self._offers(shape)]
+            offers = list(self._offers(shape))
+            phase(f"slicing {shape.layers} layers, {shape.micro_batches} micro-batches")
+            found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in offers]
             there = best_first(one for one in found if one is not None)
             self._found[shape] = there[0] if there else None
             self.clock.lap("slicing")
@@ -133,8 +136,10 @@ class Bench:
     def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
         task = self.task
         if model.sharding is not None:
+            phase(f"sharding {len(model.layers)} layers")
             space = _divisible(model.sharding, space)
             self.clock.lap("sharding")
+        phase(f"costs of stages, {len(model.layers)} layers, {run.num_micro_batches} micro-batches")
         table = cost_table(model, task.cluster, space, run, task.prices.models, task.margin)
         costs = task.adjusted(Costs(model, task.cluster, space, run, table, exact))
         self.clock.lap("cost table")
@@ -265,5 +270,7 @@ def nothing_fits(task: PlanningTask) -> NoPlanError:
         except NoPlanError as error:  # no submesh is for such micro-batches
             none = error
             continue
-        return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)
+        more = task.batch is None or count < task.batch
+        in_alpa = isinstance(task.space, GivenSpace)
+        return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer, more, in_alpa)
     return none

@@ -16,7 +16,14 @@ from alpa_dejavu.slicing import Dynamic, Slicer
 
 
 def no_plan(
-    model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable, slicing: Slicer
+    model: Model,
+    cluster: Cluster,
+    space: SearchSpace,
+    run: Run,
+    table: CostTable,
+    slicing: Slicer,
+    more_micro_batches: bool = True,
+    in_alpa: bool = False,
 ) -> NoPlanError:
     """Returns the error for a planning problem that no plan solves; it says whether memory, the search space or the
     slicer is at fault, and what would help.
@@ -28,6 +35,8 @@ def no_plan(
         run: the number of micro-batches, and the schedule.
         table: the costs and memory of all stages.
         slicing: the slicer that found no plan.
+        more_micro_batches: whether the batch could be cut into more.
+        in_alpa: whether layers and submeshes are Alpa's, whose options decide on them.
     """
     if run.schedule not in ALPA_SCHEDULES:
         return NoPlanError(_under_schedule(model, cluster, run))
@@ -35,7 +44,7 @@ def no_plan(
         return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
     boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
     if slicing.slice(boundless.slicing_problem(cluster, space, run)).found:
-        return NoPlanError(_memory(model, cluster, space, run, table))
+        return NoPlanError(_memory(model, cluster, run, table, more_micro_batches, in_alpa))
     shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in dict.fromkeys(space.submeshes)]
     return NoPlanError(
         f"no choice of the submeshes {shapes} puts {model.num_layers} layers on "
@@ -107,7 +116,7 @@ def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
     )
 
 
-def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable) -> str:
+def _memory(model: Model, cluster: Cluster, run: Run, table: CostTable, more: bool, in_alpa: bool) -> str:
     limit = float(table.usable_bytes.max())
     least = np.full((model.num_layers, model.num_layers), np.inf)
     for kept, own in zip(table.memory, table.usable_bytes.tolist(), strict=True):
@@ -126,11 +135,10 @@ def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table:
         parts.append(f"layer {worst} alone needs {units.size(alone[worst])}: {units.size(missing)} are missing")
     if offload := _offload(cluster, run, table):
         parts.append(offload)
-    risk = "" if table.margin.residuals is None else f"a larger risk than {table.margin.risk:.2%}, "
-    parts.append(
-        f"what helps: {risk}more micro-batches (now {run.num_micro_batches}), remat "
-        "(AutoLayerOption(remat_layer=True)), more layers to cut between, "
-        "AutoShardingOption(prefer_reduce_scatter=True), more or larger devices"
-        + (", a smaller memory_margin" if limit < table.memory_limit_bytes.max() else "")
-    )
-    return "; ".join(parts)
+    helps = [] if table.margin.residuals is None else [f"a larger risk than {100 * table.margin.risk:.2f} %"]
+    helps += [f"more micro-batches (now {run.num_micro_batches})"] if more else []
+    if in_alpa:
+        helps += ["remat (AutoLayerOption(remat_layer=True))", "AutoShardingOption(prefer_reduce_scatter=True)"]
+    helps += ["more layers to cut between", "more or larger devices"]
+    helps += ["a smaller memory_margin"] if limit < table.memory_limit_bytes.max() else []
+    return "; ".join([*parts, f"what helps: {', '.join(helps)}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,7 @@ from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryRe
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_names, runtime_profile
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._remedies import remedies
 from alpa_dejavu.planning._restricted import in_blocks, plan_for
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
@@ -26,7 +28,7 @@ from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
 from alpa_dejavu.planning.traced_model import TracedModel
-from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, PricedBy
 from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, schedule_form
@@ -128,7 +130,8 @@ def plan_model(
         The plan, with the three next best ones and all that it was made from.
 
     Raises:
-        NoPlanError: nothing fits; says what is missing where, and what would help.
+        NoPlanError: nothing fits; says what is missing where, and the smallest changes by which it would fit: each was
+            tried.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
             that trains, a risk that isn't above 0 and below 0.5, a memory_margin that isn't at least 0 and below 1, a
             file that is no history, or a calibration that is broken, of other devices, or given together with a latency
@@ -189,7 +192,16 @@ def plan_model(
         correction=correction,
         priced_by=priced.named(by),
     )
-    return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock, free)
+    try:
+        return plan(task, clock=clock) if limits is None else plan_for(task, runs_on, limits, clock, free)
+    except NoPlanError as error:
+        if not isinstance(chooser, Searched):
+            raise
+        limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits))
+        numbers = source.numbers_of_layers(LAYERS) if source.traces else ()
+        said = remedies(limited, micro_batch_counts(batch), numbers)
+        raise NoPlanError("; ".join(filter(None, (str(error), said)))) from None
+
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:

@@ -16,7 +16,7 @@ __all__ = ["PricedPlan", "as_cheap", "check_prices", "front", "ordered", "price_
 @final
 @dataclasses.dataclass(frozen=True)
 class PricedPlan:
-    """A plan, with the price of one of its training steps in the currency of the hosts' hourly prices."""
+    """A plan, with the price of one of its training steps, in US dollars as the hosts' hourly prices."""
 
     plan: Plan
     price: float

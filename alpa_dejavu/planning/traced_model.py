@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.phases import phase
 from alpa_dejavu.layers.models import Transformer, known_models
 from alpa_dejavu.planning._model_key import code_digest
 from alpa_dejavu.planning.kept import entry_of, meshes_of, model_of_entry, remembering
@@ -131,9 +132,11 @@ class TracedModel(ModelSource):
 
     def _step(self, micro_batch: int) -> TracedStep:
         if micro_batch not in self._steps:
+            phase("importing jax")
             from alpa_dejavu import layers
 
             self._lap("import")
+            phase("tracing the model")
             self._steps[micro_batch] = layers.trace(self._model, batch=micro_batch)
             self._lap("trace")
         return self._steps[micro_batch]
@@ -173,6 +176,7 @@ class TracedModel(ModelSource):
 
     def _made(self, num_layers: int, micro_batch: int) -> Model:
         traced = self._step(micro_batch)
+        phase(f"cutting the model into {num_layers} layers")
         from alpa_dejavu import sharding
 
         made = remembering(sharding.model_of_step(traced, num_layers))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util.progress_bar import progress_bar
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
@@ -63,7 +64,7 @@ def simulate(
         looks: at how many moments the model is looked at, besides the first and the last.
         folder: keeps what is computed; None: nothing does. It is checked to be of the same run, but functions, such as
             an optimizer's, can't be compared.
-        progress: whether a bar is shown, once it takes more than two seconds.
+        progress: whether a bar is shown, once it takes more than two seconds; without a terminal a line every ten.
         intervals: how many intervals of workers' time `History.timeline` has at most.
 
     Raises:
@@ -115,9 +116,7 @@ def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int
     if not progress:
         yield lambda steps: None
         return
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=name, delay=2, mininterval=1, unit=" steps") as bar:
+    with progress_bar(total=total, desc=name, unit=" steps") as bar:
         yield lambda steps: bar.update(steps - bar.n)
 
 

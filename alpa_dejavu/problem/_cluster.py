@@ -134,7 +134,7 @@ class Host:
         name: for people, and in plans.
         device: the kind of its devices, which are all alike.
         num_devices: how many devices it has.
-        price_per_hour: what it costs an hour, in any currency; None: not known.
+        price_per_hour: what it costs an hour, in US dollars; None: not known.
         memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
             planner's default.
         memory: its own memory, to which stages may offload what they keep; None: nothing is known of it.

@@ -98,7 +98,7 @@ def alpas(name: str) -> Solve:
 def answers(problem: SlicingProblem, programs: dict[str, Solve]) -> dict[str, Answer]:
     """Of each program, by its name; the first call, in which it may compile, doesn't count."""
     found = {}
-    for name, solve in tqdm(programs.items(), "slicing", leave=False):
+    for name, solve in tqdm(programs.items(), "slicing", leave=False, disable=None):
         solve(problem)
         found[name] = solve(problem)
     return found

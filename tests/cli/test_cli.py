@@ -80,7 +80,7 @@ def estimates(monkeypatch):
 def test_plan_prints_stages_figures_and_runners_up(run):
     result = run(*ASKED)
     assert result.exit_code == 0
-    assert run.asked == ("gpt-125m", "p3.16xlarge", 1, 32, None, None, "1f1b")
+    assert run.asked == ("gpt-125m", "p3.16xlarge", 1, 32, None, None, None)
     assert (run.named["risk"], run.named["memory_margin"]) == (0.01, None)
     run(*ASKED, "--memory-margin", "0.1")
     assert run.named["memory_margin"] == 0.1

@@ -75,7 +75,7 @@ def test_the_command_says_what_each_wrong_replica_costs():
     asked = ["plan", "--model", "tanh_layers:trained", "--cluster", "p3.16xlarge", "--batch", "32", "--layers", "4"]
     done = CliRunner().invoke(main, [*asked, "--micro-batches", "2", "--tolerate", "1", "--rule", "trimmed-mean"])
     assert done.exit_code == 0, done.output
-    rows = re.findall(r"^(\d) +(\d) replicas? +(\S+ \S+) +(\S+ \S+) +(\S+)%", done.output, re.MULTILINE)
+    rows = re.findall(r"^(\d) +(\d) replicas? +(\S+ \S+) +(\S+ \S+) +(\S+) %", done.output, re.MULTILINE)
     assert [(count, need) for count, need, *_ in rows] == [("0", "1"), ("1", "3")]
     assert rows[0][2:] == (rows[0][2], rows[0][2], "0.0")
     assert float(rows[1][4]) >= 0

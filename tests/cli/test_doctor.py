@@ -8,6 +8,8 @@ import sys
 import jax
 from click.testing import CliRunner
 
+from alpa_dejavu._util import compiled
+from alpa_dejavu._util.compiled import compile_all
 from alpa_dejavu.cli import installation
 from alpa_dejavu.cli._warm_up import warm_up
 from alpa_dejavu.cli.main import main
@@ -37,6 +39,10 @@ def test_what_fails_is_said_with_its_remedy(monkeypatch):
     assert found["our patches"].finding == "ImportError: no such thing"
     assert "alpa-dejavu install-alpa" in found["our patches"].remedy
     assert found["Alpa"].runs
+    assert found["Alpa"].finding == "alpa 0.2.3 can be imported"
+    monkeypatch.setattr(installation.subprocess, "run", fails("alpa_dejavu.install"))
+    found = {check.what: check for check in installation.checks()}
+    assert [found[what].runs for what in ("Alpa", "our hooks into Alpa")] == [True, False]
     assert found["Alpa"].finding == "it works"
 
 
@@ -61,6 +67,15 @@ def test_what_takes_too_long_does_not_run(monkeypatch):
 
 def test_slicing_is_tried():
     assert re.match(r"[1-9]\d* inner loops are compiled", warm_up())
+
+
+def test_compiling_ends_in_time(monkeypatch):
+    made, times = [], iter(range(10))
+    monkeypatch.setattr(compiled, "_KNOWN", [lambda n=n: made.append(n) for n in range(5)])
+    assert compile_all(within_s=2.5, clock=lambda: next(times)) == (2, 5)
+    assert made == [0, 1]
+    assert compile_all() == (5, 5)
+    assert re.match("0 of 5 inner loops are compiled; the first plan compiles the others", warm_up(-1.0))
 
 
 def test_a_trial_is_really_made():

@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -73,6 +73,7 @@ figures = st.builds("{} {}".format, st.integers(0, 10**6), st.sampled_from(["ms"
 names = st.text("ab-", min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(names, figures, figures, figures), min_size=1, max_size=4), st.integers(1, 60))
 def test_no_figure_is_cut_and_blocks_have_every_cell(rows, width):
     heads = [Head("name", "name"), Head("first figure"), Head("second"), Head("third")]

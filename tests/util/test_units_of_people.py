@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu._util import units
@@ -13,6 +13,7 @@ TEXTS = (
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.floats(-1e30, 1e30), st.sampled_from(TEXTS))
 def test_no_figure_has_an_exponent(value, text):
     figure = text(value).split()[0]
@@ -20,6 +21,7 @@ def test_no_figure_has_an_exponent(value, text):
     assert math.isfinite(float(figure))
 
 
+@settings(deadline=None)
 @given(st.floats(1e-9, 1e30), st.sampled_from((units.price, units.number, units.flop, units.byte_rate)))
 def test_figures_are_right_to_four_digits(value, text):
     figure, _, unit = text(value).partition(" ")

@@ -74,8 +74,8 @@ def model_of(data: Mapping[str, Any]) -> Model:
     if 8 * count**2 > most_bytes():
         mebibytes = math.ceil(8 * count**2 / 2**20)
         raise ValueError(
-            f"a number for each range of its {count} layers takes {units.exact_bytes(8 * count**2)}, but must take at "
-            f"most {most_bytes():.0f}; if that is meant, set {VARIABLE} to {mebibytes}"
+            f"a number for each range of its {count} layers takes {units.traffic(8 * count**2)}, but must take at "
+            f"most {units.traffic(most_bytes())}; if that is meant, set {VARIABLE} to {mebibytes}"
         )
     if "distinct" in data:
         distinct = list(map(_record, data["distinct"]))

@@ -25,8 +25,8 @@ def packed_json(data: Any) -> bytes:
     """
     text, most = json.dumps(data, separators=(",", ":")).encode(), _most_text()
     if len(text) > most:
-        took = units.exact_bytes(len(text))
-        raise ValueError(f"the data take {took} of JSON, but must take at most {most}; {_remedy(len(text))}")
+        took, limit = units.traffic(len(text)), units.traffic(most)
+        raise ValueError(f"the data take {took} of JSON, but must take at most {limit}; {_remedy(len(text))}")
     return gzip.compress(text, compresslevel=1, mtime=0)
 
 
@@ -43,7 +43,7 @@ def unpacked_json(content: bytes) -> Any:
     except zlib.error as error:
         raise ValueError(f"this isn't gzip's format: {error}") from None
     if len(text) > most:
-        raise ValueError(f"it unpacks to more than {units.exact_bytes(most)} of JSON; {_remedy(2 * most)}")
+        raise ValueError(f"it unpacks to more than {units.traffic(most)} of JSON; {_remedy(2 * most)}")
     if not unpacking.eof:
         raise ValueError("it ends too early")
     try:
@@ -63,7 +63,8 @@ def read_packed(path: pathlib.Path) -> Any:
         raise ValueError("it is no regular file")
     size, most = path.stat().st_size, _most_text()
     if size > most:
-        raise ValueError(f"it has {units.exact_bytes(size)}, but must have at most {most}; {_remedy(2 * size)}")
+        has, limit = units.traffic(size), units.traffic(most)
+        raise ValueError(f"it has {has}, but must have at most {limit}; {_remedy(2 * size)}")
     return unpacked_json(path.read_bytes())
 
 

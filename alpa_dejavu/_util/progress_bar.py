@@ -1,0 +1,44 @@
+"""Bars of tqdm that are readable in a log, too."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TextIO, final
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+__all__ = ["EVERY_S", "progress_bar"]
+
+EVERY_S = 10.0
+"""Where there is no terminal, a line is written so often."""
+
+
+def progress_bar(stream: TextIO | None = None, **named: Any) -> tqdm[Any]:
+    """Returns tqdm's bar for work that takes over two seconds; without a terminal it is a line every ten seconds.
+
+    Args:
+        stream: where it is shown; None: standard error.
+        named: what tqdm takes.
+    """
+    from tqdm import tqdm
+
+    stream = stream or sys.stderr
+    shown, every_s = (stream, 1.0) if stream.isatty() else (_Lines(stream), EVERY_S)
+    return tqdm(**{"file": shown, "mininterval": every_s, "maxinterval": EVERY_S, "delay": 2.0, **named})
+
+
+@final
+class _Lines:
+    """A stream that writes what a bar draws as lines, in place of drawing over what it drew before."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        drawn = text.strip()
+        if drawn:
+            self._stream.write(f"{drawn}\n")
+
+    def flush(self) -> None:
+        self._stream.flush()
