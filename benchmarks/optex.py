@@ -39,7 +39,7 @@ from ahead._report import figures, made, tables
 from ahead._runs import PART, WINDOW, trained
 from harness import Results, options, wrong_input_told
 
-PARTS = ("runs", "ablations", "seconds")
+PARTS = ("runs", "ablations", "seconds", "workers")
 
 
 @wrong_input_told
@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, settings in SETTINGS.items():
             results.known("overhead", name, lambda settings=settings: overhead(settings, 7))  # type: ignore[misc]
         results.known("cholesky", "50 points", cholesky)
+    if "workers" in given.parts:
         results.known("workers", "two", lambda: on_workers(7))
     return results.shown(*tables(results, problems), figures=figures(results, problems))
 
