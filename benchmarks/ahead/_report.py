@@ -30,7 +30,7 @@ def tables(found: Mapping[str, Any], problems: Mapping[str, Problem]) -> list[Ta
             target = found["targets"][name]["target"]
             shown.append(_table(own, f"{name}: {problem.steps} steps at most, target {target:.4g}"))
     shown += [_told_apart(rows, problems)]
-    for name in ABLATED:
+    for name in [name for name in ABLATED if name in problems]:
         plain = _plain(rows, problems[name])
         names = [key.split(", ", 1)[1] for key in found.get("ablations", {}) if key.startswith(f"{name}, ")]
         own = [_row(problems[name], way, _runs(found["ablations"], name, way), plain) for way in dict.fromkeys(
