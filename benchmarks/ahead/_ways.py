@@ -16,6 +16,8 @@ from alpa_dejavu.training.optex.evaluators import OneByOne
 
 MEMORY = 5
 """Differences that Anderson acceleration keeps."""
+DAMPED, LONGEST = 1e-2, 5.0
+"""Its regularization, over the trace, and how long its move may be, over the optimizer's own."""
 MOST = 8
 """Gradients of a step at most."""
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
@@ -118,9 +120,10 @@ class Program:
             moves = moves.at[place].set(params - before[0], mode="drop")
             changes = changes.at[place].set(update - before[1], mode="drop")
             gram = changes @ changes.T
-            gram = gram + (1e-8 * jnp.trace(gram) + 1e-30) * jnp.eye(MEMORY)
-            shares = jnp.linalg.solve(gram, changes @ update)
-            new = params + update - (moves + changes).T @ jnp.where(jnp.isfinite(shares), shares, 0)
+            gram = gram + (DAMPED * jnp.trace(gram) + 1e-30) * jnp.eye(MEMORY)
+            move = update - (moves + changes).T @ jnp.linalg.solve(gram, changes @ update)
+            # A move that is much longer than the update is what differences of noise make: the update is taken then.
+            new = params + jnp.where(jnp.linalg.norm(move) <= LONGEST * jnp.linalg.norm(update), move, update)
             return new, (moments, moves, changes, (params, update), count + 1), _told(1)
 
         return (inside.init(params), none, none, (params, params * 0), jnp.int32(0)), step
