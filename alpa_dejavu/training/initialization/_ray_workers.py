@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu.training._ray import connected
 from alpa_dejavu.training.initialization._layout import Leaves
 from alpa_dejavu.training.initialization._memory import DoesNotFitError, fitting_lanes
 from alpa_dejavu.training.initialization._model import Model
@@ -77,7 +78,7 @@ class _Worker:
 @final
 class _RayRunner(Runner):
     def __init__(self, model: Model, options: Sequence[Mapping[str, Any]], store: Store) -> None:
-        self._ray = _connected(options)
+        self._ray = connected(options)
         self._store = store
         try:
             self._model = self._ray.put(model)
@@ -166,28 +167,3 @@ class _RayRunner(Runner):
             self._actors[place] = self._kinds[place].remote(self._model)
             self._left.pop(place, None)
             return None
-
-
-def _connected(options: Sequence[Mapping[str, Any]]) -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise RuntimeError('Ray is not installed: pip install "ray>=2.10,<2.61", or leave workers out') from error
-    if not ray.is_initialized():
-        raise RuntimeError(
-            f"workers is {len(options)}, but this process isn't connected to Ray; call ray.init() first, or "
-            "use alpa_dejavu.alpa.local_cluster.local_cluster"
-        )
-    there = ray.cluster_resources()
-    for resource, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
-        needed = sum(float(mapping.get(option, 0)) for mapping in options)
-        if needed > there.get(resource, 0.0):
-            raise ValueError(
-                f"{len(options)} workers need {needed:g} {resource}, but the Ray cluster has "
-                f"{there.get(resource, 0.0):g}; ask for fewer workers, or give worker_options"
-            )
-        free = ray.available_resources().get(resource, 0.0)
-        if needed > free:
-            _log.warning("%d workers need %g %s, of which %g are free: they wait until others have ended", len(options),
-                         needed, resource, free)  # fmt: skip
-    return ray

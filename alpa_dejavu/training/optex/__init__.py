@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.training.optex._optex import OptEx, OptExState, StepReport, optex
+    from alpa_dejavu.training.optex._optex import optex
+    from alpa_dejavu.training.optex._side_by_side import OptEx, OptExState, StepReport
     from alpa_dejavu.training.optex._walk import Walk
 
 __all__ = ["OptEx", "OptExState", "StepReport", "Walk", "optex"]
 
 _HOME = {
-    **dict.fromkeys(("OptEx", "OptExState", "StepReport", "optex"), "_optex"),
+    "optex": "_optex",
+    **dict.fromkeys(("OptEx", "OptExState", "StepReport"), "_side_by_side"),
     "Walk": "_walk",
 }
 

@@ -54,7 +54,7 @@ class History(NamedTuple):
 def empty(layout: Layout, params: Any, size: int, dtype: Any) -> History:
     """Returns a history of no points, sharded as the parameters are."""
     leaves, groups = jax.tree_util.tree_leaves(params), len(layout.groups)
-    anchor = layout.picked([jnp.asarray(leaf) for leaf in leaves])
+    anchor = [jnp.array(point) for point in layout.picked([jnp.asarray(leaf) for leaf in leaves])]
     offsets = [
         _zeros(size, point, jnp.float32, leaf if pick is None else None)
         for point, leaf, pick in zip(anchor, leaves, layout.picks, strict=True)

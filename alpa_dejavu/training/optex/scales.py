@@ -22,6 +22,8 @@ __all__ = ["SCALES", "Fixed", "HeldOut", "Likelihood", "Median", "Scale", "scale
 
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Length scales that are tried, over the median distance."""
+_TIE = 1e-3
+"""Candidates whose measures differ by no more than that part are taken for equal."""
 
 
 class Scale(abc.ABC):
@@ -164,5 +166,7 @@ def _median(seen: Seen) -> Any:
 def _best(badness: Any, factors: tuple[float, ...], seen: Seen, noises: Any) -> tuple[Any, Any]:
     scales = _median(seen) * jnp.asarray(factors, jnp.float32)
     each = jax.vmap(lambda noise: jax.vmap(lambda one: badness(one, noise))(scales))(noises)
-    best = jnp.argmin(jnp.where(jnp.isfinite(each), each, jnp.inf))  # the first of equal ones
+    each = jnp.where(jnp.isfinite(each), each, jnp.inf)
+    # The first of nearly equal ones: of few points many are equal, and rounding must not choose among them.
+    best = jnp.argmax(each <= jnp.min(each) + _TIE * jnp.maximum(jnp.abs(jnp.min(each)), 1e-30))
     return scales[best % len(factors)], noises[best // len(factors)]
