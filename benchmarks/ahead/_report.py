@@ -25,20 +25,21 @@ def tables(found: Mapping[str, Any], problems: Mapping[str, Problem]) -> list[Ta
     shown: list[Table | str | None] = []
     for name, problem in problems.items():
         each = [_row(problem, way.name, _runs(rows, name, way.name), _plain(rows, problem)) for way in ways(problem)]
-        own = [row for row in each if row]
-        if own:
+        known = [row for row in each if row is not None]
+        if known:
             target = found["targets"][name]["target"]
-            shown.append(_table(own, f"{name}: {problem.steps} steps at most, target {target:.4g}"))
+            shown.append(_table(known, f"{name}: {problem.steps} steps at most, target {target:.4g}"))
     shown += [_told_apart(rows, problems)]
     for name in [name for name in ABLATED if name in problems]:
         plain = _plain(rows, problems[name])
         names = [key.split(", ", 1)[1] for key in found.get("ablations", {}) if key.startswith(f"{name}, ")]
-        own = [_row(problems[name], way, _runs(found["ablations"], name, way), plain) for way in dict.fromkeys(
+        changed = [_row(problems[name], way, _runs(found["ablations"], name, way), plain) for way in dict.fromkeys(
             way.rsplit(", ", 1)[0] for way in names)]  # fmt: skip
         default = _row(problems[name], "the default", _runs(rows, name, default_of(problems[name])), plain)
+        own = [row for row in changed if row is not None]
         if own and default:
-            shown.append(_table([default, *filter(None, own)], f"{name}: one setting changed"))
-    return [*filter(None, shown), *_costs(found)]
+            shown.append(_table([default, *own], f"{name}: one setting changed"))
+    return [*(each for each in shown if each is not None), *_costs(found)]
 
 
 def figures(found: Mapping[str, Any], problems: Mapping[str, Problem]) -> list[Figure]:
