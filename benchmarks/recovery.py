@@ -11,8 +11,7 @@ way something happens, about which nobody does anything:
   for devices that have just enough for it;
 - a host is killed, and there is no disk: its stages come back from the copy in a neighbour's memory;
 - a replica is suspected for long, as `Suspects` is told by hand here: its device is left out;
-- a host joins two others, while many steps are left, and while few are. Each is planned for as half a core, and those
-  that are there share the core that they are pinned to.
+- a host joins another one, while many steps are left, and while few are. Each is pinned to a core of its own.
 
 Losses are compared with those of plain JAX on one device, undisturbed. `--cases` chooses among them.
 """
@@ -41,17 +40,18 @@ from _measured_models import perceptron
 from alpa_dejavu.alpa.local_cluster import LocalCluster, device_answers, local_cluster, lose_device, lose_host
 from alpa_dejavu.alpa.ray_cluster import connected_cluster
 from alpa_dejavu.alpa.resume import AlpaSession, Trained, train
-from alpa_dejavu.clusters.changed_cluster import slower, with_more_memory
+from alpa_dejavu.clusters.changed_cluster import with_more_memory
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.planning import PlanningResult, plan_model
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.training.robust import Suspects
 from harness import Figure, Results, Table, options, wrong_input_told
 
-STEPS, EVERY, HAPPENS_IN, MICRO_BATCHES, LAYERS, BATCH = 16, 4, 9, 4, 4, 256
+STEPS, EVERY, HAPPENS_IN, LAYERS = 16, 4, 9, 4
 DIFFERENCE = 1e-4
 """At most so much of a loss, relative, from an undisturbed run."""
-SMALL, LARGE = partial(perceptron, widths=(256,) * 9), partial(perceptron, widths=(1024,) * 9)
+SMALL, LARGE = partial(perceptron, widths=(256,) * 9), partial(perceptron, widths=(1536,) * 9)
 
 
 @final
@@ -64,10 +64,11 @@ class Case:
         hosts, devices: on how many hosts with how many devices each.
         happens: is called when the step begins in which it happens.
         causes: what the training's recoveries and changes are to be called, in their order.
-        model, steps, replicas: what is trained, for how long, and with how many replicas of each stage at least.
+        model, batch, micro_batches, steps, replicas: what is trained, how, for how long, and with how many replicas of
+            each stage at least.
         disk: whether checkpoints are written; else copies are kept on neighbours' hosts.
         tight: whether the devices are planned for with just enough memory.
-        halves: whether each host is planned for as half a core.
+        grows: whether all hosts but one are lost before, and each has a core of its own.
     """
 
     about: str
@@ -76,11 +77,13 @@ class Case:
     happens: Callable[[LocalCluster], object]
     causes: tuple[str, ...]
     model: Callable[[int], Any] = SMALL
+    batch: int = 256
+    micro_batches: int = 4
     steps: int = STEPS
     replicas: int = 1
     disk: bool = True
     tight: bool = False
-    halves: bool = False
+    grows: bool = False
 
 
 def _device(_cluster: LocalCluster) -> None:
@@ -111,12 +114,12 @@ def _fill(worker: Any) -> None:
 
 CASES = {
     "device": Case("one of four devices is killed", 1, 4, _device, ("lost",)),
-    "memory": Case("memory runs out", 2, 1, _memory, ("memory ran out",), tight=True),
+    "memory": Case("memory runs out", 2, 1, _memory, ("memory ran out",), batch=2048, tight=True),
     "host": Case("a host is killed, without a disk", 3, 1, _host, ("lost",), disk=False),
     "replica": Case("a suspected replica is left out", 1, 4, lambda _: None, ("left out",), replicas=4),
-    "joins": Case("a host joins, many steps are left", 2, 1, LocalCluster.add_host, ("joined",), LARGE, 200,
-                  halves=True),
-    "late": Case("a host joins, few steps are left", 2, 1, LocalCluster.add_host, (), LARGE, halves=True),
+    "joins": Case("a host joins, many steps are left", 2, 1, LocalCluster.add_host, ("joined",), LARGE, 512, 8, 110,
+                  grows=True),
+    "late": Case("a host joins, few steps are left", 2, 1, LocalCluster.add_host, (), LARGE, 512, 8, grows=True),
 }
 
 
@@ -126,7 +129,7 @@ class Job:
 
     def __init__(self, case: Case, cluster: LocalCluster | None = None) -> None:
         self._case, self._cluster, self._happened = case, cluster, cluster is None
-        self.step, ((self._weights, self._momenta), self._data) = case.model(BATCH)
+        self.step, ((self._weights, self._momenta), self._data) = case.model(case.batch)
         self._started = False
         self._nodes: set[str] = set()
         self.begins_s: list[list[tuple[int, float]]] = []
@@ -152,7 +155,7 @@ class Job:
     def _began(self, number: int) -> None:
         if not self.begins_s:  # plain JAX
             return
-        if not self.begins_s[-1] and self._case.halves:
+        if not self.begins_s[-1] and self._case.grows:
             self._pin()
         self.begins_s[-1].append((number, time.perf_counter()))
         if number >= HAPPENS_IN and self._case.replicas > 1:
@@ -163,7 +166,7 @@ class Job:
             self._case.happens(self._cluster)
 
     def _pin(self) -> None:
-        """Has the hosts of the first plan share a core; those that joined have the other one."""
+        """Pins the first plan's host to a core, and the one that joined to the other."""
         import ray
         from alpa.device_mesh import get_global_virtual_physical_mesh
 
@@ -197,6 +200,8 @@ def tried(case: Case) -> dict[str, Any]:
     import alpa
 
     with local_cluster(case.devices, case.hosts) as cluster, tempfile.TemporaryDirectory() as folder:
+        if case.grows:
+            _leave_one()
         planned = _planned(case, connected_cluster())
         alpa.shutdown()
         job = Job(case, cluster)
@@ -209,19 +214,29 @@ def tried(case: Case) -> dict[str, Any]:
     return _row(case, planned.plan, trained, job)
 
 
+def _leave_one() -> None:
+    """Loses a host, and waits until Ray knows: a local cluster of one host can't grow."""
+    import ray
+
+    lost = lose_host()
+    while any(node["Alive"] and node["NodeID"] == lost for node in ray.nodes()):
+        time.sleep(0.2)
+
+
 def _planned(case: Case, cluster: Cluster) -> PlanningResult:
-    if case.halves:
-        hosts = tuple(dataclasses.replace(host, device=slower(host.device, 2.0)) for host in cluster.hosts)
-        cluster = dataclasses.replace(cluster, name="halves of a core", hosts=hosts, cores=None)
+    if case.grows:
+        (host,) = cluster.hosts
+        core = dataclasses.replace(host, device=measured_cpu(os.cpu_count() or 1))
+        cluster = dataclasses.replace(cluster, name="a core", hosts=(core,), cores=None)
 
     def asked(cluster: Cluster) -> PlanningResult:
-        return plan_model(case.model, cluster, batch=BATCH, micro_batches=MICRO_BATCHES, layers=LAYERS,
+        return plan_model(case.model, cluster, batch=case.batch, micro_batches=case.micro_batches, layers=LAYERS,
                           replicas=case.replicas)  # fmt: skip
 
     planned = asked(cluster)
     if case.tight:
         needed = max(stage.memory_bytes / stage.memory_limit_bytes for stage in planned.plan.stages)
-        planned = asked(with_more_memory(cluster, 1.01 * needed))
+        planned = asked(with_more_memory(cluster, 1.08 * needed))
     return planned
 
 
@@ -270,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="default: all")
     given = parser.parse_args(arguments)
-    results = Results(given.json, {"steps": STEPS, "every": EVERY, "batch": BATCH})
+    results = Results(given.json, {"steps": STEPS, "every": EVERY})
     rows = [results.known("cases", name, partial(tried, CASES[name])) for name in given.cases]
     going_on = {"what happens": "{about}", "steps lost": "{steps_lost}", "until the next step": "{seconds:seconds}",
                 "to notice": "{noticed_s:seconds}", "to compile and restore": "{started_s:seconds}",
