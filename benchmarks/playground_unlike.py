@@ -23,10 +23,10 @@ Data are divided in four ways: each worker draws from all samples, or from its o
 was added after the first two had missed figures. Or each label is spread over the workers by a Dirichlet distribution
 of parameter 0.3, drawn by the run's seed.
 
-Learning rates are chosen for each way of the same three (lower ones for the residual network, where these diverge), by the virtual seconds with a seed that isn't judged. A run
-that doesn't reach the accuracy in 150 steps (300 of the small network) counts as one that does at the end. The ratio is
-of seconds to those of dropping, its mean a geometric one, with the 90 % interval by Student's t over seeds. Exit status
-1 if a figure is missed: dropping is ahead of both.
+Learning rates are chosen for each way of the same three (lower ones for the residual network, where these diverge), by
+the virtual seconds with a seed that isn't judged. A run that doesn't reach the accuracy in 150 steps (300 of the small
+network) counts as one that does at the end. The ratio is of seconds to those of dropping, its mean a geometric one,
+with the 90 % interval by Student's t over seeds. Exit status 1 if a figure is missed: dropping is ahead of both.
 
 References:
     Rapp, Khalili, Pfeiffer and Henkel, DISTREAL: Distributed Resource-Aware Learning in Heterogeneous Systems, AAAI
@@ -60,7 +60,7 @@ TRIALS, TRIAL_STEPS = 40, 60
 
 
 class Network(NamedTuple):
-    """After how many steps a run ends, how often the accuracy is looked at, the rates that are tried, and the search's."""
+    """After how many steps a run ends, how often the accuracy is looked at, the rates tried, and the search's own."""
 
     steps: int
     looks: int
