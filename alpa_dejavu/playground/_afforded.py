@@ -1,4 +1,4 @@
-"""What a worker leaves out, chosen anew for each gradient by what it can afford then."""
+"""Chooses anew for each gradient what a worker leaves out, by what it can afford then."""
 
 from __future__ import annotations
 

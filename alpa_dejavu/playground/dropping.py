@@ -89,18 +89,13 @@ def pareto_front(
         raise ValueError(f"problem {problem.name}: {empty} empty, but must name layers; choose a problem that has it")
     widths = layer_widths(problem)
 
-    def units_kept(params: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(
-            params.get(f"layer {n}", width) if params.get(f"block {n}", True) else 0 for n, width in enumerate(widths)
-        )
-
     def tried(trial: Any) -> tuple[float, float, float]:
         for n, (width, layer) in enumerate(zip(widths, layers, strict=True)):
             if parts != "blocks":
                 trial.suggest_int(f"layer {n}", 1, width)
             if layer.whole and parts != "units":
                 trial.suggest_categorical(f"block {n}", [True, False])
-        kept = units_kept(trial.params)
+        kept = _units_kept(trial.params, widths)
         if kept not in found:
             rates = tuple(1 - units / width for units, width in zip(kept, widths, strict=True))
             losses = [_loss(judged, rates, batch, optimizer, steps, one, device) for one in seeds]
@@ -115,7 +110,7 @@ def pareto_front(
         whole = {f"layer {n}": width for n, width in enumerate(widths)}
         study.enqueue_trial(whole | {f"block {n}": True for n in range(len(widths))})
         study.optimize(tried, n_trials=trials)
-        best = {units_kept(trial.params) for trial in study.best_trials}
+        best = {_units_kept(trial.params, widths) for trial in study.best_trials}
     return tuple(sorted((found[kept] for kept in best), key=lambda one: (one.seconds, one.loss)))
 
 
@@ -148,6 +143,13 @@ def afforded_vectors(
     affordable(front, memory_bytes=memory_bytes)
     within = sorted((one for one in front if one.memory_bytes <= memory_bytes), key=lambda one: (one.loss, one.seconds))
     return AffordedVectors(tuple(one.rates for one in within), within_s)
+
+
+def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, ...]:
+    """Returns the units that a trial keeps of each layer, all of those that it says nothing of."""
+    return tuple(
+        params.get(f"layer {n}", width) if params.get(f"block {n}", True) else 0 for n, width in enumerate(widths)
+    )
 
 
 def _judged(problem: Problem, seed: int) -> Problem:
