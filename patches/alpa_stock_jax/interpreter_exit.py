@@ -1,5 +1,6 @@
-"""Executables that are left when Python ends, or that were never finished, are dropped in silence: what their destructor
-needs isn't there.
+"""Executables that are left when Python ends, or were never finished, are dropped in silence.
+
+Names that their destructor needs are gone by then, or its number was never given.
 """
 
 from __future__ import annotations
