@@ -86,6 +86,9 @@ def test_a_missed_figure_is_an_exit_status_and_the_page_is_written_from_the_file
     assert written.startswith("before\n<!-- it: begin -->\n```\n")
     assert written.endswith("<!-- it: end -->\nafter\n")
     assert "old" not in written
+    into.write_text("<!-- other: begin -->\n<!-- other: end -->\n", encoding="utf-8")
+    assert page.main([str(file), "--into", str(into), "--mark", "other"]) == 0
+    assert "| b | it fails |  |" in into.read_text(encoding="utf-8")
     into.write_text("nothing", encoding="utf-8")
     assert page.main([str(file), "--into", str(into)]) == 2
 
