@@ -10,6 +10,7 @@ from typing import Any
 from ahead._plan import ABLATED, JUDGED, default_of, three_of, ways
 from ahead._problems import MAKERS, Problem
 from ahead._runs import FIRST, means
+from alpa_dejavu._util.units import seconds
 from harness import Figure, Table
 from races._figures import Interval
 
@@ -130,8 +131,8 @@ def _costs(found: Mapping[str, Any]) -> Iterable[Table | str]:
         yield Table.of(rows, columns, f"One step's estimates beside one gradient: {dimension} parameters, 50 points, "
                                       "N = 4, 256 digits")  # fmt: skip
     for row in found.get("cholesky", {}).values():
-        yield (f"A Cholesky factor of 50 points takes {1e6 * row['anew_s']:.0f} us anew, and "
-               f"{1e6 * row['updated_s']:.0f} us by four rank-one updates.")  # fmt: skip
+        yield (f"A Cholesky factor of 50 points takes {seconds(row['anew_s'])} anew, and "
+               f"{seconds(row['updated_s'])} by four rank-one updates.")  # fmt: skip
     for row in found.get("workers", {}).values():
         yield Table.of([row], {"plain step": "{plain_s:seconds}", "step of two points": "{optex_s:seconds}",
                                "over plain": "{ratio:.2f}"},

@@ -38,7 +38,13 @@ def compared(old: dict[str, Any], machine: str = "p3.16xlarge", cache: ModelCach
     stages = [_given(stage) for stage in old["stages"]]
     try:
         priced = estimate(
-            model, cluster, Run(old["micro_batches"]), stages, name=old["model"], batch=old["batch"], calibration="none"
+            model,
+            cluster,
+            Run(old["micro_batches"]),
+            stages,
+            name=str(old["model"]),
+            batch=old["batch"],
+            calibration="none",
         )
     except NoPlanError as error:
         return {"new_s": made.plan.step_s, "error": str(error)}

@@ -14,8 +14,8 @@ from alpa.pipeline_parallel import stage_construction
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
+from alpa_dejavu.alpa._nodes import Nodes
 from alpa_dejavu.alpa._profile import _kind_differences
-from alpa_dejavu.alpa._training import _named_nodes
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.calibration.history import PastRun, Store
@@ -575,7 +575,9 @@ def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_
         infos = [{"NodeManagerHostname": name, "NodeManagerAddress": name, "NodeID": f"id of {name}"} for name in names]
         mesh = VirtualPhysicalMesh(list(range(len(infos))), infos, 2)
         monkeypatch.setattr("alpa.device_mesh.get_global_virtual_physical_mesh", lambda: mesh)
-        return _named_nodes(plan)
+        known = Nodes()
+        known.on_their_hosts(plan)
+        return known.named
 
     assert nodes(plan, "one", "two") == {"p3.8xlarge-1": "id of one", "p3.8xlarge-3": "id of two"}
     assert nodes(plan, *"abcd") == {name: f"id of {node}" for name, node in zip(of_four, "abcd", strict=True)}

@@ -222,7 +222,7 @@ def test_an_example_that_takes_too_long_is_interrupted(monkeypatch, tmp_path):
 
 
 def test_an_interrupt_that_a_command_sees_has_its_words(monkeypatch, tmp_path):
-    def doctor():
+    def doctor(**given):
         click.echo("this takes about 40 s", err=True)
         signal.raise_signal(signal.SIGALRM)
 

@@ -10,6 +10,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from alpa_dejavu._util.units import seconds
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._ray import connected
 from alpa_dejavu.training.optex.evaluators._base import Evaluated, Evaluator, gradient_of_point
@@ -81,7 +82,8 @@ class RayWorkers(Evaluator):
         late = self._ray.wait(list(running), num_returns=len(running), timeout=self._patience_s)[1]
         for done, (place, actor) in running.items():
             if done in late:
-                _log.warning("point %d hasn't arrived after %g s: it is left out of the step", place, self._patience_s)
+                waited = seconds(self._patience_s)
+                _log.warning("point %d hasn't arrived after %s: it is left out of the step", place, waited)
                 self._replace(actor)
                 continue
             answer = self._got(done, place, actor)
