@@ -140,7 +140,8 @@ def _is_elementwise(equation: core.JaxprEqn) -> bool:
 
 _ELEMENTWISE = frozenset(
     "add add_any sub mul div neg sign abs sqrt rsqrt cbrt exp exp2 expm1 log log1p logistic tanh sin cos pow "
-    "integer_pow max min square erf clamp is_finite eq ne lt le gt ge and or not floor ceil round rem reduce_precision".split()
+    "integer_pow max min square erf clamp is_finite eq ne lt le gt ge and or not floor ceil round rem "
+    "reduce_precision".split()
 )
 
 
