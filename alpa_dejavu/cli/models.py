@@ -65,12 +65,8 @@ def _row(name: str) -> tuple[str, ...]:
     tokens = getattr(size, "sequence", None)
     sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
     changed = ["layers", *(["length"] if transformer_size(name) else []), *(["serving"] if _serves(name) else [])]
-    return name, _millions(num_parameters(name)), str(blocks), sample, ", ".join(changed)
+    return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
 
 
 def _serves(name: str) -> bool:
     return _family(name) in ("gpt", "moe", "kraken", "gpt2")
-
-
-def _millions(count: int) -> str:
-    return f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"

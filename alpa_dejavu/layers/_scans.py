@@ -54,7 +54,7 @@ def unrolled(
         data: the operands of the loss that are part of the batch.
     """
     found = _Found()
-    found.look(loss, {var for var in loss.invars if var not in data and var.aval.ndim > 1}, set())
+    found.look(loss, {var: var for var in loss.invars if var not in data and var.aval.ndim > 1})
     if not found.turns:
         return Unrolled(loss, gradients, update, (), tuple(found.left))
     parts = {var: _parts(var) for var in loss.invars if var in found.taken}
@@ -78,20 +78,23 @@ def _parts(var: core.Var) -> list[core.Var]:
     return [new_variable(core.ShapedArray(tuple(shape), var.aval.dtype)) for _ in range(count)]
 
 
+@final
 class _Found:
-    """What a search for scans over layers found: the parameters that they take apart, and the number of turns."""
+    """The finds of a search for scans over layers: parameters that they take apart, and the numbers of their turns."""
 
     def __init__(self) -> None:
         self.taken: set[core.Var] = set()
         self.turns: list[int] = []
         self.left: list[int] = []
 
-    def look(self, jaxpr: core.Jaxpr, weights: set[core.Var], ignored: set[core.Var]) -> None:
-        """Looks through a jaxpr and the functions that it calls; `weights` are those of its operands that are."""
-        origin: dict[core.Var, core.Var] = {var: var for var in jaxpr.invars if var in weights}
-        self._walk(jaxpr, origin)
+    def look(self, jaxpr: core.Jaxpr, origin: dict[core.Var, core.Var]) -> None:
+        """Looks through a jaxpr and the functions that it calls.
 
-    def _walk(self, jaxpr: core.Jaxpr, origin: dict[core.Var, core.Var]) -> None:
+        Args:
+            jaxpr: the jaxpr.
+            origin: for its operands that are parameters, and for what is made of them element by element, the
+                parameter; what the jaxpr makes of them is added.
+        """
         for equation in jaxpr.eqns:
             taken = [origin.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
             inner = _inside(equation)
@@ -105,7 +108,7 @@ class _Found:
                     self.left.append(equation.params["length"])
             elif inner is not None:
                 within = {var: root for var, root in zip(inner.invars, taken, strict=True) if root is not None}
-                self._walk(inner, within)
+                self.look(inner, within)
                 results = [within.get(atom) if isinstance(atom, core.Var) else None for atom in inner.outvars]
                 origin.update((v, root) for v, root in zip(equation.outvars, results, strict=True) if root is not None)
             elif _is_elementwise(equation) and any(root is not None for root in taken):

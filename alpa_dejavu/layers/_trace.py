@@ -146,7 +146,7 @@ def _notes(name: str, made: Unrolled, arguments: Arguments) -> tuple[str, ...]:
     if made.left:
         notes.append(
             f"{name} has {_counted(made.left)} that share{'s' if len(made.left) == 1 else ''} weights, as over time "
-            "steps: it isn't cut, and is in one layer as a whole"
+            "steps: a scan like that isn't cut, and is in one layer as a whole"
         )
     if arguments.fixed:
         shapes = ", ".join(str(shape) for shape in arguments.fixed[:3])
@@ -163,7 +163,7 @@ def _counted(turns: Sequence[int]) -> str:
 
 
 def _called(function: Callable[..., Any], name: str, batch: int) -> Any:
-    """What a model function returns for a batch size, if it takes one."""
+    """The step and arguments that a model function returns for a batch size, if it takes one."""
     try:
         inspect.signature(function).bind(batch)
     except TypeError as error:
