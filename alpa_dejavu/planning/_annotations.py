@@ -133,5 +133,16 @@ class MemoryRisk(Annotation):
         return known
 
 
-ANNOTATIONS: tuple[Annotation, ...] = (Confidence(), Unmeasured(), UnusedHosts(), Contingencies(), MemoryRisk())
+@final
+class OfTheModel(Annotation):
+    """An annotation that says what was found in the model's train step: loops, no gradient, data of a fixed size."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """Returns the plan, with the notes that the source of its model has."""
+        return dataclasses.replace(plan, notes=(*plan.notes, *chosen.task.source.notes))
+
+
+ANNOTATIONS: tuple[Annotation, ...] = (
+    OfTheModel(), Confidence(), Unmeasured(), UnusedHosts(), Contingencies(), MemoryRisk(),
+)  # fmt: skip
 """In the order in which a plan's notes are to be read."""
