@@ -1,10 +1,12 @@
 """Unlike workers in the playground: leaving units out against waiting for slow workers, and against leaving them out.
 
-    python benchmarks/playground_unlike.py [--network NAME] [--data NAME ...] [--seeds N] [--json FILE]
+    python benchmarks/playground_unlike.py [--network NAME] [--data NAME ...] [--local-steps N] [--seeds N]
+                                           [--json FILE]
 
-A network of two convolutions is trained on digits by eight workers, by all-reduce, to a held-out accuracy of 80 %: one
-of 8 and 16 filters, and one of 32 and 64. The second one was added after the first had missed figures, as DISTREAL's
-networks are large; that it is worth a try was seen with seeds 100 to 102. Four devices compute three times as fast as
+A network is trained on digits by eight workers to a held-out accuracy of 80 %, by all-reduce, or by local steps between
+two means of the parameters: one of two convolutions with 8 and 16 filters, one with 32 and 64, and a residual one of
+three blocks. The second one was added after the first had missed figures, as DISTREAL's networks are large; that it is
+worth a try was seen with seeds 100 to 102. Four devices compute three times as fast as
 the other four; seconds of a gradient are those that the planner's latency model predicts for the network that a worker
 trains. Of a batch of 128 all workers have as much, but where it says otherwise.
 
@@ -13,15 +15,18 @@ trains. Of a batch of 128 all workers have as much, but where it says otherwise.
 - dropping: the slow four leave units out, by the vector of least loss among those of a Pareto front (NSGA-II, 40 trials
   of 60 steps, judged by training samples) with which they take no longer than the fast ones (DISTREAL).
 - by speed: all train the whole network, and the slow ones have a third of the others' samples.
+- dropping units, dropping blocks: as dropping, but only inner units, or only whole blocks, are left out of a residual
+  network, by searches of their own; dropping does both.
 
-Data are divided in three ways: each worker draws from all samples, or from its own: the fast ones have the digits 0 to
+Data are divided in four ways: each worker draws from all samples, or from its own: the fast ones have the digits 0 to
 4, the slow ones 5 to 9; or from mostly its own: it has a fifth of the samples of the other digits, too. The third way
-was added after the first two had missed figures.
+was added after the first two had missed figures. Or each label is spread over the workers by a Dirichlet distribution
+of parameter 0.3, drawn by the run's seed.
 
-Learning rates are chosen for each way of the same three, by the virtual seconds with a seed that isn't judged. A run
-that doesn't reach the accuracy in 150 steps (300 of the small network) counts as one that does at the end. The ratio is
-of seconds to those of dropping, its mean a geometric one, with the 90 % interval by Student's t over seeds. Exit status
-1 if a figure is missed: dropping is ahead of both.
+Learning rates are chosen for each way of the same three (lower ones for the residual network, where these diverge), by
+the virtual seconds with a seed that isn't judged. A run that doesn't reach the accuracy in 150 steps (300 of the small
+network) counts as one that does at the end. The ratio is of seconds to those of dropping, its mean a geometric one,
+with the 90 % interval by Student's t over seeds. Exit status 1 if a figure is missed: dropping is ahead of both.
 
 References:
     Rapp, Khalili, Pfeiffer and Henkel, DISTREAL: Distributed Resource-Aware Learning in Heterogeneous Systems, AAAI
@@ -33,7 +38,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ |= {"JAX_PLATFORMS": "cpu"}
 
@@ -43,18 +48,35 @@ from tqdm import tqdm
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Job, Problem, Until, problem, simulate
+from alpa_dejavu.playground.data import split
 from alpa_dejavu.playground.dropping import affordable, pareto_front
+from alpa_dejavu.playground.exchanges import LocalSteps
 from alpa_dejavu.playground.job import local_batches
 from alpa_dejavu.problem import Cluster, Device, Host, Link
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
 FAST, SLOW, SLOWER, BATCH, ACCURACY, CONFIDENCE = 4, 4, 3.0, 16, 0.8, 0.9
-RATES = (0.2, 0.4, 0.8)
-TRIALS, TRIAL_STEPS, TRIAL_RATE = 40, 60, 0.3
-NETWORKS = {"digits-wide-cnn": (150, 30), "digits-cnn": (300, 150)}
-"""After how many steps a run ends, and how often the accuracy is looked at."""
+TRIALS, TRIAL_STEPS = 40, 60
+
+
+class Network(NamedTuple):
+    """After how many steps a run ends, how often the accuracy is looked at, the rates tried, and the search's own."""
+
+    steps: int
+    looks: int
+    rates: tuple[float, ...]
+    trial_rate: float
+
+
+NETWORKS = {
+    "digits-wide-cnn": Network(150, 30, (0.2, 0.4, 0.8), 0.3),
+    "digits-cnn": Network(300, 150, (0.2, 0.4, 0.8), 0.3),
+    "digits-residual": Network(150, 30, (0.05, 0.1, 0.2), 0.1),
+}
 WAYS = ("dropping", "waiting", "leaving out", "by speed")
-SETTINGS = ("samples of all", "own digits", "mostly own digits")
+PARTS = {"dropping": "both", "dropping units": "units", "dropping blocks": "blocks"}
+"""What is left out in a way."""
+SETTINGS = ("samples of all", "own digits", "mostly own digits", "dirichlet 0.3")
 OTHERS = 5
 """One of so many samples of the other digits has a worker that has mostly its own."""
 Row = dict[str, Any]
@@ -67,13 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=at_least(2), default=5, help="judged (default: %(default)s)")
     parser.add_argument("--network", choices=NETWORKS, default="digits-wide-cnn", help="(default: %(default)s)")
     parser.add_argument("--data", nargs="+", choices=SETTINGS, default=[*SETTINGS], help="how divided (default: all)")
+    parser.add_argument("--local-steps", type=at_least(1), default=1, help="between two means (default: %(default)s)")
     given = parser.parse_args(arguments)
-    results = Results(given.json, {"seeds": given.seeds})
+    results = Results(given.json, {"seeds": given.seeds, "local steps": given.local_steps})
     trained = problem(given.network)
-    vector = results.known("vector", given.network, functools.partial(_vector, trained))
+    parts = PARTS if trained.blocks else {"dropping": "units"}
+    vectors = {
+        way: results.known("vector", f"{given.network}, {part}", functools.partial(_vector, trained, part))
+        for way, part in parts.items()
+    }
+    ways = (*WAYS, *(way for way in vectors if way not in WAYS))
     rows = [
-        _row(results, trained, vector, setting, way, given.seeds)
-        for setting in given.data for way in tqdm(WAYS, setting)
+        _row(results, trained, vectors.get(way), setting, way, given.seeds, given.local_steps)
+        for setting in given.data for way in tqdm(ways, setting)
     ]  # fmt: skip
     columns = {
         "data": "{setting}",
@@ -84,8 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "reached": "{reached} of {count}",
         "times that of dropping": "{ratio:.2f} ({low:.2f} to {high:.2f})",
     }
-    kept = ", ".join(f"{1 - rate:.0%}" for rate in vector["rates"])
-    said = f"The slow workers keep {kept} of the filters of both layers, for {vector['share']:.0%} of the seconds."
+    kept = {way: ", ".join(f"{1 - rate:.0%}" for rate in vector["rates"]) for way, vector in vectors.items()}
+    said = " ".join(f"{way.capitalize()}: the slow workers keep {kept[way]} of the units of the layers, for "
+                    f"{vector['share']:.0%} of the seconds." for way, vector in vectors.items())  # fmt: skip
     figures = [*_figures(rows, given.data)]
     return results.shown(said, Table.of(rows, columns), figures=figures)
 
@@ -94,21 +123,21 @@ def _figures(rows: Sequence[Row], settings: Sequence[str]) -> Iterator[Figure]:
     """Yields whether dropping is ahead, and writes into rows by how much."""
     for setting in settings:
         own = {row["way"]: row for row in rows if row["setting"] == setting}
-        for way in WAYS[1:]:
+        for way in (way for way in own if way != WAYS[0]):
             ratios = np.divide(own[way]["seconds"], own["dropping"]["seconds"])
             found = Interval.of(np.log(ratios).tolist(), CONFIDENCE).exp()
             own[way] |= {"ratio": found.mean, "low": found.low, "high": found.high}
-            if way != "by speed":
+            if way in ("waiting", "leaving out"):
                 measured = f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
                 yield Figure(f"dropping against {way}", setting, "times faster: above 1", measured, found.low > 1)
 
 
-def _row(results: Results, trained: Problem, vector: Row, setting: str, way: str, seeds: int) -> Row:
+def _row(results: Results, trained: Problem, vector: Row | None, setting: str, way: str, seeds: int, local: int) -> Row:
     def known(rate: float, seed: int) -> Row:
         name = f"{trained.name}, {setting}, {way}, rate {rate:g}, seed {seed}"
-        return results.known("runs", name, lambda: _run(trained, vector, setting, way, rate, seed))
+        return results.known("runs", name, lambda: _run(trained, vector, setting, way, rate, seed, local))
 
-    rate = min(RATES, key=lambda rate: float(known(rate, 0)["s"]))
+    rate = min(NETWORKS[trained.name].rates, key=lambda rate: float(known(rate, 0)["s"]))
     every = [known(rate, seed) for seed in range(1, seeds + 1)]
     seconds = [float(one["s"]) for one in every]
     reached = sum(bool(one["reached"]) for one in every)
@@ -116,27 +145,39 @@ def _row(results: Results, trained: Problem, vector: Row, setting: str, way: str
             "reached": reached, "count": seeds, "step_s": every[0]["step_s"]}  # fmt: skip
 
 
-def _run(trained: Problem, vector: Row, setting: str, way: str, rate: float, seed: int) -> Row:
+def _run(trained: Problem, vector: Row | None, setting: str, way: str, rate: float, seed: int, local: int) -> Row:
     """Virtual seconds to the accuracy, or to the end."""
     slow = 0 if way == "leaving out" else SLOW
     cluster = _cluster(slow)
     batch: tuple[int, ...] = (BATCH,) * (FAST + slow)
     if way == "by speed":
         batch = local_batches(BATCH * (FAST + SLOW), (1.0,) * FAST + (SLOWER,) * SLOW)
-    layers = len(vector["rates"])
-    drop = ((0.0,) * layers,) * FAST + (tuple(vector["rates"]),) * SLOW if way == "dropping" else None
-    shards = None
-    if setting != "samples of all":
-        low, high = (np.flatnonzero(which).tolist() for which in (trained.train[1] < 5, trained.train[1] >= 5))
-        fast_more, slow_more = ([], []) if setting == "own digits" else (high[::OTHERS], low[::OTHERS])
-        shards = [[*low, *fast_more]] * FAST + [[*high, *slow_more]] * slow
-    job = Job.predicted(trained, cluster, batch, optimizer=_descent(rate), shards=shards, drop=drop)
+    drop = None
+    if vector is not None:
+        drop = ((0.0,) * len(vector["rates"]),) * FAST + (tuple(vector["rates"]),) * SLOW
+    job = Job.predicted(trained, cluster, batch, optimizer=_descent(rate), shards=_shards(trained, setting, slow, seed),
+                        drop=drop)  # fmt: skip
     step_s = float(np.max(job.compute_s))
-    steps, looks = NETWORKS[trained.name]
-    run = simulate(job, cluster, "all-reduce", until=Until(steps=steps), looks=looks, seed=seed)
+    network = NETWORKS[trained.name]
+    exchange = "all-reduce" if local == 1 else LocalSteps(local)
+    run = simulate(job, cluster, exchange, until=Until(steps=network.steps), looks=network.looks,
+                   seed=seed)  # fmt: skip
     reached = np.flatnonzero(run.accuracy >= ACCURACY)
     return {"s": float(run.time_s[reached[0]] if len(reached) else run.end_s), "reached": bool(len(reached)),
             "step_s": step_s}  # fmt: skip
+
+
+def _shards(trained: Problem, setting: str, slow: int, seed: int) -> Any:
+    """The samples of each worker; the fast ones have theirs whether the slow ones are there or not."""
+    if setting == "dirichlet 0.3":
+        whole = Job(trained, 1.0, shards=split("dirichlet", alpha=0.3)).split(_cluster(SLOW), seed)
+        assert whole is not None, "it is split"
+        return whole.rows[: FAST + slow]
+    if setting != "samples of all":
+        low, high = (np.flatnonzero(which).tolist() for which in (trained.train[1] < 5, trained.train[1] >= 5))
+        fast_more, slow_more = ([], []) if setting == "own digits" else (high[::OTHERS], low[::OTHERS])
+        return [[*low, *fast_more]] * FAST + [[*high, *slow_more]] * slow
+    return None
 
 
 @functools.cache
@@ -145,11 +186,12 @@ def _descent(rate: float) -> Any:
     return optax.sgd(rate)
 
 
-def _vector(trained: Problem) -> Row:
+def _vector(trained: Problem, parts: str) -> Row:
     """The vector of the slow workers."""
-    front = pareto_front(trained, _device(False), BATCH, optimizer=optax.sgd(TRIAL_RATE), trials=TRIALS,
-                         steps=TRIAL_STEPS)  # fmt: skip
-    whole_s = max(one.seconds for one in front)
+    descent = optax.sgd(NETWORKS[trained.name].trial_rate)
+    front = pareto_front(trained, _device(False), BATCH, optimizer=descent, trials=TRIALS, steps=TRIAL_STEPS,
+                         parts=parts)  # fmt: skip
+    whole_s = float(Job.predicted(trained, _cluster(SLOW), BATCH).compute_s[-1])  # type: ignore[index]
     chosen = affordable(front, whole_s / SLOWER)
     return {"rates": chosen.rates, "share": chosen.seconds / whole_s, "loss": chosen.loss, "front": len(front)}
 

@@ -42,6 +42,14 @@ class Gradient:
         return _arrived, (self.worker, self.step, self.version, self.rows, self.values)
 
     @property
+    def samples(self) -> float | Vector:
+        """Returns the samples that it is the mean over: a number, or for each parameter, shape (P,), where some were
+        left out.
+        """
+        count = len(self.rows)
+        return count if self.multipliers is None else np.float32(count) * (self.multipliers != 0)
+
+    @property
     def values(self) -> Vector:
         """Returns the gradient as a vector of shape (P,), which must not be changed."""
         if self.found is None:

@@ -52,7 +52,8 @@ class Learner:
         """Returns the indices of the training samples in a worker's next batch."""
         return np.zeros(self._samples(worker), np.int64)
 
-    def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None) -> Gradient:
+    def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
+                 left_out: Sequence[float] | None = None) -> Gradient:  # fmt: skip
         """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
         later.
         """
@@ -144,12 +145,21 @@ class JaxLearner(Learner):
             self._batches[worker] = batches(self._job, self._seed, worker, self.shards)
         return next(self._batches[worker])
 
-    def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None) -> Gradient:
+    def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
+                 left_out: Sequence[float] | None = None) -> Gradient:  # fmt: skip
         """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
         later.
+
+        Args:
+            worker: its number.
+            step: how many gradients it has begun before.
+            version: of the parameters.
+            at: the parameters, shape (P,).
+            rows: the samples; None: the next batch.
+            left_out: the shares of the problem's layers that it leaves out; None: none.
         """
-        dropped = None if self._job.drop is None else drop_multipliers(
-            self._problem, self._tree, self._job.drop[worker], draws(self._seed, 7, worker, step)
+        dropped = None if left_out is None else drop_multipliers(
+            self._problem, self._tree, left_out, draws(self._seed, 7, worker, step)
         )  # fmt: skip
         made = Gradient(self.compute, worker, step, version, at if dropped is None else at * dropped,
                         self.batch(worker) if rows is None else rows, dropped)  # fmt: skip

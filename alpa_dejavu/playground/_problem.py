@@ -49,7 +49,11 @@ class Problem:
         chain: names of parts of the parameters in a row, each a kernel of shape (inputs, outputs) and a bias, where the
             outputs of one, such as filters, are the inputs of the next one, the last one's classes; units of all but
             the last one may be left out. Empty: none may.
-        narrowed: returns the problem with fewer units in these layers, given their numbers; None: there is none.
+        blocks: pairs of names of parts of the parameters, each pair a residual block: the outputs of the second part,
+            whose inputs are the units of the first one, are added to what comes into the block. Units of the first part
+            may be left out, or the whole block.
+        narrowed: returns the problem with fewer units in these layers and then blocks, given their numbers, 0 for a
+            block that isn't there; None: there is none.
         logits: returns what the model puts out for the parameters and some inputs, shape (*targets, classes); None:
             there are no classes.
     """
@@ -63,6 +67,7 @@ class Problem:
     coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
     later: Later | None = None
     chain: tuple[str, ...] = ()
+    blocks: tuple[tuple[str, str], ...] = ()
     narrowed: Callable[[Sequence[int]], Problem] | None = None
     logits: Callable[[Any, Any], Any] | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+from alpa_dejavu.playground._alike import Alike
 from alpa_dejavu.playground.job import Problem
 
 __all__ = ["Programs", "programs"]
@@ -25,7 +26,8 @@ class Programs(NamedTuple):
 
 
 def programs(problem: Problem, chosen: Any, later: bool = False) -> Programs:
-    """Returns the programs of a problem and an optimizer, compiled once for all simulations.
+    """Returns the programs of a problem and an optimizer, compiled once for all simulations with functions that do the
+    same, such as those of two problems of one name, or of two optimizers made with the same settings.
 
     Args:
         problem: the problem.
@@ -33,15 +35,16 @@ def programs(problem: Problem, chosen: Any, later: bool = False) -> Programs:
         later: whether gradients are of the loss that comes later.
     """
     loss = problem.later.loss if later and problem.later is not None else problem.loss
-    return _compiled(problem.init, loss, problem.accuracy, chosen)
+    return _compiled(Alike((problem.init, loss, problem.accuracy, chosen)))
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(init: Any, loss: Any, accuracy: Any, chosen: Any) -> Programs:
+@functools.lru_cache(maxsize=32)
+def _compiled(functions: Alike) -> Programs:
     import jax
     import optax
     from jax.flatten_util import ravel_pytree
 
+    init, loss, accuracy, chosen = functions.all
     optimizer = optax.sgd(0.1) if chosen is None else chosen
     _, tree = ravel_pytree(init(jax.random.PRNGKey(0)))
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.progress_bar import progress_bar
+from alpa_dejavu.playground._afforded import AffordedVectors
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
@@ -76,6 +77,9 @@ def simulate(
     if until.steps is None and not np.all(job.compute_s):
         raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give "
                          "until.steps, as time needn't go on")  # fmt: skip
+    if isinstance(job.drop, AffordedVectors) and job.drop.seconds is None:
+        raise ValueError("job: drop.seconds is None, but must be given for each worker and vector; give them, or let "
+                         "Job.predicted predict them")  # fmt: skip
     plain = job.problem is None and not faults and not conditions and until.seconds == math.inf and not intervals
     if plain and isinstance(job.batch, int) and isinstance(way, RoundExchange):
         return round_times(job, cluster, way, until, seed, looks)
@@ -105,6 +109,7 @@ def simulate(
             end = world.run(told)
             if world.mover is not None:
                 world.mover.note()
+            world.note_vectors()
             return recorder.history(end)
         finally:
             journal.write()

@@ -16,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu.playground._afforded import AffordedVectors
 from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import change
@@ -55,7 +56,9 @@ class VirtualWorld(World):
         self._network = Network()
         self._paths = Paths(cluster, self.hosts, self._network)
         self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
-        self._spread, self._samples = job.spread, job.samples
+        self._spread, self._samples, self._drop = job.spread, job.samples, job.drop
+        chooses = self.size if isinstance(job.drop, AffordedVectors) else 0
+        self._vectors = [collections.Counter[int]() for _ in range(chooses)]
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._spoilt: dict[int, Callable[[int, int, Vector], Vector]] = {}
@@ -95,10 +98,28 @@ class VirtualWorld(World):
 
     def compute_seconds(self, number: int, samples: int | None = None) -> float:
         """Returns how many seconds a worker computes on some samples that it begins now, or on a batch of them."""
-        seconds = self._compute_s[number] * math.prod(self._slower[number])
+        return self._taken_s(number, self._compute_s[number], samples)
+
+    def _taken_s(self, number: int, whole_s: float, samples: int | None) -> float:
+        seconds = whole_s * math.prod(self._slower[number])
         if self._spread:
             seconds *= math.exp(self._spread * self._noise[number].standard_normal())
         return seconds if samples is None else seconds * samples / self._samples(number)
+
+    def _left_out(self, number: int) -> tuple[float, Sequence[float] | None]:
+        """Returns the seconds of a worker's gradient while nothing slows it down, and what it leaves out of it."""
+        if not isinstance(self._drop, AffordedVectors):
+            return self._compute_s[number], None if self._drop is None else self._drop[number]
+        assert self._drop.seconds is not None, "it was checked"
+        place = self._drop.place(number, math.prod(self._slower[number]))
+        self._vectors[number][place] += 1
+        return self._drop.seconds[number][place], self._drop.vectors[place]
+
+    def note_vectors(self) -> None:
+        """Notes how often each worker took which vector, where it chooses."""
+        for number, taken in enumerate(self._vectors):
+            each = ", ".join(f"vector {place} {count} times" for place, count in sorted(taken.items()))
+            self.recorder.note(f"worker {number} took {each}")
 
     def begin(self, exchange: Exchange) -> None:
         """Starts an exchange on all workers that are there once faults have done what they do at second 0."""
@@ -232,10 +253,12 @@ class VirtualWorld(World):
         if self.finished(number):
             return
         self._computing[process] = self.now_s
-        seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
+        whole_s, left_out = self._left_out(number)
+        seconds = self._taken_s(number, whole_s, None if wanted.rows is None else len(wanted.rows))
         if self.mover is not None:
             seconds += self.mover.before(worker, self._begun[number])
-        gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows)
+        gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows,
+                                         left_out)  # fmt: skip
         seconds += self._owed_s[number]
         self._owed_s[number] = 0.0
         waits_s = self._watched(gradient) if number in self._wrong else 0.0

@@ -1,30 +1,33 @@
-"""Which units of layers a small worker leaves out: vectors on a Pareto front of resources against convergence.
+"""Which units of layers and which blocks a small worker leaves out: vectors on a Pareto front of resources against
+convergence.
 
-In: a problem with a chain of layers, and a device.
-Out: the vectors that a search found, of which each worker takes the best that it can afford (`Job.drop`).
+In: a problem with a chain of layers, or with residual blocks, and a device.
+Out: the vectors that a search found, of which each worker takes the best that it can afford, once and for all or anew
+for each gradient (`Job.drop`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.quiet_optuna import quiet_optuna
+from alpa_dejavu.playground._afforded import AffordedVectors
 from alpa_dejavu.playground._compute_seconds import compute_bytes, compute_seconds
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground._units import layer_widths, narrowed_problem
+from alpa_dejavu.playground._units import layer_widths, narrowable, narrowed_problem
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster, Device, Link, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["DropVector", "affordable", "pareto_front"]
+__all__ = ["AffordedVectors", "DropVector", "affordable", "afforded_vectors", "pareto_front"]
 
 _JUDGED = 0.2
 """The share of the training samples that vectors are judged by; problems' held-out samples are left alone."""
@@ -50,11 +53,12 @@ class DropVector:
 
 def pareto_front(
     problem: Problem, device: Device, batch: int = 16, *, optimizer: Any = None, trials: int = 60, steps: int = 100,
-    seeds: Sequence[int] = (0, 1), seed: int = 0, models: CostModels | None = None,
+    seeds: Sequence[int] = (0, 1), seed: int = 0, models: CostModels | None = None, parts: str = "both",
 ) -> tuple[DropVector, ...]:  # fmt: skip
     """Returns the vectors that no other one found beats in seconds, memory and loss together, by rising seconds.
 
-    The search is NSGA-II, over how many units of each layer are kept; the vector that leaves out none is tried first.
+    The search is NSGA-II, over how many units of each layer are kept, and which blocks; the vector that leaves out none
+    is tried first.
 
     Args:
         problem: the model and its data.
@@ -66,6 +70,7 @@ def pareto_front(
         seeds: of the short trainings: the loss is their mean.
         seed: of the search.
         models: predict operators' latency; None: the analytic one.
+        parts: what may be left out: "units" of layers, whole "blocks", or "both".
 
     Raises:
         ValueError: the problem has no layers whose units may be left out.
@@ -77,12 +82,20 @@ def pareto_front(
         Rapp, Khalili, Pfeiffer and Henkel, DISTREAL, AAAI 2022.
     """
     checks.count("pareto front", "trials", trials)
-    if not problem.chain:
-        raise ValueError(f"problem {problem.name}: chain is empty, but must name layers; choose a problem that has it")
-    widths, judged, found = layer_widths(problem), _judged(problem, seed), dict[tuple[int, ...], DropVector]()
+    checks.one_of("pareto front", "parts", parts, ("units", "blocks", "both"))
+    layers, judged, found = narrowable(problem), _judged(problem, seed), dict[tuple[int, ...], DropVector]()
+    if not (problem.blocks if parts == "blocks" else layers):
+        empty = "blocks is" if parts == "blocks" else "chain is"
+        raise ValueError(f"problem {problem.name}: {empty} empty, but must name layers; choose a problem that has it")
+    widths = layer_widths(problem)
 
     def tried(trial: Any) -> tuple[float, float, float]:
-        kept = tuple(trial.suggest_int(f"layer {n}", 1, width) for n, width in enumerate(widths))
+        for n, (width, layer) in enumerate(zip(widths, layers, strict=True)):
+            if parts != "blocks":
+                trial.suggest_int(f"layer {n}", 1, width)
+            if layer.whole and parts != "units":
+                trial.suggest_categorical(f"block {n}", [True, False])
+        kept = _units_kept(trial.params, widths)
         if kept not in found:
             rates = tuple(1 - units / width for units, width in zip(kept, widths, strict=True))
             losses = [_loss(judged, rates, batch, optimizer, steps, one, device) for one in seeds]
@@ -94,9 +107,10 @@ def pareto_front(
     with quiet_optuna() as optuna:
         study = optuna.create_study(directions=["minimize"] * 3,
                                     sampler=optuna.samplers.NSGAIISampler(population_size=16, seed=seed))  # fmt: skip
-        study.enqueue_trial({f"layer {n}": width for n, width in enumerate(widths)})
+        whole = {f"layer {n}": width for n, width in enumerate(widths)}
+        study.enqueue_trial(whole | {f"block {n}": True for n in range(len(widths))})
         study.optimize(tried, n_trials=trials)
-        best = {tuple(trial.params[f"layer {n}"] for n in range(len(widths))) for trial in study.best_trials}
+        best = {_units_kept(trial.params, widths) for trial in study.best_trials}
     return tuple(sorted((found[kept] for kept in best), key=lambda one: (one.seconds, one.loss)))
 
 
@@ -115,6 +129,27 @@ def affordable(
         raise ValueError(f"front: no vector takes at most {most[0]} and {most[1]}, but one must; the least are "
                          f"{least[0]} and {least[1]}: afford more")  # fmt: skip
     return min(within, key=lambda one: (one.loss, one.seconds))
+
+
+def afforded_vectors(
+    front: Sequence[DropVector], within_s: float, memory_bytes: float = math.inf
+) -> AffordedVectors:
+    """Returns the vectors of a front that take at most so many bytes, of least loss first, for workers that choose one
+    anew for each gradient, by what they can do then in some seconds.
+
+    Raises:
+        ValueError: there is none.
+    """
+    affordable(front, memory_bytes=memory_bytes)
+    within = sorted((one for one in front if one.memory_bytes <= memory_bytes), key=lambda one: (one.loss, one.seconds))
+    return AffordedVectors(tuple(one.rates for one in within), within_s)
+
+
+def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, ...]:
+    """Returns the units that a trial keeps of each layer, all of those that it says nothing of."""
+    return tuple(
+        params.get(f"layer {n}", width) if params.get(f"block {n}", True) else 0 for n, width in enumerate(widths)
+    )
 
 
 def _judged(problem: Problem, seed: int) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import itertools
 import math
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.playground._afforded import AffordedVectors
 from alpa_dejavu.playground._data_move import DataMove
 from alpa_dejavu.playground._problem import Later, Problem
 from alpa_dejavu.playground._split import Shards, Split, SplitTask
-from alpa_dejavu.problem import Cluster, Plan, checks
+from alpa_dejavu.problem import Cluster, Device, Plan, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
@@ -68,8 +70,10 @@ class Job:
         own_starts: whether each worker begins at parameters of its own instead of the same.
         moves: a policy that moves samples from worker to worker at the end of each epoch; None: they stay.
         sample_bytes: the bytes of a sample that is moved; None: those of its arrays.
-        drop: for each worker the shares of the units of the problem's layers that it leaves out of each gradient, drawn
-            anew for each; `compute_s` is what the rest takes. None: nobody leaves out any.
+        drop: for each worker the shares of the units of the problem's layers and blocks that it leaves out of each
+            gradient, drawn anew for each, and 1 for a block that it leaves out whole; `compute_s` is what the rest
+            takes. Or vectors of which each worker takes one for each gradient, by what it can afford then; `compute_s`
+            is what the whole takes. None: nobody leaves out any.
     """
 
     problem: Problem | None
@@ -84,7 +88,7 @@ class Job:
     own_starts: bool = False
     moves: DataMove | None = None
     sample_bytes: float | None = None
-    drop: Sequence[Sequence[float]] | None = None
+    drop: Sequence[Sequence[float]] | AffordedVectors | None = None
 
     def __post_init__(self) -> None:
         for samples in (self.batch,) if isinstance(self.batch, int) else self.batch:
@@ -110,7 +114,9 @@ class Job:
             raise ValueError(f"job: moves is {self.moves!r}, but shards is None: each worker draws from all samples; "
                              "give it a split, such as 'independent', or leave moves out")  # fmt: skip
         if self.drop is not None:
-            _check_drop(self.problem, self.drop)
+            afforded = isinstance(self.drop, AffordedVectors)
+            vectors = self.drop.vectors if isinstance(self.drop, AffordedVectors) else self.drop
+            _check_drop(self.problem, vectors, "drop.vectors" if afforded else "drop")
 
     def samples(self, worker: int) -> int:
         """Returns the samples of a worker's gradient."""
@@ -128,8 +134,9 @@ class Job:
             raise ValueError(f"job: hosts is {hosts}, but must be indices of 0..{len(cluster.hosts) - 1}; there are "
                              f"{len(cluster.hosts)} hosts")  # fmt: skip
         for field, given in (
-            ("compute_s", self.compute_s), ("batch", self.batch), ("shards", self.settled_shards()), ("drop", self.drop)
-        ):
+            ("compute_s", self.compute_s), ("batch", self.batch), ("shards", self.settled_shards()),
+            ("drop", self.drop.seconds if isinstance(self.drop, AffordedVectors) else self.drop),
+        ):  # fmt: skip
             counted = len(hosts) if given is None or isinstance(given, (int, float)) else len(given)
             if counted != len(hosts):
                 raise ValueError(f"job: {field} is given for {counted} workers, but must be for {len(hosts)}; give as "
@@ -176,18 +183,23 @@ class Job:
         from alpa_dejavu.playground._compute_seconds import compute_seconds
         from alpa_dejavu.playground._units import narrowed_problem
 
+        @functools.cache
+        def seconds(device: Device, samples: int, left_out: tuple[float, ...] | None) -> float:
+            rest = problem if left_out is None else narrowed_problem(problem, left_out)
+            return compute_seconds(rest, samples, device, models)
+
         hosts = cls(problem, 0.0, hosts=more.get("hosts")).worker_hosts(cluster)
         job = cls(problem, [0.0] * len(hosts), batch, **more)
         job.worker_hosts(cluster)
-        rates = [None if job.drop is None else tuple(job.drop[n]) for n in range(len(hosts))]
-        asked = [(cluster.hosts[host].device, job.samples(n), rates[n]) for n, host in enumerate(hosts)]
-        known = {
-            (device, samples, left_out): compute_seconds(
-                problem if left_out is None else narrowed_problem(problem, left_out), samples, device, models
-            )
-            for device, samples, left_out in dict.fromkeys(asked)
-        }
-        return dataclasses.replace(job, compute_s=[known[one] for one in asked])
+        on = [(cluster.hosts[host].device, job.samples(n)) for n, host in enumerate(hosts)]
+        if job.drop is not None and not isinstance(job.drop, AffordedVectors):
+            rest_s = [seconds(*each, tuple(rates)) for each, rates in zip(on, job.drop, strict=True)]
+            return dataclasses.replace(job, compute_s=rest_s)
+        chosen = job.drop
+        if chosen is not None and chosen.seconds is None:
+            every = [[seconds(*each, tuple(rates)) for rates in chosen.vectors] for each in on]
+            chosen = dataclasses.replace(chosen, seconds=every)
+        return dataclasses.replace(job, compute_s=[seconds(*each, None) for each in on], drop=chosen)
 
     @classmethod
     def of_plan(cls, problem: Problem | None, plan: Plan | Sequence[Plan], cluster: Cluster, copies: int = 1,
@@ -212,17 +224,20 @@ class Job:
         return cls(problem, [one.step_s for one in every], hosts=tuple(firsts), **more)
 
 
-def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]]) -> None:
-    layers = 0 if problem is None else max(len(problem.chain) - 1, 0)
+def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]], field: str) -> None:
+    from alpa_dejavu.playground._units import narrowable
+
+    layers = () if problem is None else narrowable(problem)
     if problem is None or not layers:
         name = "without a problem" if problem is None else f"of {problem.name}"
         raise ValueError(f"job: drop is given, but a job {name} has no layer whose units may be left out; leave it out")
-    for worker, rates in enumerate(drop):
-        if len(rates) != layers:
-            raise ValueError(f"job: drop[{worker}] is {tuple(rates)}, but must be {layers} shares; {problem.name} has "
-                             "as many layers with units to leave out")  # fmt: skip
-        for rate in rates:
-            checks.share("job", f"drop[{worker}]", rate)
+    for n, rates in enumerate(drop):
+        if len(rates) != len(layers):
+            raise ValueError(f"job: {field}[{n}] is {tuple(rates)}, but must be {len(layers)} shares; {problem.name} "
+                             "has as many layers with units to leave out")  # fmt: skip
+        for rate, layer in zip(rates, layers, strict=True):
+            if not (layer.whole and rate == 1):
+                checks.share("job", f"{field}[{n}]", rate)
 
 
 def local_batches(total: int, sample_s: Sequence[float]) -> tuple[int, ...]:

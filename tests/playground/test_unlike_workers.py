@@ -14,7 +14,11 @@ from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
 from alpa_dejavu.playground._batches import batches
-from alpa_dejavu.playground.dropping import affordable, pareto_front
+from alpa_dejavu.playground._units import drop_multipliers
+from alpa_dejavu.playground.dropping import AffordedVectors, affordable, afforded_vectors, pareto_front
+from alpa_dejavu.playground.exchanges import LocalSteps
+from alpa_dejavu.playground.fault import SlowDown
+from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import local_batches
 from alpa_dejavu.playground.scenarios import read_scenario
 from alpa_dejavu.problem import Device
@@ -112,6 +116,77 @@ def test_what_is_left_out_is_as_if_it_werent_there(name, rates):
     assert np.abs(found.values[there] - ravel_pytree(gradient)[0]).max() < 1e-6
 
 
+def test_a_block_that_is_left_out_is_as_if_it_werent_there():
+    trained = problem("digits-residual")
+    drawn = np.random.default_rng(1)
+    tree = jax.tree.map(
+        lambda leaf: np.asarray(drawn.normal(size=leaf.shape), np.float32), trained.init(jax.random.PRNGKey(0))
+    )  # blocks begin as the identity; here they don't
+    factors = ravel_pytree(tree)[1](drop_multipliers(trained, tree, (0.0, 1.0, 0.5), drawn))
+    there = jax.tree.map(lambda leaf, factor: leaf * factor, tree, factors)
+    (kept,) = np.nonzero(factors["block 3 in"]["bias"])
+    assert len(kept) == 16
+    narrow = {part: value for part, value in there.items() if not part.startswith("block 2")}
+    narrow["block 3 in"] = {"kernel": there["block 3 in"]["kernel"][:, kept], "bias": there["block 3 in"]["bias"][kept]}
+    into = np.isin(np.tile(np.arange(32), 9), kept)
+    narrow["block 3 out"] = {**there["block 3 out"], "kernel": there["block 3 out"]["kernel"][into]}
+    small = trained.narrowed((32, 0, 16))
+    assert jax.tree.map(np.shape, small.init(jax.random.PRNGKey(0))) == jax.tree.map(np.shape, narrow)
+    inputs, targets = (each[:8] for each in trained.train)
+    assert np.abs(trained.logits(there, inputs) - small.logits(narrow, inputs)).max() < 1e-2  # of logits of about 1e4
+    gradient = jax.grad(trained.loss)(there, (inputs, targets))
+    looked = jax.grad(small.loss)(narrow, (inputs, targets))
+    assert np.abs(gradient["stem"]["kernel"] - looked["stem"]["kernel"]).max() < 1e-2
+
+
+def test_local_steps_average_each_parameter_over_those_that_had_it():
+    """One worker leaves a block out in both steps, so that its parameters are those of the other one alone."""
+    trained, descent = problem("digits-residual"), optax.sgd(0.1)
+    out = (0.0, 1.0, 0.0)
+
+    def run(drop, hosts, steps):
+        job = Job(trained, 1.0, 4, descent, drop=drop, shards=([7],) * hosts)
+        return simulate(job, example_cluster(hosts, 1), LocalSteps(2), until=Until(steps=steps), seed=5, looks=0).params
+
+    skipping, whole, both = run((out,), 1, 2), run(None, 1, 2), run((out, (0.0,) * 3), 2, 2)
+    tree = trained.init(jax.random.PRNGKey(5))
+    mask = jax.tree.map(lambda leaf: np.zeros(np.shape(leaf), bool), tree)
+    for part in ("block 2 in", "block 2 out"):
+        mask[part] = jax.tree.map(np.ones_like, mask[part])
+    left = np.asarray(ravel_pytree(mask)[0])
+    assert np.abs(both[left] - whole[left]).max() < 1e-6
+    assert np.abs(both[~left] - (skipping + whole)[~left] / 2).max() < 1e-6
+    assert np.abs(whole - skipping)[left].max() > 1e-3
+
+
+def test_with_one_step_means_of_parameters_are_those_of_gradients():
+    job = Job(DIGITS, 0.01, SIZES, DESCENT, drop=((0.0,), (0.5,), (0.25,)))
+    gradients, params = (
+        simulate(job, CLUSTER, way, until=Until(steps=1), seed=3, looks=0).params
+        for way in ("all-reduce", LocalSteps(1))
+    )
+    assert np.abs(gradients - params).max() < 1e-6
+
+
+def test_each_gradient_leaves_out_what_its_worker_can_afford_then():
+    chosen = AffordedVectors(((0.0,), (0.5,), (0.75,)), 2.0, [(2.0, 1.0, 0.5)] * 2)
+    faults = [SlowDown(1, 2.0, at_s=3.0, until_s=7.0), SlowDown(1, 8.0, at_s=9.0)]
+    job = Job(DIGITS, 2.0, 4, DESCENT, drop=chosen, num_bytes=0.0)
+    run = simulate(job, example_cluster(2, 1), LocalSteps(99), until=Until(seconds=17.0), faults=faults,
+                   intervals=99)  # fmt: skip
+    own = run.timeline[(run.timeline["worker"] == 1) & (run.timeline["kind"] == COMPUTING)]
+    # By hand: 2 whole ones, then twice as slow 2 halves of 2 s, a whole one, and quarters of 4 s where none is in time.
+    assert (own["end_s"] - own["start_s"])[:6].tolist() == [2.0, 2.0, 2.0, 2.0, 2.0, 4.0]
+    assert "worker 0 took vector 0 9 times" in run.notes
+    assert "worker 1 took vector 0 3 times, vector 1 2 times, vector 2 2 times" in run.notes
+    with pytest.raises(ValueError, match=r"drop\.seconds is None, but must be given.*Job\.predicted"):
+        simulate(Job(DIGITS, 1.0, drop=AffordedVectors(((0.0,),), 1.0)), CLUSTER, "server", until=Until(steps=1))
+    predicted = Job.predicted(DIGITS, example_cluster(2, 1), 8, drop=AffordedVectors(((0.0,), (0.5,)), 1.0))
+    for worker in range(2):
+        seconds = predicted.drop.seconds[worker]
+        assert seconds[0] == predicted.compute_s[worker] > seconds[1]
+
+
 def test_each_parameter_is_averaged_over_those_that_had_it():
     """Two workers on the same samples: one leaves half of the units out; theirs are those of the other alone."""
     descent = optax.sgd(1.0)
@@ -160,6 +235,23 @@ def test_the_front_has_what_no_other_beats():
         affordable(front, 0.0)
     with pytest.raises(ValueError, match="chain is empty"):
         pareto_front(problem("sparse-least-squares"), SMALL)
+    assert afforded_vectors(front, 1.0).vectors[0] == affordable(front).rates
+
+
+def test_vectors_leave_out_whole_blocks_and_units():
+    pytest.importorskip("optuna")
+    residual = problem("digits-residual").narrowed((4, 8))
+    settings = {"optimizer": DESCENT, "trials": 12, "steps": 4, "seeds": (0,)}
+    blocks, units, both = (
+        pareto_front(residual, SMALL, 8, parts=parts, **settings) for parts in ("blocks", "units", "both")
+    )
+    assert {rate for one in blocks for rate in one.rates} <= {0.0, 1.0}
+    assert blocks[0].rates == (1.0, 1.0)  # nothing takes less
+    assert blocks[0].seconds < min(one.seconds for one in units)
+    assert all(1.0 not in one.rates for one in units)
+    assert any(1.0 in one.rates and any(0 < rate < 1 for rate in one.rates) for one in both)
+    with pytest.raises(ValueError, match="blocks is empty"):
+        pareto_front(DIGITS, SMALL, parts="blocks")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +259,8 @@ def test_the_front_has_what_no_other_beats():
     [
         ({"batch": (4, 0)}, "batch is 0, but must be a whole number of at least 1"),
         ({"drop": ((0.5, 0.5),)}, "drop[0] is (0.5, 0.5), but must be 1 shares"),
+        ({"problem": problem("digits-residual"), "drop": ((0.0, 1.1, 0.0),)}, "drop[0] is 1.1, but must be at least 0"),
+        ({"drop": AffordedVectors(((0.0,), (1.0,)), 1.0)}, "drop.vectors[1] is 1.0, but must be at least 0 and below"),
         ({"drop": ((1.0,),)}, "drop[0] is 1.0, but must be at least 0 and below 1"),
         ({"problem": problem("sparse-least-squares"), "drop": ((),)}, "has no layer whose units may be left out"),
     ],
@@ -211,6 +305,10 @@ def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
     job = read_scenario(path).job
     assert (job.batch, job.drop) == ([24, 8], [[0], [0.5]])
     assert job.compute_s[0] > job.compute_s[1]
+    path.write_text(SCENARIO.replace("[[0], [0.5]]", "{vectors: [[0], [0.5]], within_s: 0.001}"))
+    chosen = read_scenario(path).job.drop
+    assert (chosen.vectors, chosen.within_s) == ([[0], [0.5]], 0.001)
+    assert [len(each) for each in chosen.seconds] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +316,10 @@ def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
     [
         ("[24, 8]", "[24, 8, 8]", "line 5: job: batch is given for 3 workers, but must be for 2"),
         ("[24, 8]", "[24, 0]", "line 5: batch"),
-        ("[[0], [0.5]]", "[[0], [1]]", "line 6: drop"),
+        ("[[0], [0.5]]", "[[0], [1]]", "line 6: job: drop[1] is 1, but must be at least 0 and below 1"),
+        ("[[0], [0.5]]", "[[0], [1.5]]", "line 6: drop"),
+        ("[[0], [0.5]]", "{vectors: [[0], [0.5]], within_s: 0}", "line 6: drop"),
+        ("[[0], [0.5]]", "{vectors: [[0], [0.5, 0.5]], within_s: 1}", "line 6: job: drop.vectors[1] is (0.5, 0.5)"),
         ("[[0], [0.5]]", "[[0], [0.5, 0.5]]", "line 6: job: drop[1] is (0.5, 0.5), but must be 1 shares"),
         ("digits-mlp", "text-gpt", "line 6: job: drop is given, but a job of text-gpt has no layer"),
     ],

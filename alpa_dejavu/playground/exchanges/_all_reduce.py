@@ -7,8 +7,9 @@ import itertools
 from typing import final
 
 from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground.exchanges._collectives import all_reduce, check_algorithm, check_hosts
+from alpa_dejavu.playground.exchanges._collectives import Trained, all_reduce, check_algorithm, check_hosts
 from alpa_dejavu.problem import checks
 
 __all__ = ["AllReduce", "LocalSteps"]
@@ -40,7 +41,8 @@ class AllReduce(Exchange):
 @final
 @dataclasses.dataclass(frozen=True)
 class LocalSteps(Exchange):
-    """Each worker takes some steps of its own, then all go on from the mean of their parameters (local SGD).
+    """Each worker takes some steps of its own, then all go on from the mean of their parameters (local SGD), over
+    the samples that each computed gradients of; of a parameter, over those of workers that hadn't left it out.
 
     Attributes:
         steps: the steps between two means; 1 is synchronous, for plain gradient descent.
@@ -61,8 +63,11 @@ class LocalSteps(Exchange):
         """Takes local steps, and then the mean of all parameters."""
         check_hosts(worker.world, self.algorithm)
         for number in itertools.count():
+            samples: float | Vector = 0
             for _ in range(self.steps):
                 gradient = yield worker.compute()
                 worker.update(gradient.values, gradient)
-            total = yield from all_reduce(worker, ("parameters", number), worker.params, self.algorithm)
+                samples = samples + gradient.samples
+            came_to = Trained(worker.params, samples)
+            total = yield from all_reduce(worker, ("parameters", number), came_to, self.algorithm)
             worker.adopt(total, worker.version)

@@ -10,10 +10,11 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Generator, Hashable, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from alpa_dejavu.playground._worker import Effect, Program, Worker
 from alpa_dejavu.playground._world import World
 from alpa_dejavu.problem import checks
 
-__all__ = ["ALGORITHMS", "all_reduce", "check_algorithm", "check_hosts", "mean", "mean_gradient"]
+__all__ = ["ALGORITHMS", "Trained", "all_reduce", "check_algorithm", "check_hosts", "mean", "mean_gradient"]
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
 
@@ -35,21 +36,36 @@ def mean(vectors: Sequence[Vector]) -> Vector:
     return total / np.float32(len(vectors))
 
 
-def mean_gradient(gradients: Sequence[Gradient]) -> Vector:
-    """Returns the mean of gradients over all their samples; of a parameter, over those of workers that had it."""
-    vectors = [gradient.values for gradient in gradients]
-    if len({len(one.rows) for one in gradients}) == 1 and all(one.multipliers is None for one in gradients):
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """Parameters that a worker came to.
+
+    Attributes:
+        values: the parameters, shape (P,).
+        samples: of how many samples gradients were computed on the way: a number, or for each parameter, shape (P,).
+    """
+
+    values: Vector
+    samples: float | Vector
+
+
+def mean_gradient(parts: Sequence[Gradient | Trained]) -> Vector:
+    """Returns the mean of gradients, or of parameters, over all their samples; of a parameter, over those of workers
+    that had it, and where nobody had it the plain one.
+    """
+    vectors, samples = [part.values for part in parts], [part.samples for part in parts]
+    if all(np.ndim(one) == 0 and one == samples[0] for one in samples):
         return mean(vectors)
     total, count = np.zeros_like(vectors[0]), np.zeros_like(vectors[0])
-    for one, vector in zip(gradients, vectors, strict=True):
-        samples = np.float32(len(one.rows))
-        total += samples * vector
-        count += samples if one.multipliers is None else samples * (one.multipliers != 0)
-    return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
+    for one, vector in zip(samples, vectors, strict=True):
+        total += np.float32(one) * vector
+        count += np.float32(one)
+    return np.divide(total, count, out=mean(vectors), where=count > 0)
 
 
 def all_reduce(
-    worker: Worker, tag: Hashable, part: Vector | Gradient, algorithm: str, among: Sequence[int] | None = None
+    worker: Worker, tag: Hashable, part: Vector | Gradient | Trained, algorithm: str, among: Sequence[int] | None = None
 ) -> Generator[Effect, Any, Vector]:
     """Sends and receives what an all-reduce takes (`yield from`); returns the mean. Where one is lost meanwhile, those
     that have begun and wait for it do so for ever.
@@ -57,7 +73,7 @@ def all_reduce(
     Args:
         worker: the worker that takes part.
         tag: tells it from other all-reduces.
-        part: the worker's part: a vector, or a gradient, whose mean is that over samples.
+        part: the worker's part: a vector, or a gradient or parameters, whose mean is that over samples.
         algorithm: one of `ALGORITHMS`.
         among: the workers that take part; None: all that are there.
     """
@@ -67,13 +83,13 @@ def all_reduce(
     members = world.live if among is None else among
     if world.board_is_shared:
         return (yield from _on_board(worker, tag, part, algorithm, members))
-    vector = part.values if isinstance(part, Gradient) else part
+    vector = part if isinstance(part, np.ndarray) else part.values
     carried = np.array_split(vector, len(members)) if algorithm == "ring" else [vector]
     yield from _messages(worker, tag, algorithm, members, carried)
     return np.concatenate(carried) / np.float32(len(members))
 
 
-def _on_board(worker: Worker, tag: Hashable, part: Vector | Gradient, algorithm: str, members: Sequence[int]
+def _on_board(worker: Worker, tag: Hashable, part: Vector | Gradient | Trained, algorithm: str, members: Sequence[int]
               ) -> Generator[Effect, Any, Vector]:  # fmt: skip
     """All-reduces by parts on the world's board."""
     board = worker.world.board
@@ -88,7 +104,7 @@ def _on_board(worker: Worker, tag: Hashable, part: Vector | Gradient, algorithm:
         raise
     if not left:
         every = [parts[number] for number in sorted(parts)]
-        left.append(mean_gradient(every) if isinstance(part, Gradient) else mean(every))
+        left.append(mean(every) if isinstance(part, np.ndarray) else mean_gradient(every))
     left.append(None)
     if len(left) > len(parts):
         board.pop((tag, "parts"), None)

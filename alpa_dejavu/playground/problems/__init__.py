@@ -39,6 +39,7 @@ PROBLEMS = {
     "digits-mlp": ("_digits", "digits_mlp"),
     "digits-cnn": ("_digits", "digits_cnn"),
     "digits-wide-cnn": ("_digits", "digits_wide_cnn"),
+    "digits-residual": ("_residual", "digits_residual"),
     "digits-long-tail": ("_margins", "digits_long_tail"),
     "digits-margins": ("_margins", "digits_margins"),
     "sparse-least-squares": ("_least_squares", "sparse_least_squares"),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground.job import Problem
 
-__all__ = ["digits_cnn", "digits_mlp", "digits_parts"]
+__all__ = ["affine", "classified", "dense", "digits_cnn", "digits_mlp", "digits_parts"]
 
 _HELD_OUT = 360
 _WIDE = 32, 64
@@ -22,19 +22,19 @@ def digits_mlp(units: int = 32) -> Problem:
     init, hidden = digits_parts(units)
 
     def logits(params: Any, inputs: Any) -> Any:
-        return _affine(params["out"], hidden(params, inputs))
+        return affine(params["out"], hidden(params, inputs))
 
-    return _classified("digits-mlp", init, logits, ("hidden", "out"), lambda widths: digits_mlp(*widths))
+    return classified("digits-mlp", init, logits, ("hidden", "out"), lambda widths: digits_mlp(*widths))
 
 
 def digits_parts(units: int = 32) -> tuple[Any, Any]:
     """Returns what makes the parameters of digits-mlp, and its hidden units for parameters and inputs."""
     def init(key: Any) -> Any:
         first, second = jax.random.split(key)
-        return {"hidden": _dense(first, 64, units), "out": _dense(second, units, 10)}
+        return {"hidden": dense(first, 64, units), "out": dense(second, units, 10)}
 
     def hidden(params: Any, inputs: Any) -> Any:
-        return jax.nn.relu(_affine(params["hidden"], inputs.reshape(len(inputs), 64)))
+        return jax.nn.relu(affine(params["hidden"], inputs.reshape(len(inputs), 64)))
 
     return init, hidden
 
@@ -43,8 +43,8 @@ def digits_cnn(first: int = 8, second: int = 16) -> Problem:
     """Returns digits by two convolutions of 3 x 3 with 8 and 16 channels, each pooled, and 10 classes."""
     def init(key: Any) -> Any:
         keys = jax.random.split(key, 3)
-        return {"first": _dense(keys[0], 9, first), "second": _dense(keys[1], 9 * first, second),
-                "out": _dense(keys[2], 4 * second, 10)}  # fmt: skip
+        return {"first": dense(keys[0], 9, first), "second": dense(keys[1], 9 * first, second),
+                "out": dense(keys[2], 4 * second, 10)}  # fmt: skip
 
     def convolved(part: Any, images: Any) -> Any:
         channels = images.shape[-1]
@@ -56,11 +56,11 @@ def digits_cnn(first: int = 8, second: int = 16) -> Problem:
 
     def logits(params: Any, inputs: Any) -> Any:
         made = convolved(params["second"], convolved(params["first"], inputs[..., None]))
-        return _affine(params["out"], made.reshape(len(inputs), 4 * second))
+        return affine(params["out"], made.reshape(len(inputs), 4 * second))
 
     chain = "first", "second", "out"
     name = "digits-wide-cnn" if (first, second) == _WIDE else "digits-cnn"
-    return _classified(name, init, logits, chain, lambda widths: digits_cnn(*widths))
+    return classified(name, init, logits, chain, lambda widths: digits_cnn(*widths))
 
 
 def digits_wide_cnn() -> Problem:
@@ -68,7 +68,9 @@ def digits_wide_cnn() -> Problem:
     return digits_cnn(*_WIDE)
 
 
-def _classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narrowed: Any) -> Problem:
+def classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narrowed: Any,
+               blocks: tuple[tuple[str, str], ...] = ()) -> Problem:  # fmt: skip
+    """Returns digits by a network that puts out the logits of their classes."""
     def loss(params: Any, batch: Any) -> Any:
         inputs, targets = batch
         return -jnp.mean(jnp.sum(jax.nn.log_softmax(logits(params, inputs)) * jax.nn.one_hot(targets, 10), axis=-1))
@@ -80,7 +82,7 @@ def _classified(name: str, init: Any, logits: Any, chain: tuple[str, ...], narro
     images, targets = _digits()
     return Problem(
         name, init, loss, accuracy, (images[_HELD_OUT:], targets[_HELD_OUT:]),
-        (images[:_HELD_OUT], targets[:_HELD_OUT]), chain=chain, narrowed=narrowed,
+        (images[:_HELD_OUT], targets[:_HELD_OUT]), chain=chain, blocks=blocks, narrowed=narrowed,
         logits=logits,
     )  # fmt: skip
 
@@ -93,9 +95,11 @@ def _digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     return (data.images[order] / 16).astype(np.float32), data.target[order].astype(np.int32)
 
 
-def _dense(key: Any, inputs: int, outputs: int) -> Any:
+def dense(key: Any, inputs: int, outputs: int) -> Any:
+    """Returns drawn parameters of an affine layer."""
     return {"bias": jnp.zeros(outputs), "kernel": jax.random.normal(key, (inputs, outputs)) * (2 / inputs) ** 0.5}
 
 
-def _affine(part: Any, inputs: Any) -> Any:
+def affine(part: Any, inputs: Any) -> Any:
+    """Returns an affine layer's outputs."""
     return inputs @ part["kernel"] + part["bias"]

@@ -36,9 +36,19 @@ _Batch: TypeAlias = Annotated[
     Size | Annotated[list[Size], listed("", min_length=1)],
     said("samples of a gradient: of all workers, or a list with those of each"),
 ]
+_Vectors: TypeAlias = list[list[Annotated[float, said("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]]]
+
+
+class AffordedData(TypedDict):
+    """Vectors of which each worker of a scenario takes one for each gradient, by what it can afford then."""
+
+    vectors: Annotated[_Vectors, listed("a list of vectors, the best first", min_length=1)]
+    within_s: SecondsAboveZero
+
+
 _Drop: TypeAlias = Annotated[
-    list[list[Annotated[float, said("a share of at least 0 and below 1", ge=0, lt=1)]]],
-    listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
+    Annotated[_Vectors, listed("", min_length=1)] | AffordedData,
+    said("a list with, for each worker, the share of each layer's units that it leaves out, or vectors with within_s"),
 ]
 _ComputeSeconds: TypeAlias = Annotated[
     Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
