@@ -13,7 +13,8 @@ from typing import final
 
 __all__ = [
     "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "by_name", "byte_rate", "counted", "exact_bytes", "flop",
-    "flop_rate", "number", "plus_minus", "price", "roughly", "sample_rate", "seconds", "size", "span", "token_rate", "traffic",
+    "flop_rate", "number", "plus_minus", "price", "roughly", "sample_rate", "seconds", "size", "span", "token_rate",
+    "traffic",
 ]  # fmt: skip
 
 
