@@ -1,9 +1,10 @@
 """Writes a page for docs/results from the JSON file that a benchmark has left: command, machine, date and tables.
 
-    python benchmarks/page.py RESULT.json [--into docs/results/PAGE.md] [--leave-out COLUMN ...]
+    python benchmarks/page.py RESULT.json [--into docs/results/PAGE.md] [--mark NAME] [--leave-out COLUMN ...]
 
 With `--into` it goes between the page's two marks of the benchmark, `<!-- slow_inside: begin -->` and
-`<!-- slow_inside: end -->`, in place of what is there; without, it is printed.
+`<!-- slow_inside: end -->`, in place of what is there; without, it is printed. Where a page has several results of a
+benchmark, `--mark` names the marks of one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--leave-out", nargs="+", metavar="COLUMN", default=[], help="headings that aren't wanted there"
     )
+    parser.add_argument("--mark", metavar="NAME", help="the marks' name (default: the benchmark's)")
     given = parser.parse_args(arguments)
     result = json.loads(given.result.read_text(encoding="utf-8"))
     if not {"run", "tables"} <= result.keys():
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.into is None:
         print(described(result, given.leave_out), end="")
         return 0
-    name = Path(shlex.split(result["run"]["command"])[1]).stem
+    name = given.mark or Path(shlex.split(result["run"]["command"])[1]).stem
     begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
     before, found, rest = given.into.read_text(encoding="utf-8").partition(begin)
     _, ends, after = rest.partition(end)

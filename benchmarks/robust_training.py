@@ -1,7 +1,7 @@
 """Training with wrong replicas: the accuracy of each rule under its worst attack.
 
     python benchmarks/robust_training.py [--problems NAME ...] [--replicas N ...] [--wrong SHARE ...] [--rules NAME ...]
-        [--by-label [NAME ...]] [--seeds N] [--json FILE]
+        [--attacks NAME ...] [--by-label [NAME ...]] [--seeds N] [--json FILE]
 
 Replicas train one model on batches of 32 by gradient descent; a share of them is wrong in every step, or at times.
 Each rule knows how many may be wrong, and each attacker knows the rule: of five learning rates each rule has the one
@@ -37,7 +37,7 @@ from alpa_dejavu.training.robust.attacks import ATTACKS, flipped_labels
 from alpa_dejavu.training.robust.before import NearestNeighbours, WorkerMomentum
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
-BATCH, FRESH, LATE, AIM, CONFIDENCE = 32, 100, 10, 0.02, 0.9
+BATCH, FRESH, LATE, AIM, AIMED_SHARE, CONFIDENCE = 32, 100, 10, 0.02, 0.3, 0.9
 TUNING_SEED, FIRST_SEED, AS_GOOD = 10_000, 100, 0.01
 STEPS = {"digits-mlp": 200, "digits-cnn": 200, "text-gpt": 100}
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -178,8 +178,8 @@ class Setting:
         parts = order[: size * self.replicas].reshape(self.replicas, size)
         return jnp.asarray(np.random.default_rng(0).permutation(parts))
 
-    def rows(self, name: str, seeds: int) -> list[Row]:
-        """The accuracies of a rule, seed by seed, for each kind of attack."""
+    def rows(self, name: str, attacks: Sequence[str], seeds: int) -> list[Row]:
+        """The accuracies of a rule, seed by seed, without an attack and for each kind of them."""
         run = self.training(RULES[name](self.wrong))
         count = max(len(RATES), len(STRENGTHS), seeds)
 
@@ -190,7 +190,7 @@ class Setting:
         calm = accuracies("none", RATES, [1.0], [TUNING_SEED])[: len(RATES)]
         rate = RATES[int(np.argmax(calm >= calm.max() - AS_GOOD))]
         rows = []
-        for kind in KINDS:
+        for kind in ("none", *attacks):
             strength = 10.0
             if kind in (*TUNED, "wrong-stage", "copied-sign-flip at times"):
                 tried = accuracies(kind, [rate], STRENGTHS, [TUNING_SEED])[: len(STRENGTHS)]
@@ -213,8 +213,8 @@ def summary(rows: Sequence[Row], reference: Sequence[float]) -> Row:
     return {"setting": rows[0]["setting"], "rule": rows[0]["rule"], "label": label, "rate": rows[0]["rate"],
             "none": 100 * float(np.mean(next(row["accuracies"] for row in rows if row["attack"] == "none"))),
             "worst": 100 * float(np.mean(reference) - worst.mean), "attack": ordered[0], "strength": strength,
-            "lost": 100 * worst.mean, "low": 100 * worst.low, "high": 100 * worst.high,
-            "second": f"{ordered[1]} ({100 * means[ordered[1]]:.1f})", "over": len(over)}  # fmt: skip
+            "lost": 100 * worst.mean, "low": 100 * worst.low, "high": 100 * worst.high, "over": len(over),
+            "second": f"{ordered[1]} ({100 * means[ordered[1]]:.1f})" if ordered[1:] else ""}  # fmt: skip
 
 
 @wrong_input_told
@@ -225,11 +225,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--replicas", nargs="+", type=at_least(3), default=[10])
     parser.add_argument("--wrong", nargs="+", type=float, default=[0.3], help="shares of the replicas")
     parser.add_argument("--rules", nargs="+", choices=tuple(RULES), default=list(RULES))
+    parser.add_argument("--attacks", nargs="+", choices=KINDS[1:], default=list(KINDS[1:]))
     parser.add_argument("--by-label", nargs="+", choices=tuple(RULES), default=[],
                         help="these rules also with data split by label")  # fmt: skip
     parser.add_argument("--seeds", type=at_least(2), default=5, help="judged ones (default: %(default)s)")
     given = parser.parse_args(arguments)
-    results = Results(given.json, {"seeds": given.seeds})
+    fewer = {} if len(given.attacks) == len(KINDS) - 1 else {"attacks": given.attacks}
+    results = Results(given.json, {"seeds": given.seeds, **fewer})
     settings = [Setting(name, replicas, round(share * replicas), by_label) for name in given.problems
                 for replicas in given.replicas for share in given.wrong
                 for by_label in ((False, True) if given.by_label else (False,))]  # fmt: skip
@@ -238,12 +240,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
              for name in dict.fromkeys(["mean", *(given.by_label if setting.by_label else given.rules)])]  # fmt: skip
     for setting, name in tqdm(every, "rules"):
         def known(setting: Setting = setting, name: str = name) -> Row:
-            return {"rows": setting.rows(name, given.seeds)}
+            return {"rows": setting.rows(name, given.attacks, given.seeds)}
 
         rows = results.known("runs", f"{setting.name}, {name}", known)["rows"]
         if name == "mean":
             reference = rows[0]["accuracies"]
-        summaries.append(summary(rows, reference))
+        summaries.append({**summary(rows, reference), "share": setting.wrong / setting.replicas})
     columns = {
         "rule": "{label}",
         "rate": "{rate:g}",
@@ -258,7 +260,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return results.shown(Table.of(summaries, columns), figures=[
         Figure(f"{row['rule']}, {row['setting']}", "attacks that cost over 2 points", "at most 1", str(row["over"]),
                row["over"] <= 1)
-        for row in summaries if row["rule"] in AIMED and "label" not in row["setting"]])  # fmt: skip
+        for row in summaries
+        if row["rule"] in AIMED and "label" not in row["setting"] and row["share"] <= AIMED_SHARE])  # fmt: skip
 
 
 def _shaped(values: Any, like: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import final
 
 __all__ = [
     "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "by_name", "byte_rate", "counted", "exact_bytes", "flop",
-    "flop_rate", "number", "price", "roughly", "sample_rate", "seconds", "size", "span", "token_rate", "traffic",
+    "flop_rate", "number", "plus_minus", "price", "roughly", "sample_rate", "seconds", "size", "span", "token_rate",
+    "traffic",
 ]  # fmt: skip
 
 
@@ -167,6 +168,17 @@ def span(values: Iterable[float], text: Callable[[float], str]) -> str:
         return low
     figure, _, unit = low.partition(" ")
     return f"{figure} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def plus_minus(mean: float, deviation: float, text: Callable[[float], str]) -> str:
+    """Returns a mean and its standard deviation as one text, with the unit said once where both have the same.
+
+    >>> [plus_minus(0.1418, 0.0213, seconds), plus_minus(1.5, 0.25, seconds), plus_minus(2.0, 0.0, seconds)]
+    ['141.8 ± 21.3 ms', '1.5 s ± 250 ms', '2 ± 0 s']
+    """
+    middle, off = text(mean), text(deviation)
+    figure, _, unit = middle.partition(" ")
+    return f"{figure} ± {off}" if off.endswith(f" {unit}") else f"{middle} ± {off}"
 
 
 def roughly(value: float) -> str:

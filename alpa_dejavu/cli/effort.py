@@ -41,7 +41,7 @@ def planning_s(model: str, num_hosts: int, layers: int | None, micro_batches: in
     True
     """
     known = model.lower() in known_models()
-    made_s = (_CONVOLUTIONS_S if model.lower().startswith("wresnet") else _KNOWN_S) if known else _OWN_S
+    made_s = (_CONVOLUTIONS_S if model.lower().startswith(("wresnet", "resnet")) else _KNOWN_S) if known else _OWN_S
     deep = _deep(layers or _MOST_LAYERS)
     if slicer == "exhaustive":
         number = _EXHAUSTIVE_LAYERS if layers is None else layers

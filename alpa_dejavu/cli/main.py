@@ -29,6 +29,7 @@ from alpa_dejavu.cli.export import export
 from alpa_dejavu.cli.history import history
 from alpa_dejavu.cli.import_ import import_
 from alpa_dejavu.cli.install_alpa import install_alpa
+from alpa_dejavu.cli.models import models
 from alpa_dejavu.cli.plan import plan
 from alpa_dejavu.cli.playground import playground
 from alpa_dejavu.cli.profile import profile
@@ -51,7 +52,7 @@ def main() -> None:
 
 # In the order of their use, in which `--help` lists them.
 for _command in (
-    install_alpa, doctor, plan, import_, explain, estimate, diff, spend, export, profile, history, calibrate,
+    install_alpa, doctor, models, plan, import_, explain, estimate, diff, spend, export, profile, history, calibrate,
     calibration, replan, playground, resilience,
 ):  # fmt: skip
     main.add_command(_command)

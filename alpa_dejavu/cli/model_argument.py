@@ -12,20 +12,22 @@ __all__ = ["model_text", "sizes_of_model"]
 _FILES = (".json", ".sh", ".txt")
 
 
-def model_text(model: str, sequence: int | None = None) -> str:
+def model_text(model: str, sequence: int | None = None, train_last: int | None = None) -> str:
     """Returns the model of a command line as planning takes it: the sizes as text where a file has them, else what was
     given.
 
     Args:
         model: a known name, sizes, "module:function", or the path of a `config.json` or of Megatron's arguments.
         sequence: the tokens of a sample; None: as many as the model has.
+        train_last: how many of the last blocks are trained; None: the whole model.
 
     Raises:
-        ValueError: the file can't be read, or tokens are asked for of a model that has no sizes.
+        ValueError: the file can't be read, there are fewer blocks, or the model has no sizes to change.
     """
-    if pathlib.Path(model).suffix not in _FILES and sequence is None:
+    if pathlib.Path(model).suffix not in _FILES and sequence is None and train_last is None:
         return model
-    return sizes_of_model(model, sequence).text
+    sizes = sizes_of_model(model, sequence)
+    return (sizes if train_last is None else dataclasses.replace(sizes, train_last=train_last)).text
 
 
 def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:

@@ -66,6 +66,8 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
     help="A known name (`gpt-39b`), a config.json, a script with Megatron's arguments, or module:function of your own.",
 )
 @click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
+@click.option("--train-last", type=click.IntRange(min=1), metavar="N",
+              help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.")
 @click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
@@ -103,6 +105,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 def plan(
     model: str,
     sequence: int | None,
+    train_last: int | None,
     cluster: str,
     hosts: int,
     batch: int,
@@ -147,7 +150,7 @@ def plan(
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
-    model = model_text(model, sequence)
+    model = model_text(model, sequence, train_last)
     asked = f"planning {model} on {hosts} x {cluster}"
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)

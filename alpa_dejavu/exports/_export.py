@@ -48,7 +48,13 @@ def export(
         why = list(hindrances(plan, target.name, target.runtime))
         if why:
             raise ValueError(f"{target.name} can't run the plan: {'; '.join(map(str, why))}")
-    files = target.writer.knowing(plan, kept).write(plan, transformer_size(plan.model) if model is None else model)
+    sizes = transformer_size(plan.model) if model is None else model
+    if sizes is not None and sizes.train_last and target.runtime is not None:
+        raise ValueError(
+            f"model trains its last {sizes.train_last} blocks, but must train all of them, as the files for "
+            f"{target.name} have no frozen ones; plan it without --train-last"
+        )
+    files = target.writer.knowing(plan, kept).write(plan, sizes)
     paths = {name: folder / name for name in files}
     there = [path for path in paths.values() if path.exists() or path.is_symlink()]
     if there and not force:

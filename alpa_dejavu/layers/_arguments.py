@@ -26,12 +26,14 @@ class Arguments:
         leaves: the arrays among its arguments, as `jax.ShapeDtypeStruct`.
         is_data: for each of these arrays whether it is part of the batch.
         batch: the number of samples in a whole batch.
+        fixed: the shapes of the batch's arrays whose first dimension isn't the number of samples.
     """
 
     step: Callable[..., Any]
     leaves: tuple[Any, ...]
     is_data: tuple[bool, ...]
     batch: int
+    fixed: tuple[tuple[int, ...], ...]
     _all: tuple[Any, ...]
     _tree: Any
 
@@ -72,6 +74,7 @@ class Arguments:
             tuple(everything[n] for n in arrays),
             tuple(is_data[n] for n in arrays),
             size,
+            tuple(leaf.shape for leaf in whole[1][0] if getattr(leaf, "shape", ()) and leaf.shape[0] != size),
             tuple(everything),
             tree_flatten(given)[1],
         )
@@ -99,7 +102,8 @@ def _batch_size(name: str, data: Any, batch: int | None) -> int:
     if batch not in firsts:
         raise ValueError(
             f"{name} was asked for a batch of {batch}, but the arrays of its second argument have first dimensions "
-            f"{sorted(set(firsts))}"
+            f"{sorted(set(firsts))}; a model function is called with the samples of a micro-batch, a part of the "
+            "batch: make the first dimension of its data the batch size that it is given, not a fixed one"
         )
     return batch
 

@@ -59,6 +59,8 @@ def _import(module_name: str, function: str) -> Any:
     sys.path.insert(0, here)
     try:
         importlib.invalidate_caches()
+        if module_name.endswith(".py") or os.sep in module_name:
+            raise ValueError(_as_module(module_name, function, here))
         if not _exists(module_name):
             models = ", ".join(known_models()[:3])
             raise ValueError(
@@ -69,6 +71,18 @@ def _import(module_name: str, function: str) -> Any:
     finally:
         if here in sys.path:
             sys.path.remove(here)
+
+
+def _as_module(path: str, function: str, here: str) -> str:
+    """The error for a file's path in place of a module, which says what to write."""
+    folder, file = os.path.split(path)
+    module, name = file.removesuffix(".py"), function.partition(":")[2]
+    missing = "" if os.path.exists(path) or os.path.exists(f"{path}.py") else f" (there is no file {path!r} in {here})"
+    if folder and os.path.abspath(folder) != here:
+        remedy = f"go to its folder, `cd {folder}`, and write {module}:{name}"
+    else:
+        remedy = f"write {module}:{name}"
+    return f"model is {function!r}, but must be 'module:function', a module that Python can import{missing}; {remedy}"
 
 
 def _exists(module_name: str) -> bool:

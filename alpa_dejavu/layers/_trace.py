@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
@@ -17,6 +18,7 @@ from alpa_dejavu.layers._cluster import Clusters
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, renamed
 from alpa_dejavu.layers._marks import without_marks
 from alpa_dejavu.layers._resolve import resolve
+from alpa_dejavu.layers._scans import Unrolled, unrolled
 
 
 @final
@@ -37,6 +39,7 @@ class TracedStep:
         num_micro_batches: how many micro-batches a batch is cut into.
         marks: where marks in the model function end its layers, the number of the loss's equations before each end;
             empty: layers are cut by a rule.
+        notes: sentences on what a reader of the step's plan may not expect.
     """
 
     name: str
@@ -47,6 +50,7 @@ class TracedStep:
     batch: int
     num_micro_batches: int
     marks: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def training(self) -> bool:
@@ -91,7 +95,7 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     """
     model_function = resolve(function)
     name = function if isinstance(function, str) else getattr(function, "__qualname__", repr(function))
-    returned = model_function() if batch is None else model_function(batch)
+    returned = model_function() if batch is None else _called(model_function, name, batch)
     arguments = Arguments.of(name, returned, batch, num_micro_batches)
     with collector_paused(), capturing():
         outer = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves).jaxpr
@@ -101,9 +105,8 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     data = _derived(equations, (v for v, is_data in zip(outer.invars, arguments.is_data, strict=True) if is_data))
     found = [equation for equation in equations if holds(equation, gradient_p)]
     if not found:
-        loss, marks = without_marks(jaxpr_of(equations, results))
-        taken = data.intersection(loss.invars)
-        return TracedStep(name, loss, {}, taken, None, arguments.batch, num_micro_batches, marks)
+        loss = jaxpr_of(equations, results)
+        return _without_loops(name, loss, {}, data.intersection(loss.invars), None, arguments, num_micro_batches)
     if len(found) > 1 or found[0].primitive is not gradient_p:
         where = "more than one gradient" if len(found) > 1 else f"its gradient inside of a {found[0].primitive.name}"
         raise ValueError(
@@ -111,9 +114,67 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
             "whole (micro-)batch, outside of loops: gradients are added up over micro-batches for it"
         )
     loss, gradients, update = _split(equations, found[0], results)
-    loss, marks = without_marks(loss)
     taken = frozenset(v for v, atom in zip(loss.invars, found[0].invars, strict=True) if is_in(atom, data))
-    return TracedStep(name, loss, gradients, taken, update, arguments.batch, num_micro_batches, marks)
+    return _without_loops(name, loss, gradients, taken, update, arguments, num_micro_batches)
+
+
+def _without_loops(
+    name: str, loss: core.Jaxpr, gradients: Mapping[core.Var, core.Var], data: frozenset[core.Var],
+    update: core.Jaxpr | None, arguments: Arguments, num_micro_batches: int,
+) -> TracedStep:  # fmt: skip
+    """The traced step, its scans over layers unrolled."""
+    with collector_paused():
+        made = unrolled(loss, gradients, update, data)
+    bare, marks = without_marks(made.loss)
+    notes = _notes(name, made, arguments)
+    return TracedStep(name, bare, made.gradients, data, made.update, arguments.batch, num_micro_batches, marks, notes)
+
+
+def _notes(name: str, made: Unrolled, arguments: Arguments) -> tuple[str, ...]:
+    """Sentences on what a reader of a step's plan may not expect."""
+    notes = []
+    if made.update is None:
+        notes.append(
+            f"the step of {name} takes no gradient, so this is a plan for inference; if it is to train, take the "
+            "gradient in the step, by jax.grad or jax.value_and_grad of the loss"
+        )
+    if made.turns:
+        notes.append(
+            f"{name} has {_counted(made.turns)} over weights of each turn, planned as so many blocks; for Alpa to run "
+            "this plan, write the blocks as a Python loop in the train step, each with parameters of its own"
+        )
+    if made.left:
+        notes.append(
+            f"{name} has {_counted(made.left)} that share{'s' if len(made.left) == 1 else ''} weights, as over time "
+            "steps: a scan like that isn't cut, and is in one layer as a whole"
+        )
+    if arguments.fixed:
+        shapes = ", ".join(str(shape) for shape in arguments.fixed[:3])
+        notes.append(
+            f"arrays of shape {shapes} in the batch of {name} don't have the batch size first, and don't grow with it; "
+            "make their first dimension the batch size that the function is called with, if they are samples"
+        )
+    return tuple(notes)
+
+
+def _counted(turns: Sequence[int]) -> str:
+    each = ", ".join(str(turn) for turn in turns)
+    return f"a scan of {each} turns" if len(turns) == 1 else f"scans of {each} turns"
+
+
+def _called(function: Callable[..., Any], name: str, batch: int) -> Any:
+    """The step and arguments that a model function returns for a batch size, if it takes one."""
+    try:
+        inspect.signature(function).bind(batch)
+    except TypeError as error:
+        raise ValueError(
+            f"{name} is a function of {inspect.signature(function)}, but must take one argument, the batch size; it is "
+            "called with the samples of a micro-batch: write `def model(batch_size):`, and make the first dimension of "
+            "the batch's arrays batch_size"
+        ) from error
+    except ValueError:  # a function without a signature
+        pass
+    return function(batch)
 
 
 def _plain(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,19 +53,27 @@ class Annotation(abc.ABC):
 
 @final
 class Confidence(Annotation):
-    """An annotation that says how probable it is that the plan is nearly the best of those it was compared with."""
+    """An annotation that says how probable it is that the plan is nearly the best of those it was compared with, and
+    how far its step, stages and layers spread in joint draws of their costs.
+    """
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
-        """Returns the plan with the probability that it is nearly the best of those it was compared with."""
-        from alpa_dejavu.planning.uncertainty import confidence
+        """Returns the plan with the probability that it is nearly the best of those it was compared with, and with the
+        mean and deviation of the seconds of its stages and layers.
+        """
+        from alpa_dejavu.planning.uncertainty import Errors, Resolver, confidence, drawn_stages, layer_draws
 
         phase("confidence")
-        found = chosen.found
-        known = confidence(chosen.compared, errors=found.errors, resolver=found.resolver)
-        if plan.correction is not None:
-            known = known.times(plan.correction.factor)
+        resolver = chosen.found.resolver or Resolver()
+        known = confidence(chosen.compared, errors=chosen.found.errors, resolver=resolver)
+        errors = chosen.found.errors or Errors.unmeasured(resolver)
+        # These are the draws that the confidence is from: the seed and the errors are the same.
+        draws = layer_draws(chosen.compared[0], resolver, errors, errors.drawn(known.draws))
+        factor = 1.0 if plan.correction is None else plan.correction.factor
         chosen.clock.lap("confidence")
-        return dataclasses.replace(plan, confidence=known)
+        return dataclasses.replace(
+            plan, confidence=known.times(factor), stages=drawn_stages(plan.stages, draws, factor)
+        )
 
 
 @final
@@ -133,5 +141,16 @@ class MemoryRisk(Annotation):
         return known
 
 
-ANNOTATIONS: tuple[Annotation, ...] = (Confidence(), Unmeasured(), UnusedHosts(), Contingencies(), MemoryRisk())
+@final
+class OfTheModel(Annotation):
+    """An annotation that says what was found in the model's train step: loops, no gradient, data of a fixed size."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """Returns the plan, with the notes that the source of its model has."""
+        return dataclasses.replace(plan, notes=(*plan.notes, *chosen.task.source.notes))
+
+
+ANNOTATIONS: tuple[Annotation, ...] = (
+    OfTheModel(), Confidence(), Unmeasured(), UnusedHosts(), Contingencies(), MemoryRisk(),
+)  # fmt: skip
 """In the order in which a plan's notes are to be read."""

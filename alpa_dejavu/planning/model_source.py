@@ -35,6 +35,11 @@ class ModelSource(abc.ABC):
     def training(self) -> bool:
         """Returns whether a step of the model computes gradients."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Returns sentences on the model that each of its plans has to carry; there are none unless a trace has any."""
+        return ()
+
     @abc.abstractmethod
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
         """Returns the wanted numbers of layers, or the nearest lower ones that the model can be cut into, each once."""

@@ -12,18 +12,19 @@ from collections.abc import Collection, Mapping
 from typing import final
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.calibration import Calibration
+from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.changed_cluster import without as without_hosts
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.planning import PlanningResult, PlanningTask
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.kept_task import KeptSpace, kept_prices, kept_task
 from alpa_dejavu.planning.replica_devices import replica_devices
 from alpa_dejavu.planning.state_migration import layer_state, moves
-from alpa_dejavu.problem import Cluster, Moves, Plan, counted_name
+from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan, counted_name
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.slicing import Slicer
 
@@ -94,9 +95,11 @@ def replan(
 ) -> Replanned:
     """Returns the best plan for a changed cluster, on those hosts that have most of the training state they need.
 
-    Layers and schedule stay as they are. The number of micro-batches may change, if the user hadn't asked for the old
-    plan's: neighbouring numbers are tried as long as the step gets shorter. The model is then scaled, since nothing is
-    traced. Logical meshes for which it isn't known how the layers are sharded are left out. The new plan says so.
+    Layers and schedule stay as they are. Where a least number of replicas was asked for, and no longer fits without the
+    lost devices, it is the largest lower one that does. The number of micro-batches may change, if the user hadn't
+    asked for the old plan's: neighbouring numbers are tried as long as the step gets shorter. The model is then scaled,
+    since nothing is traced. Logical meshes for which it isn't known how the layers are sharded are left out. The new
+    plan says so.
 
     Args:
         plan: the plan that ran.
@@ -135,17 +138,20 @@ def replan(
         changed = slowed(changed, host, factor)
     if memory_margin is not None:
         kept = dataclasses.replace(kept, memory_margin=memory_margin)
-    task = kept_task(plan, kept, dataclasses.replace(given, cluster=changed), slicing, other_counts=True)
-    planned = best_plan(task)
+    asked = kept.replicas
+    task, planned = _planned(plan, kept, dataclasses.replace(given, cluster=changed), slicing, fewer=bool(without))
+    assert isinstance(task.space, KeptSpace), "it was made so"
+    kept = dataclasses.replace(kept, replicas=task.space.kept.replicas)
     made, count = planned.plan, planned.run.num_micro_batches
     ahead = made.planning_s.get("contingencies", 0.0)
     if plan.correction is not None:
         from alpa_dejavu.calibration.history import corrected
 
         made = corrected(made, plan.correction)
-    assert isinstance(task.space, KeptSpace), "it was made so"
     missing = task.space.missing(changed, kept.batch // count)
     notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
+    if kept.replicas != asked:
+        notes.append(f"at least {kept.replicas} replicas of each stage: {asked} don't fit without the lost devices")
     if count != plan.num_micro_batches:
         notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")
     moved = moves(plan.stages, made.stages, changed, layer_state(planned.model), form=schedule_form(plan.schedule))
@@ -155,6 +161,20 @@ def replan(
     )
     next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed)
     return Replanned(made, moved, seconds, next_kept)
+
+
+def _planned(plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer, fewer: bool) -> tuple[
+        PlanningTask, PlanningResult]:  # fmt: skip
+    """Returns the task and its result; with fewer replicas of each stage at least where that is allowed and needed."""
+    refused: NoPlanError | None = None
+    for replicas in range(kept.replicas, 0 if fewer else kept.replicas - 1, -1):
+        task = kept_task(plan, dataclasses.replace(kept, replicas=replicas), given, slicing, other_counts=True)
+        try:
+            return task, best_plan(task)
+        except NoPlanError as error:
+            refused = refused or error
+    assert refused is not None, "one number was tried at least"
+    raise refused
 
 
 def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> None:

@@ -73,6 +73,11 @@ class TracedModel(ModelSource):
         """Returns whether a step of the model computes gradients."""
         return self._facts().training
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Returns what the trace says that a reader of a plan may not expect; a known model has nothing of the kind."""
+        return () if self._known_name is not None else self._step(self.micro_batch).notes
+
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
         """Returns the wanted numbers of layers, or the nearest lower ones that the model can be cut into, each once."""
         most = self._facts().most_layers

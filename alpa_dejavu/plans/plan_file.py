@@ -19,6 +19,7 @@ from alpa_dejavu.plans._contradictions import contradictions
 from alpa_dejavu.problem import (
     ClusterSummary,
     Confidence,
+    DrawnSeconds,
     HostSummary,
     Offload,
     Plan,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         PlanData,
         PricedByData,
         StageData,
+        StageDrawnData,
     )
 
 __all__ = ["VERSION", "plan_data", "plan_of", "plan_text", "read_plan", "write_plan"]
@@ -204,7 +206,8 @@ def _said_data(plan: Plan) -> dict[str, Any]:
     """Returns the data of what is said of the prediction: its confidence and notes, where there are any."""
     said: dict[str, Any] = {}
     if plan.confidence is not None:
-        said["confidence"] = dataclasses.asdict(plan.confidence) | {"interval_s": list(plan.confidence.interval_s)}
+        known = dataclasses.asdict(plan.confidence) | {"interval_s": list(plan.confidence.interval_s)}
+        said["confidence"] = {key: value for key, value in known.items() if key != "deviation_s" or value}
     if plan.notes:
         said["notes"] = list(plan.notes)
     return said
@@ -220,6 +223,7 @@ def _confidence(data: ConfidenceData) -> Confidence:
         candidates=int(data["candidates"]),
         spread_from=data["spread_from"],
         compared=data.get("compared", ""),
+        deviation_s=float(data.get("deviation_s", 0.0)),
     )
 
 
@@ -235,6 +239,7 @@ def _stage_data(stage: StagePlan) -> dict[str, Any]:
         **{name: getattr(stage, name) for name in _STAGE_FIGURES},
         **{name: getattr(stage, name) for name in _RARE_FIGURES if getattr(stage, name)},
         **({} if stage.offload is None else {"offload": _offload_data(stage.offload)}),
+        **({} if stage.drawn is None else {"drawn": _drawn_data(stage.drawn)}),
     }
 
 
@@ -248,6 +253,16 @@ def _offload(data: OffloadData) -> StageOffload:
     given: dict[str, Any] = dict(data)
     shares = {field.name: given.pop(field.name) for field in dataclasses.fields(Offload) if field.name in given}
     return StageOffload(Offload(**shares), **given)
+
+
+def _drawn_data(drawn: DrawnSeconds) -> dict[str, Any]:
+    layers = [{"mean_s": layer.mean_s, "deviation_s": layer.deviation_s} for layer in drawn.layers]
+    return {"mean_s": drawn.mean_s, "deviation_s": drawn.deviation_s, "layers": layers}
+
+
+def _drawn(data: StageDrawnData) -> DrawnSeconds:
+    layers = tuple(DrawnSeconds(float(each["mean_s"]), float(each["deviation_s"])) for each in data["layers"])
+    return DrawnSeconds(float(data["mean_s"]), float(data["deviation_s"]), layers)
 
 
 def _stage(data: StageData) -> StagePlan:
@@ -264,5 +279,6 @@ def _stage(data: StageData) -> StagePlan:
         zero=int(data["zero"]),
         options=dict(data.get("auto_sharding", {"force_batch_dim_to_mesh_dim": 0})),
         offload=_offload(data["offload"]) if "offload" in data else None,
+        drawn=_drawn(data["drawn"]) if "drawn" in data else None,
         **figures,
     )

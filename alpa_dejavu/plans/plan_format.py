@@ -101,6 +101,7 @@ class ConfidenceData(TypedDict):
     candidates: Annotated[int, whole("a whole number of plans, at least 1", 1), WHOLE]
     spread_from: Words
     compared: NotRequired[Words]
+    deviation_s: NotRequired[Seconds]
 
 
 Share: TypeAlias = Annotated[float, said("a share from 0 to 1", ge=0, le=1)]
@@ -121,6 +122,19 @@ class OffloadData(TypedDict):
     forward_s: NotRequired[Seconds]
     backward_s: NotRequired[Seconds]
     step_s: NotRequired[Seconds]
+
+
+class DrawnData(TypedDict):
+    """The data in a plan file of drawn seconds, as `DrawnSeconds` has them; layers have none of their own."""
+
+    mean_s: Seconds
+    deviation_s: Seconds
+
+
+class StageDrawnData(DrawnData):
+    """The data in a plan file of a stage's drawn seconds, with those of its layers."""
+
+    layers: Annotated[list[DrawnData], listed("a list of mean and deviation of each layer of the stage")]
 
 
 class StageData(TypedDict):
@@ -159,6 +173,7 @@ class StageData(TypedDict):
     hidden_s: NotRequired[Seconds]
     hidden_per_step_s: NotRequired[Seconds]
     offload: NotRequired[Annotated[OffloadData, said("an object: the shares that its hosts keep")]]
+    drawn: NotRequired[Annotated[StageDrawnData, said("an object: mean and deviation of its seconds")]]
 
 
 Stages = Annotated[list[StageData], listed("a list of at least one stage", min_length=1)]

@@ -14,11 +14,11 @@ from typing import Protocol, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.name_ranges import name_ranges
-from alpa_dejavu.problem import Plan, StagePlan
+from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
 
 __all__ = [
-    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "folded_cells",
-    "known_columns", "layers_text", "mesh_text", "stage_rows",
+    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "drawn_text",
+    "folded_cells", "known_columns", "layers_text", "mesh_text", "stage_rows",
 ]  # fmt: skip
 
 
@@ -121,6 +121,11 @@ def layers_text(stage: StagePlan) -> str:
     """Returns a stage's range of layers as text: its first and last layer, or its only one."""
     first, last = stage.layers
     return str(first) if first == last else f"{first}-{last}"
+
+
+def drawn_text(drawn: DrawnSeconds | None) -> str:
+    """Returns the mean and the deviation of drawn seconds as text; "" where they aren't known."""
+    return "" if drawn is None else units.plus_minus(drawn.mean_s, drawn.deviation_s, units.seconds)
 
 
 def mesh_text(shape: Iterable[int]) -> str:
@@ -235,6 +240,7 @@ _TIMES = (
     _figure("transfers", lambda row: row.stage.boundary_s),
     _figure("once a step", lambda row: row.stage.per_step_s),
 )
+_DRAWN = Column("mean ± deviation", lambda row: drawn_text(row.stage.drawn))
 _SHARES = (
     _spanned("computing", lambda row: row.busy_share, _percent),
     _spanned("bubbles", lambda row: row.bubble_share, _percent),
@@ -253,7 +259,7 @@ _BESIDE = (
 
 BRIEF = (*_PLACE, *_MESHES, _HOSTS, *_TIMES, _MEMORY, _HEADROOM)
 """The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
-PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _HIDDEN, _MEMORY, _HEADROOM, _OF_HOST)
+PLANNED = (*_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, _MEMORY, _HEADROOM, _OF_HOST)
 """The columns of a plan on the command line; those of which no row knows anything are left out."""
 LEAVE = (
     "logical", "ZeRO", "once a step", "transfers", "remat", "headroom", "hidden", "of the host", "submesh",
@@ -261,7 +267,7 @@ LEAVE = (
 )  # fmt: skip
 """The columns that are left out first where there isn't room for all, in this order."""
 REPORTED = (
-    *_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _HIDDEN, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD,
+    *_PLACE, *_MESHES, _HOSTS, *_CHOICES, *_TIMES, _DRAWN, _HIDDEN, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, _OFFLOAD,
     _OF_HOST, *_BESIDE,
 )  # fmt: skip
 """The columns of a report; those of which no row knows anything are left out."""

@@ -15,6 +15,7 @@ from alpa_dejavu.problem import checks
 if TYPE_CHECKING:
     from alpa_dejavu.playground._gradient import Vector
     from alpa_dejavu.playground._worker import Worker
+    from alpa_dejavu.playground._wrong_stage import WrongStage
 
 __all__ = ["Changed", "Fault", "change", "check_hosts", "check_times", "check_worker", "for_a_while",
            "scaled"]  # fmt: skip
@@ -48,6 +49,9 @@ class Changed(Protocol):
         right gradient; None: no more.
         """
 
+    def compute_wrongly(self, number: int, fault: WrongStage | None) -> None:
+        """Has a worker compute a stage wrongly in gradients that it begins from now on; None: no more."""
+
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
 
@@ -60,8 +64,8 @@ class Fault(abc.ABC):
 
     @abc.abstractmethod
     def run(self, world: Changed) -> Program:
-        """Returns a program that changes the world (`crash`, `start`, `slow`, `spoil`, `scale_link`), and yields
-        `Sleeping` between; what it does at second 0 happens before all workers begin.
+        """Returns a program that changes the world (`crash`, `start`, `slow`, `spoil`, `compute_wrongly`,
+        `scale_link`), and yields `Sleeping` between; what it does at second 0 happens before all workers begin.
 
         Raises:
             ValueError: there is no such worker or host; it is called before the simulation begins.

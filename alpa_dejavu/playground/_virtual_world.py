@@ -20,7 +20,7 @@ from alpa_dejavu.playground._afforded import AffordedVectors
 from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import change
-from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
@@ -30,6 +30,7 @@ from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._timeline import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground._worker import Computing, Message
 from alpa_dejavu.playground._world import World, stalled
+from alpa_dejavu.playground._wrong_stage import WrongStage
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
@@ -61,6 +62,9 @@ class VirtualWorld(World):
         self._noise = [draws(seed, 2, n) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._spoilt: dict[int, Callable[[int, int, Vector], Vector]] = {}
+        # Who computes a stage wrongly, with what draws whether it is found; and the seconds for others' micro-batches.
+        self._wrong: dict[int, tuple[WrongStage, np.random.Generator]] = {}
+        self._owed_s = [0.0] * self.size
         self._shares: dict[frozenset[int], list[float]] = collections.defaultdict(list)
 
     # What exchanges use.
@@ -185,6 +189,13 @@ class VirtualWorld(World):
         if change is not None:
             self._spoilt[number] = change
 
+    def compute_wrongly(self, number: int, fault: WrongStage | None) -> None:
+        """Has a worker compute a stage wrongly in gradients that it begins from now on; None: no more."""
+        self._wrong.pop(number, None)
+        if fault is not None:
+            fault.multipliers(self.learner.leaves)  # says what can't be
+            self._wrong[number] = fault, self.fault_generator()
+
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
         factors = self._shares[frozenset((a, b))]
@@ -248,6 +259,9 @@ class VirtualWorld(World):
             seconds += self.mover.before(worker, self._begun[number])
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows,
                                          left_out)  # fmt: skip
+        seconds += self._owed_s[number]
+        self._owed_s[number] = 0.0
+        waits_s = self._watched(gradient) if number in self._wrong else 0.0
         if number in self._spoilt:
             gradient.spoil = functools.partial(self._spoilt[number], number, self._begun[number])
         self._begun[number] += 1
@@ -259,4 +273,23 @@ class VirtualWorld(World):
             self.recorder.computed(number, seconds)
             self._resume(process, gradient)
 
-        self._queue.put(self.now_s + seconds, computed, process)
+        self._queue.put(self.now_s + seconds + waits_s, computed, process)
+
+    def _watched(self, gradient: Gradient) -> float:
+        """Makes a gradient that of a worker with a wrong stage; or leaves it right, where that is found, and returns
+        how many seconds later it comes, since another worker computes the micro-batches again.
+        """
+        number, (fault, generator) = gradient.worker, self._wrong[gradient.worker]
+        if generator.random() < fault.found:
+            helper = next((n for n in (*self.live, *self.live) if n > number), self.live[0])
+            waits_s = fault.share * self.compute_seconds(helper)
+            if helper != number:
+                self._owed_s[helper] += waits_s
+            self.recorder.note(f"stage {fault.stage} of worker {number} computed wrongly: what was found, worker "
+                               f"{helper} computed again")  # fmt: skip
+            return waits_s
+        wrong = self.learner.gradient(number, gradient.step, gradient.version, gradient.at, gradient.rows)
+        wrong.at = gradient.at * fault.multipliers(self.learner.leaves)
+        share = np.float32(fault.share)
+        gradient.spoil = lambda right: right + share * (wrong.values - right)
+        return 0.0

@@ -11,6 +11,7 @@ from alpa_dejavu.playground._drawn_faults import DrawnCongestion, DrawnCrashes, 
 from alpa_dejavu.playground._fault import Changed, Fault, check_hosts, check_times, check_worker, for_a_while, scaled
 from alpa_dejavu.playground._worker import Program, Sleeping
 from alpa_dejavu.playground._wrong_gradients import WrongGradient
+from alpa_dejavu.playground._wrong_stage import WrongStage
 from alpa_dejavu.problem import checks
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Partition",
     "SlowDown",
     "WrongGradient",
+    "WrongStage",
 ]
 
 
@@ -172,6 +174,7 @@ FAULTS: dict[str, type[Fault]] = {
     "link-rate": LinkRate,
     "partition": Partition,
     "wrong-gradient": WrongGradient,
+    "wrong-stage": WrongStage,
     "drawn-crashes": DrawnCrashes,
     "drawn-slow-downs": DrawnSlowDowns,
     "drawn-congestion": DrawnCongestion,

@@ -9,6 +9,7 @@ from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._division import PHASES, AxisCollectives, Division, MemoryShares, NoShardingError, Sharding
+from alpa_dejavu.problem._drawn_seconds import DrawnSeconds
 from alpa_dejavu.problem._flow import PassFlow
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
 from alpa_dejavu.problem._host_kinds import host_kinds
@@ -41,6 +42,7 @@ __all__ = [
     "Cuts",
     "Device",
     "Division",
+    "DrawnSeconds",
     "Host",
     "HostMemory",
     "HostShare",

@@ -24,6 +24,8 @@ class Confidence:
         candidates: how many plans were compared, the chosen one among them.
         spread_from: where the size of the drawn errors is from, in a few words.
         compared: the candidates' numbers of layers, micro-batches, stages and hosts in a few words; empty: not told.
+        deviation_s: the standard deviation of the step in seconds over the draws, corrected in the same way; 0: not
+            told.
 
     Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
     """
@@ -35,6 +37,7 @@ class Confidence:
     candidates: int
     spread_from: str
     compared: str = ""
+    deviation_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
@@ -44,6 +47,7 @@ class Confidence:
         checks.positive("confidence", "interval_s[1]", self.interval_s[1])
         if self.interval_s[0] > self.interval_s[1]:
             raise ValueError(f"confidence: interval_s is {self.interval_s}, but must be [lower, upper]")
+        checks.not_negative("confidence", "deviation_s", self.deviation_s)
         checks.positive("confidence", "draws", self.draws)
         checks.positive("confidence", "candidates", self.candidates)
 
@@ -55,7 +59,10 @@ class Confidence:
         """
         low, high = self.interval_s
         return dataclasses.replace(
-            self, expected_step_s=self.expected_step_s * factor, interval_s=(low * factor, high * factor)
+            self,
+            expected_step_s=self.expected_step_s * factor,
+            interval_s=(low * factor, high * factor),
+            deviation_s=self.deviation_s * factor,
         )
 
     @property

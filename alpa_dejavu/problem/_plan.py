@@ -11,6 +11,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
+from alpa_dejavu.problem._drawn_seconds import DrawnSeconds
 from alpa_dejavu.problem._hardware import ClusterSummary
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload, StageOffload
@@ -54,6 +55,8 @@ class StagePlan:
         offload: what of these its hosts keep instead; None: nothing.
         hidden_s, hidden_per_step_s: seconds of its collectives that hide behind computing, of one micro-batch and of a
             step; they aren't part of the seconds above.
+        drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
+            of each layer; None: they aren't known.
     """
 
     layers: tuple[int, int]
@@ -81,6 +84,7 @@ class StagePlan:
     offload: StageOffload | None = None
     hidden_s: float = 0.0
     hidden_per_step_s: float = 0.0
+    drawn: DrawnSeconds | None = None
 
     def __post_init__(self) -> None:
         checks.one_of("stage plan", "remat", self.remat, REMAT)

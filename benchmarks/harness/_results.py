@@ -102,7 +102,7 @@ def described(result: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
     run = result["run"]
     machine = ", ".join(f"{name} {value}" for name, value in run["machine"].items())
     said = textwrap.fill(f"**Machine:** {machine}.", 120)
-    parts = [f"```\n{run['command']}\n```", said, f"**Date:** {run['date']}."]
+    parts = [f"```\n{_folded(run['command'])}\n```", said, f"**Date:** {run['date']}."]
     for one in result["tables"]:
         if isinstance(one, str):
             # Listings of several lines are for the terminal.
@@ -110,3 +110,13 @@ def described(result: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
         else:
             parts.append(Table(tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["title"]).markdown(left_out))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _folded(command: str) -> str:
+    """The command in lines of 120 columns at most, as a shell reads it."""
+    lines = [""]
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines[-1] and len(lines[-1]) + len(word) > 117:
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)

@@ -51,13 +51,21 @@ def _checking(method: Any) -> Any:
     return checked
 
 
+def _session() -> tuple[str, str]:
+    """Returns what tells this connection to Ray from every other."""
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.get_job_id()
+
+
 def _unless_over(method: Any) -> Any:
-    """The method, which does nothing once the interpreter ends or Ray is left: everything is freed then."""
+    """The method, which does nothing once the interpreter ends or the mesh's connection to Ray has ended, whether or
+    not there is a new one: everything is freed then.
+    """
     is_finalizing, is_initialized = sys.is_finalizing, ray.is_initialized
 
     @functools.wraps(method)
     def freeing(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not is_finalizing() and is_initialized():
+        if not is_finalizing() and is_initialized() and self.session == _session():
             method(self, *args, **kwargs)
 
     return freeing
@@ -94,6 +102,7 @@ def _watch_meshes(module: ModuleType) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         from alpa_stock_jax._ray_monitor import monitor
 
+        self.session = _session()
         original_init(self, *args, **kwargs)
         if module.global_config.backend == "cpu" and self.launched:
             monitor.watch(self)
@@ -145,6 +154,7 @@ PATCHES: tuple[Patch, ...] = (
             "DistributedPhysicalDeviceMesh.shutdown": ("self", "forced"),
             "PhysicalDeviceMeshGroup.sync_workers": ("self",),
         },
+        uses=("ray.runtime_context.RuntimeContext.gcs_address", "ray.runtime_context.RuntimeContext.get_job_id"),
     ),
     Patch(
         module="alpa.mesh_executable",

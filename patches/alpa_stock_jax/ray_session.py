@@ -72,8 +72,11 @@ def _shut_down(module: Any, platform: Any) -> None:
         steps.callback(module.update_jax_platform, platform)
         if cluster is not None and ray.is_initialized():
             steps.callback(cluster.delete_placement_group)
-        if virtual_mesh is not None and virtual_mesh.launched_physical_mesh_group is not None:
-            steps.callback(virtual_mesh.launched_physical_mesh_group.shutdown)
+        group = None if virtual_mesh is None else virtual_mesh.launched_physical_mesh_group
+        if group is not None:
+            for launched in group.meshes:
+                steps.callback(launched.shutdown)
+            steps.callback(group.destroy_collective_groups)
         if mesh is not None:
             steps.callback(mesh.shutdown)
 

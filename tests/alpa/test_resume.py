@@ -6,7 +6,8 @@ import pytest
 
 from alpa_dejavu.alpa.resume import HostsLostError, _following, train
 from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.problem import Run
+from alpa_dejavu.planning.replanning import Replanned
+from alpa_dejavu.problem import Moves, Run
 from alpa_dejavu.testing import example_cluster
 from fake_session import Fake, FakeTime
 from models import chain, planned, space
@@ -139,7 +140,7 @@ def replans(asked):
 
     def replan(plan, kept, *, without, cluster):
         asked.append((list(without), cluster))
-        return dataclasses.make_dataclass("Made", ["plan"])(dataclasses.replace(PLAN, step_s=99.0))
+        return Replanned(dataclasses.replace(PLAN, step_s=99.0), Moves((), 0.0, 0.0), 0.0)
 
     return replan
 

@@ -68,7 +68,7 @@ def test_results_are_gone_on_from_by_the_same_settings_alone(tmp_path):
 
 
 def test_a_missed_figure_is_an_exit_status_and_the_page_is_written_from_the_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["/somewhere/benchmarks/it.py", "--seed", "1"])
+    monkeypatch.setattr("sys.argv", ["/somewhere/benchmarks/it.py", "--seed", "1", "--rules", *["a rule"] * 12])
     held, missed = (Figure("it", "all", "1 s", "2 s", held) for held in (True, False))
     file, into = tmp_path / "out.json", tmp_path / "page.md"
     assert Results(None).shown(figures=[held]) == 0
@@ -77,7 +77,8 @@ def test_a_missed_figure_is_an_exit_status_and_the_page_is_written_from_the_file
     assert [figure["held"] for figure in json.loads(file.read_text(encoding="utf-8"))["figures"]] == [True, False]
     assert page.main([str(file)]) == 0
     said = capsys.readouterr().out
-    assert "python benchmarks/it.py --seed 1" in said
+    rules = " ".join(["'a rule'"] * 8)
+    assert f"python benchmarks/it.py --seed 1 --rules {rules} \\\n    'a rule' " in said
     assert "| b | it fails |  |" in said
     assert "**Date:** " in said
     into.write_text("before\n<!-- it: begin -->\nold\n<!-- it: end -->\nafter\n", encoding="utf-8")
@@ -86,6 +87,9 @@ def test_a_missed_figure_is_an_exit_status_and_the_page_is_written_from_the_file
     assert written.startswith("before\n<!-- it: begin -->\n```\n")
     assert written.endswith("<!-- it: end -->\nafter\n")
     assert "old" not in written
+    into.write_text("<!-- other: begin -->\n<!-- other: end -->\n", encoding="utf-8")
+    assert page.main([str(file), "--into", str(into), "--mark", "other"]) == 0
+    assert "| b | it fails |  |" in into.read_text(encoding="utf-8")
     into.write_text("nothing", encoding="utf-8")
     assert page.main([str(file), "--into", str(into)]) == 2
 

@@ -37,6 +37,7 @@ SAME = [
     f"calibration show {DATA / 'database-1.json'}",
     "diff many.json many.json",
     "playground list",
+    "models",
     "playground compare run.json run.json",
 ]
 """What prints the same whenever it runs."""

@@ -34,3 +34,17 @@ def test_functions_by_name(tmp_path, monkeypatch):
     with pytest.raises(TypeError, match="the model is 3"):
         resolve(3)
     assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [("own.py:fn", "write own:fn"), ("sub/own.py:fn", "`cd sub`, and write own:fn"),
+     ("gone.py:fn", r"there is no file 'gone.py'.*write gone:fn")],
+)  # fmt: skip
+def test_a_file_in_place_of_a_module_is_told_what_to_write(given, remedy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for path in ("own.py", "sub/own.py"):
+        (tmp_path / path).write_text("def fn(batch_size): ...")
+    with pytest.raises(ValueError, match=f"must be 'module:function'.*{remedy}"):
+        resolve(given)

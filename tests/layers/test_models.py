@@ -1,16 +1,19 @@
 """The suites' models by name: their sizes are the evaluation's, and they do train."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from alpa_dejavu.layers import trace
-from alpa_dejavu.layers.models import forward_function, known_models, model_function
+from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
 from alpa_dejavu.layers.models._transformer import _activations, _two_best, transformer_forward, transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
+from alpa_dejavu.sharding import model_of_step
 
 
 def transformer_parameters(size):
@@ -53,10 +56,27 @@ def test_parameters_are_the_architectures(name):
     _, (state, _) = model_function(name)(8)
     trained = state[0] if isinstance(size, WideResNet) else state
     counted = sum(leaf.size for leaf in jax.tree.leaves(trained.parameters))
-    assert counted == COUNTS.get(type(size), transformer_parameters)(size)
+    assert counted == num_parameters(name)
+    if name not in PUBLISHED:
+        assert counted == COUNTS.get(type(size), transformer_parameters)(size)
 
 
-@pytest.mark.parametrize("name", known_models())
+PUBLISHED = {
+    "bert-base": 109_514_298,  # Hugging Face, BertForMaskedLM of bert-base-uncased; "110M" in the paper
+    "bert-large": 335_174_458,  # the same of bert-large-uncased; "340M" in the paper
+    "resnet-50": 25_557_032,  # torchvision, resnet50
+    "llama-7b": 6_738_415_616,  # Hugging Face, Llama-2-7b
+    "llama-13b": 13_015_864_320,
+    "llama-70b": 68_976_648_192,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name):
+    assert num_parameters(name) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", [name for name in known_models() if name not in PUBLISHED])
 def test_parameters_are_what_the_name_says(name):
     said = name.split("-")[1]
     said_count = float(said[:-1]) * {"m": 1e6, "b": 1e9}[said[-1]]
@@ -71,7 +91,7 @@ def test_a_wrong_name_lists_near_ones():
         model_function("gpt-1.4b")
 
 
-@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "wresnet-250m", "kraken-125m-6"])
+@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "wresnet-250m", "kraken-125m-6", "bert-base"])
 def test_a_name_is_traced_like_any_function(name):
     assert trace(name, batch=16, num_micro_batches=2).micro_batch == 8
 
@@ -156,3 +176,22 @@ def test_experts_places_are_limited():
     assert ((combine > 0).sum(axis=1) <= 1).all()
     assert ((combine > 0).sum(axis=(2, 3)) <= 2).all()
     assert (combine.sum(axis=(2, 3)) <= 1 + 1e-6).all()
+
+
+def test_frozen_blocks_have_no_gradients_no_state_and_no_backward_pass():
+    size = Transformer(16, 4, 2, 32, 8)
+    sizes = size, dataclasses.replace(size, train_last=1)
+    whole, last = (model_of_step(trace(one.text, batch=2), 6) for one in sizes)
+    assert [layer.backward.flop.sum() > 0 for layer in last.layers] == [False] * 4 + [True] * 2
+    assert [layer.backward.flop.sum() for layer in last.layers[-1:]] == [
+        layer.backward.flop.sum() for layer in whole.layers[-1:]
+    ]
+    kept = {role: sum(t.num_bytes for t in last.tensors if t.role == role) for role in ("parameter", "gradient")}
+    assert kept["parameter"] == 2 * size.num_parameters
+    block = size.hidden * (2 + 4 * size.hidden + 3 * size.feed_forward)
+    assert kept["gradient"] == 2 * (block + size.hidden + size.hidden * size.vocabulary)
+
+
+def test_more_blocks_than_there_are_cannot_be_trained():
+    with pytest.raises(ValueError, match="train_last is 5, but must be from 1 to the number of blocks, 4"):
+        Transformer(16, 4, 2, 32, 8, train_last=5)

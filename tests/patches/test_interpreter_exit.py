@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from alpa.mesh_executable import NormalMeshDriverExecutable
+from alpa.pipeline_parallel.pipeshard_executable import PipeshardDriverExecutable
 
 SCRIPT = """
 import jax, numpy as np, alpa
@@ -25,7 +26,9 @@ def test_the_end_of_a_script_is_silent():
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_an_unfinished_executable_is_dropped_in_silence():
-    executable = NormalMeshDriverExecutable.__new__(NormalMeshDriverExecutable)
+@pytest.mark.parametrize("kind", [NormalMeshDriverExecutable, PipeshardDriverExecutable])
+def test_an_unfinished_executable_is_dropped_in_silence(kind):
+    executable = kind.__new__(kind)
+    executable.mesh_group = [object()]
     del executable
     gc.collect()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import alpa
 import jax.numpy as jnp
@@ -108,6 +109,20 @@ def test_a_mesh_that_spans_two_hosts_computes_as_one_device():
     assert mesh.get_memory_allocated() > 0
     assert mesh.get_max_memory_allocated() >= mesh.get_memory_allocated()
     assert mesh.get_available_memory() > 0
+
+
+def test_meshes_of_another_session_free_nothing():
+    alpa.init("ray")
+    virtual = get_global_virtual_physical_mesh()
+    mesh = virtual.slice_2d([0], [[0]]).get_physical_mesh()
+    asked, workers = [], mesh.workers
+    mesh.workers = [SimpleNamespace(delete_executable=SimpleNamespace(remote=asked.append))]
+    mesh.delete_remote_executable(1)
+    mesh.session = ("another", "01000000")
+    mesh.delete_remote_executable(2)
+    mesh.workers = workers
+    mesh.shutdown()
+    assert asked == [1]
 
 
 def test_stages_on_two_hosts_and_a_checkpoint_for_another_plan(tmp_path):

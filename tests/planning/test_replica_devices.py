@@ -11,6 +11,7 @@ from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.kept import Kept, write_with_kept
 from alpa_dejavu.planning.replanning import replan
 from alpa_dejavu.planning.replica_devices import replica_devices
+from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.training.robust import Suspects
 from tanh_layers import trained
 
@@ -68,3 +69,13 @@ def test_what_suspects_propose_is_planned_without_in_one_flow(planned, tmp_path)
     wrong = CliRunner().invoke(main, ["replan", str(path), "--without-replica", "99"])
     assert wrong.exit_code != 0
     assert "replica is 99, but must be one of the plan's" in " ".join(wrong.output.split())
+
+
+def test_where_a_lost_device_leaves_too_few_replicas_the_plan_has_fewer_and_says_so():
+    planned = plan_model(trained, named_cluster("p3.8xlarge"), batch=48, micro_batches=4, layers=4, replicas=4)
+    made = replan(planned.plan, Kept.of(planned), without=["p3.8xlarge-0/3"])
+    assert {stage.logical_mesh[0] >= 3 for stage in made.plan.stages} == {True}
+    assert made.kept.replicas == 3
+    assert "at least 3 replicas of each stage: 4 don't fit without the lost devices" in made.plan.notes
+    with pytest.raises(NoPlanError, match="replicas is 8, but no stage"):
+        replan(planned.plan, dataclasses.replace(Kept.of(planned), replicas=8), slow={"p3.8xlarge-0": 2.0})

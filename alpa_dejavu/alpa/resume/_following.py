@@ -118,7 +118,8 @@ class Following:
                     raise ValueError(f"there is no plan for that: {error}") from error
             else:
                 break
-        if replicas < self.kept.replicas:
+        least = replicas if made.kept is None else made.kept.replicas  # without hosts `replan` itself takes fewer
+        if least < self.kept.replicas:
             _log.warning("each stage has at least %s now, since there is no plan for %d",
-                         units.counted(replicas, "replica"), self.kept.replicas)  # fmt: skip
+                         units.counted(least, "replica"), self.kept.replicas)  # fmt: skip
         return dataclasses.replace(self, plan=made.plan), made

@@ -34,7 +34,10 @@ def _of_contingency(contingency: Contingency, factor: float) -> Contingency:
 
 
 def _of_stages(stages: tuple[StagePlan, ...], factor: float) -> tuple[StagePlan, ...]:
-    return tuple(dataclasses.replace(stage, **_multiplied(stage, factor)) for stage in stages)
+    return tuple(
+        dataclasses.replace(stage, drawn=stage.drawn and stage.drawn.times(factor), **_multiplied(stage, factor))
+        for stage in stages
+    )
 
 
 def corrected_timeline(timeline: Timeline, factor: float) -> Timeline:

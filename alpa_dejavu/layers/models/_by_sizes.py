@@ -41,16 +41,21 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
     optimizer = adamw()
     update = updating(optimizer)
 
-    def train_step(state: Trained, batch: Group) -> Trained:
-        def loss(parameters: list[Group]) -> jax.Array:
-            log_p = jax.nn.log_softmax(_logits(size, parameters, batch["tokens"]).astype(jnp.float32), axis=-1)
-            return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
+    def loss(parameters: list[Group], batch: Group) -> jax.Array:
+        log_p = jax.nn.log_softmax(_logits(size, parameters, batch["tokens"]).astype(jnp.float32), axis=-1)
+        return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
 
-        return apply_gradients(state, jax.grad(loss)(state.parameters), update)
+    def train_step(state: tuple[list[Group], Trained], batch: Group) -> tuple[list[Group], Trained]:
+        frozen, trained = state
+        gradients = jax.grad(lambda parameters: loss([*frozen, *parameters], batch))(trained.parameters)
+        return frozen, apply_gradients(trained, gradients, update)
 
-    state = abstract_state(_shapes(size), _DTYPE, optimizer, master=True)
+    shapes = _shapes(size)
+    first = len(shapes) - 1 - size.train_last if size.train_last else 0
+    frozen = abstract_state(shapes[:first], _DTYPE, optimizer, master=False).parameters
+    trained = abstract_state(shapes[first:], _DTYPE, optimizer, master=True)
     tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
-    return train_step, (state, {"tokens": tokens, "labels": tokens})
+    return train_step, ((frozen, trained), {"tokens": tokens, "labels": tokens})
 
 
 def _shapes(size: Transformer) -> list[Shapes]:

@@ -187,7 +187,7 @@ def _total(x: jax.Array) -> jax.Array:
 def kraken_step(size: Kraken, batch_size: int) -> Any:
     """Returns the train step of a Kraken in half precision, and its abstract arguments: state, tokens and labels."""
     module, optimizer = KrakenModule(size, _HALF, _HALF), adamw(_decays)
-    update, names = updating(optimizer), list(_parameters(size))
+    update, names = updating(optimizer), list(kraken_parameters(size))
 
     def train_step(state: Trained, batch: Group) -> Trained:
         def loss(parameters: list[Group]) -> jax.Array:
@@ -197,7 +197,7 @@ def kraken_step(size: Kraken, batch_size: int) -> Any:
 
         return apply_gradients(state, jax.grad(loss)(state.parameters), update)
 
-    parameters = list(_parameters(size).values())
+    parameters = list(kraken_parameters(size).values())
     precise = [jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), one) for one in parameters]
     state = Trained(parameters, precise, [jax.eval_shape(optimizer.init, group) for group in precise])
     tokens = _tokens(size, batch_size)
@@ -214,11 +214,11 @@ def kraken_forward(size: Kraken, batch_size: int) -> Any:
     def forward_step(parameters: Group, batch: Group) -> Any:
         return module.apply({"params": parameters}, batch["tokens"], method="next_token")
 
-    return forward_step, (_parameters(size), {"tokens": _tokens(size, batch_size)})
+    return forward_step, (kraken_parameters(size), {"tokens": _tokens(size, batch_size)})
 
 
-def _parameters(size: Kraken) -> Group:
-    """The parameters by name in half precision, as shapes and element types: layers after the second are like it."""
+def kraken_parameters(size: Kraken) -> Group:
+    """Returns the parameters by name in half precision, as shapes: layers after the second are like it."""
     shorter = dataclasses.replace(size, num_blocks=min(size.num_blocks, 2))
     key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
     tree = jax.eval_shape(KrakenModule(shorter, _HALF, _HALF).init, key, _tokens(size, 1))["params"]

@@ -25,6 +25,23 @@ class GPT:
 
 @final
 @dataclasses.dataclass(frozen=True)
+class BERT:
+    """The sizes of a BERT, an encoder of equal transformer blocks, trained to fill in words that are left out.
+
+    Feed-forward layers are four times as wide as the hidden state; `sequence` is the number of tokens in a sample, and
+    of learned positions; `kinds` is the number of kinds of segments.
+    """
+
+    hidden: int
+    num_blocks: int
+    num_heads: int
+    vocabulary: int = 30522
+    sequence: int = 512
+    kinds: int = 2
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class MoE:
     """The sizes of a GPT in which every other feed-forward layer is a mixture of experts.
 

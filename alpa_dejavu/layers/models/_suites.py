@@ -4,6 +4,9 @@ The sizes are those of Alpa's benchmark suites (`suite_manual_gpt.py`, `suite_ma
 Alpa 0.2.3), which are the ones of the paper's tables; gpt-13b is that of Brown et al., Language Models are Few-Shot
 Learners, NeurIPS 2020, table 2.1.
 
+bert-base and bert-large are those of Devlin et al., with the head that fills in words; resnet-50 is that of He et al.,
+for the 1000 classes of ImageNet; llama-7b, -13b and -70b are Llama 2 of Touvron et al., with 4096 tokens a sample.
+
 Those of Kraken are its authors' (`training/configs` of github.com/rohan-bp/kraken); the last number is that of the
 ways. Beside kraken-125m, -350m and -760m stand gpt2-125m, gpt2-350m and gpt2-760m: standard transformers with as many
 layers and heads in all, of about as many parameters, which normalise, look up embeddings and end as Kraken does. Their
@@ -17,13 +20,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
+from alpa_dejavu.layers.models._sizes import BERT, GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
-SUITES: dict[str, GPT | MoE | WideResNet | Kraken] = {
+Size = GPT | MoE | WideResNet | Kraken | BERT | Transformer
+
+SUITES: dict[str, Size] = {
     "gpt-125m": GPT(768, 12, 12),
     "gpt-350m": GPT(1024, 24, 16),
     "gpt-760m": GPT(1536, 24, 16),
@@ -58,6 +64,12 @@ SUITES: dict[str, GPT | MoE | WideResNet | Kraken] = {
     "gpt2-125m": Kraken(768, 12, 12, 1, expansion=4),
     "gpt2-350m": Kraken(1024, 24, 16, 1, expansion=4),
     "gpt2-760m": Kraken(1536, 24, 16, 1, expansion=4),
+    "bert-base": BERT(768, 12, 12),
+    "bert-large": BERT(1024, 24, 16),
+    "resnet-50": WideResNet(64, 1, classes=1000),
+    "llama-7b": Transformer(4096, 32, 32, 32000, 4096, feed_forward=11008),
+    "llama-13b": Transformer(5120, 40, 40, 32000, 4096, feed_forward=13824),
+    "llama-70b": Transformer(8192, 80, 64, 32000, 4096, kv_heads=8, feed_forward=28672),
 }
 
 
@@ -69,6 +81,8 @@ def transformer_size(name: str) -> Transformer | None:
     runtimes have it.
     """
     size = SUITES.get(name.lower())
+    if isinstance(size, Transformer):
+        return size
     if isinstance(size, GPT):
         return Transformer(
             size.hidden, size.num_blocks, size.num_heads, size.vocabulary, size.sequence, gated=False, rotary=False,
@@ -97,11 +111,11 @@ def model_function(name: str) -> Callable[[int], Any]:
         ValueError: there is no model of that name; near names are listed.
     """
     sizes = Transformer.of_text(name)
-    if sizes is not None:
+    size = model_size(name) if sizes is None else sizes
+    if isinstance(size, Transformer):
         from alpa_dejavu.layers.models._by_sizes import sized_step
 
-        return functools.partial(sized_step, sizes)
-    size = model_size(name)
+        return functools.partial(sized_step, size)
     if isinstance(size, WideResNet):
         from alpa_dejavu.layers.models._wresnet import wresnet_step
 
@@ -110,6 +124,10 @@ def model_function(name: str) -> Callable[[int], Any]:
         from alpa_dejavu.layers.models._kraken import kraken_step
 
         return functools.partial(kraken_step, size)
+    if isinstance(size, BERT):
+        from alpa_dejavu.layers.models._bert import bert_step
+
+        return functools.partial(bert_step, size)
     from alpa_dejavu.layers.models._transformer import transformer_step
 
     return functools.partial(transformer_step, size)
@@ -130,7 +148,7 @@ def forward_function(name: str | Kraken, sequence: int | None = None) -> Callabl
         ValueError: there is no model of that name, it isn't a language model, or a sequence without tokens.
     """
     size = model_size(name) if isinstance(name, str) else name
-    if isinstance(size, WideResNet):
+    if isinstance(size, (WideResNet, BERT, Transformer)):
         raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(_LANGUAGE)}")
     if sequence is not None:
         if sequence < 1:
@@ -145,10 +163,10 @@ def forward_function(name: str | Kraken, sequence: int | None = None) -> Callabl
     return functools.partial(transformer_forward, size)
 
 
-_LANGUAGE = [name for name, size in SUITES.items() if not isinstance(size, WideResNet)]
+_LANGUAGE = [name for name, size in SUITES.items() if isinstance(size, (GPT, MoE, Kraken))]
 
 
-def model_size(name: str) -> GPT | MoE | WideResNet | Kraken:
+def model_size(name: str) -> Size:
     """Returns a known model's sizes by name: its width, number of blocks and the like.
 
     Raises:
@@ -159,3 +177,40 @@ def model_size(name: str) -> GPT | MoE | WideResNet | Kraken:
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
         raise ValueError(f"there is no model named {name!r}; {hint} Your own model is given as 'module:function'.")
     return SUITES[name.lower()]
+
+
+def num_parameters(name: str) -> int:
+    """Returns the number of a known model's parameters.
+
+    Raises:
+        ValueError: there is no model of that name; near names are listed.
+    """
+    size = model_size(name)
+    if isinstance(size, Transformer):
+        return size.num_parameters
+    if isinstance(size, Kraken):
+        from alpa_dejavu.layers.models._kraken import kraken_parameters
+
+        return sum(math.prod(shape) for shape in _shapes_in(kraken_parameters(size)))
+    if isinstance(size, WideResNet):
+        from alpa_dejavu.layers.models._wresnet import wresnet_shapes
+
+        return _elements(wresnet_shapes(size))
+    if isinstance(size, BERT):
+        from alpa_dejavu.layers.models._bert import bert_shapes
+
+        return _elements(bert_shapes(size))
+    from alpa_dejavu.layers.models._transformer import transformer_shapes
+
+    return _elements(transformer_shapes(size))
+
+
+def _elements(groups: Iterable[Mapping[str, tuple[int, ...]]]) -> int:
+    return sum(math.prod(shape) for group in groups for shape in group.values())
+
+
+def _shapes_in(tree: Any) -> list[tuple[int, ...]]:
+    """The shapes of the arrays in nested dictionaries."""
+    if hasattr(tree, "shape"):
+        return [tree.shape]
+    return [shape for branch in tree.values() for shape in _shapes_in(branch)]

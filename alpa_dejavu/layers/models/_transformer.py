@@ -45,7 +45,7 @@ def transformer_step(size: GPT | MoE, batch_size: int) -> Any:
 
         return apply_gradients(state, jax.grad(loss)(state.parameters), update)
 
-    state = abstract_state(_shapes(size), _DTYPE, optimizer, master=True)
+    state = abstract_state(transformer_shapes(size), _DTYPE, optimizer, master=True)
     tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
     return train_step, (state, {"tokens": tokens, "labels": tokens})
 
@@ -63,29 +63,38 @@ def transformer_forward(size: GPT | MoE, batch_size: int) -> Any:
         last, x = groups[-1], _activations(size, groups, batch)[:, -1:].squeeze(1)
         return x @ last["head"] + last["head_bias"]
 
-    parameters = abstract_state(_shapes(size), _DTYPE, optax.identity(), master=False).parameters
+    parameters = abstract_state(transformer_shapes(size), _DTYPE, optax.identity(), master=False).parameters
     return forward_step, (parameters, {"tokens": jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)})
 
 
-def _shapes(size: GPT | MoE) -> list[Shapes]:
-    """The parameters: embeddings, blocks, the head."""
+def transformer_shapes(size: GPT | MoE) -> list[Shapes]:
+    """Returns the shapes of the parameters: embeddings, blocks, the head."""
     hidden, wide = size.hidden, _width(size)
+    blocks = []
+    for n in range(size.num_blocks):
+        mixed = expert_shapes(size, wide) if isinstance(size, MoE) and n % 2 == 0 else None
+        blocks.append(block_shapes(hidden, wide, mixed))
     norm = {"scale": (hidden,), "shift": (hidden,)}
-    attention = {
+    first = {"tokens": (size.vocabulary, hidden), "positions": (size.sequence, hidden), **norm}
+    return [first, *blocks, {"head": (hidden, size.vocabulary), "head_bias": (size.vocabulary,)}]
+
+
+def block_shapes(hidden: int, wide: int, mixed: Shapes | None = None) -> Shapes:
+    """Returns the shapes of a block's parameters, with those of a mixture of experts in place of its feed-forward
+    layer where they are given.
+    """
+    dense = {"wide": (hidden, wide), "wide_bias": (wide,), "narrow": (wide, hidden), "narrow_bias": (hidden,)}
+    return {
         "qkv": (hidden, 3 * hidden),
         "qkv_bias": (3 * hidden,),
         "out": (hidden, hidden),
         "out_bias": (hidden,),
-        **{f"attention_{name}": shape for name, shape in norm.items()},
-        **norm,
+        "attention_scale": (hidden,),
+        "attention_shift": (hidden,),
+        "scale": (hidden,),
+        "shift": (hidden,),
+        **(dense if mixed is None else mixed),
     }
-    dense = {"wide": (hidden, wide), "wide_bias": (wide,), "narrow": (wide, hidden), "narrow_bias": (hidden,)}
-    blocks = []
-    for n in range(size.num_blocks):
-        mixed = isinstance(size, MoE) and n % 2 == 0
-        blocks.append({**attention, **(expert_shapes(size, wide) if isinstance(size, MoE) and mixed else dense)})
-    first = {"tokens": (size.vocabulary, hidden), "positions": (size.sequence, hidden), **norm}
-    return [first, *blocks, {"head": (hidden, size.vocabulary), "head_bias": (size.vocabulary,)}]
 
 
 def _width(size: GPT | MoE) -> int:
@@ -107,9 +116,9 @@ def _activations(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Arra
     positions = jnp.broadcast_to(jnp.arange(size.sequence), batch["tokens"].shape)
     gathers = isinstance(size, GPT) and size.gathers
     x = _looked_up(first["tokens"], batch["tokens"], gathers) + _looked_up(first["positions"], positions, gathers)
-    x = _norm(x, first["scale"], first["shift"])
-    for block in blocks:
-        x = _block(block, x, size.num_heads, size.group if isinstance(size, MoE) else 0)
+    x = norm(x, first["scale"], first["shift"])
+    for weights in blocks:
+        x = block(weights, x, size.num_heads, size.group if isinstance(size, MoE) else 0)
     return x
 
 
@@ -117,32 +126,35 @@ def _looked_up(table: jax.Array, rows: jax.Array, gathers: bool) -> jax.Array:
     return table[rows] if gathers else jax.nn.one_hot(rows, table.shape[0], dtype=table.dtype) @ table
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
-def _block(weights: Group, x: jax.Array, num_heads: int, group: int) -> jax.Array:
-    attended = _attention(weights, x, num_heads)
-    x = _norm(x + attended, weights["attention_scale"], weights["attention_shift"])
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=True)
+def block(weights: Group, x: jax.Array, num_heads: int, group: int, causal: bool = True) -> jax.Array:
+    """Computes a block, which normalises after attention and after its feed-forward layer or mixture of experts."""
+    attended = _attention(weights, x, num_heads, causal)
+    x = norm(x + attended, weights["attention_scale"], weights["attention_shift"])
     if "gate" in weights:
         fed = experts(weights, x, group)
     else:
         wide = jax.nn.gelu(x @ weights["wide"] + weights["wide_bias"], approximate=True)
         fed = wide @ weights["narrow"] + weights["narrow_bias"]
-    return _norm(x + fed, weights["scale"], weights["shift"])
+    return norm(x + fed, weights["scale"], weights["shift"])
 
 
-def _attention(weights: Group, x: jax.Array, num_heads: int) -> jax.Array:
+def _attention(weights: Group, x: jax.Array, num_heads: int, causal: bool) -> jax.Array:
     batch, sequence, hidden = x.shape
     qkv = (x @ weights["qkv"] + weights["qkv_bias"]).reshape(batch, sequence, num_heads, hidden // num_heads, 3)
     query, key, value = qkv[..., 0], qkv[..., 1], qkv[..., 2]
     scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(hidden // num_heads), key)
-    past = jnp.tril(jnp.ones((sequence, sequence), bool))
-    # Added to the scores, as Alpa's GPT does it, a mask needn't be kept for the backward pass.
-    weight = jax.nn.softmax(scores + jnp.where(past, 0, jnp.finfo(x.dtype).min).astype(x.dtype), axis=-1)
+    if causal:
+        past = jnp.tril(jnp.ones((sequence, sequence), bool))
+        # Added to the scores, as Alpa's GPT does it, a mask needn't be kept for the backward pass.
+        scores = scores + jnp.where(past, 0, jnp.finfo(x.dtype).min).astype(x.dtype)
+    weight = jax.nn.softmax(scores, axis=-1)
     together = jnp.einsum("bhqk,bkhd->bqhd", weight, value).reshape(x.shape)
     return together @ weights["out"] + weights["out_bias"]
 
 
-def _norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
-    """Layer normalisation, its statistics in single precision."""
+def norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+    """Returns the activations normalised over their width, the statistics in single precision."""
     precise = x.astype(jnp.float32)
     centred = precise - precise.mean(-1, keepdims=True)
     normal = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-12)

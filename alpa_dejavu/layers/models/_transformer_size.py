@@ -31,6 +31,7 @@ _ALIASES = {
     "experts": "num_experts",
     "experts_per_token": "experts_per_token",
     "shared_feed_forward": "shared_feed_forward",
+    "train_last": "train_last",
 }
 """The fields of `Transformer` by the names that they have in a text."""
 
@@ -54,6 +55,7 @@ class Transformer:
         tied: whether logits are made by the table of embeddings.
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
+        train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
 
     Raises ValueError for sizes below 1, and numbers that must divide others and don't.
 
@@ -78,6 +80,7 @@ class Transformer:
     num_experts: int = 0
     experts_per_token: int = 0
     shared_feed_forward: int = 0
+    train_last: int = 0
 
     def __post_init__(self) -> None:
         for field in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
@@ -99,6 +102,12 @@ class Transformer:
             raise ValueError(
                 f"transformer: shared_feed_forward is {self.shared_feed_forward}, but must be 0 where there are no "
                 "experts; give num_experts"
+            )
+
+        if not 0 <= self.train_last <= self.num_blocks:
+            raise ValueError(
+                f"transformer: train_last is {self.train_last}, but must be from 1 to the number of blocks, "
+                f"{self.num_blocks}; leave it out to train the whole model"
             )
 
     def _divides(self, field: str, value: int, other: str, of: int) -> None:

@@ -43,7 +43,7 @@ def wresnet_step(size: WideResNet, batch_size: int) -> Any:
         gradients, (statistics, accuracy) = jax.grad(loss, has_aux=True)(trained.parameters)
         return (apply_gradients(trained, gradients, update), statistics), accuracy
 
-    shapes = _shapes(size)
+    shapes = wresnet_shapes(size)
     state = abstract_state(shapes, jnp.float32, optimizer, master=False)
     statistics = [_statistics(group) for group in shapes]
     images = jax.ShapeDtypeStruct((batch_size, size.image, size.image, 3), jnp.float32)
@@ -51,8 +51,8 @@ def wresnet_step(size: WideResNet, batch_size: int) -> Any:
     return train_step, ((state, statistics), {"images": images, "labels": labels})
 
 
-def _shapes(size: WideResNet) -> list[Shapes]:
-    """The parameters: the first convolution, blocks, the head."""
+def wresnet_shapes(size: WideResNet) -> list[Shapes]:
+    """Returns the shapes of the parameters: the first convolution, blocks, the head."""
     groups: list[Shapes] = [_convolution("first", 7, 3, size.channels)]
     before = size.channels
     for stage, num_blocks in enumerate(size.blocks):

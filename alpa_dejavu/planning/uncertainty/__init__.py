@@ -11,6 +11,7 @@ from alpa_dejavu.planning.uncertainty._confidence import (
     worth_trying,
 )
 from alpa_dejavu.planning.uncertainty._errors import Errors, Factors
+from alpa_dejavu.planning.uncertainty._layer_draws import drawn_stages, layer_draws
 from alpa_dejavu.planning.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
 from alpa_dejavu.planning.uncertainty._steps import closed_form, step_draws
@@ -18,5 +19,6 @@ from alpa_dejavu.planning.uncertainty._table_draws import class_table, meet, red
 
 __all__ = [
     "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "assumed_spread", "class_table", "closed_form",
-    "confidence", "confidence_of_draws", "meet", "optimism", "redrawn", "step_draws", "worth_trying",
+    "confidence", "confidence_of_draws", "drawn_stages", "layer_draws", "meet", "optimism", "redrawn", "step_draws",
+    "worth_trying",
 ]  # fmt: skip

@@ -121,6 +121,7 @@ def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, c
         candidates=steps_s.shape[1],
         spread_from=source,
         compared=compared,
+        deviation_s=float(steps_s[:, 0].std()) * corrected,
     )
 
 

@@ -12,7 +12,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver, Seconds
 from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, Spreads
 
-__all__ = ["Errors", "Factors", "entry_seconds"]
+__all__ = ["Errors", "Factors", "entry_seconds", "layer_seconds"]
 
 _NUM_STEPS, _DAMPING = 40, 0.5
 
@@ -173,6 +173,28 @@ def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, f
     for number, ranges in seconds.of_ranges.items():
         found += ranges[first, last] * factors.common[:, number]
     return found * factors.divided(resolved)
+
+
+def layer_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
+    """Returns the seconds of each of the layers first..last (inclusive) of a stage in each of K draws of prediction
+    errors, shape (K, layers); in each draw they add up to `entry_seconds`.
+
+    Seconds that the stage has as a whole, such as starts of computations and combined collectives, are divided among
+    its layers as these would have them if each were a stage of its own; evenly where none would.
+    """
+    layers = np.arange(first, last + 1)
+    found = np.zeros((len(factors), len(layers)))
+    if len(seconds.of_variants):
+        chosen = _variants(resolved, first, last)
+        rows, own = seconds.of_variants[chosen], factors.of_layers(resolved, chosen)
+        for number in range(rows.shape[1]):
+            each = own[:, :, COMPUTE.index(number)] if number in COMPUTE else 1.0
+            found += factors.common[:, number, None] * rows[:, number] * each
+    for number, ranges in seconds.of_ranges.items():
+        alone = ranges[layers, layers]
+        share = alone / alone.sum() if alone.sum() > 0 else np.full(len(layers), 1 / len(layers))
+        found += factors.common[:, number, None] * (ranges[first, last] * share)
+    return np.asarray(found * factors.divided(resolved)[:, None])
 
 
 def _variants(resolved: Resolved, first: int, last: int) -> NDArray[np.intp]:

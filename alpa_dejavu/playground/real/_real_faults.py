@@ -16,6 +16,7 @@ from alpa_dejavu.playground._fault import Fault, change
 from alpa_dejavu.playground._gradient import Vector
 from alpa_dejavu.playground._queue import Process, Queue
 from alpa_dejavu.playground._worker import Program, Sleeping, Worker
+from alpa_dejavu.playground._wrong_stage import WrongStage
 from alpa_dejavu.playground.hosts import LEAST_SHARE, Network, Quotas, shape
 
 __all__ = ["RealFaults", "Shaped", "check_faults"]
@@ -126,6 +127,11 @@ class RealFaults:
         """Raises ValueError: real workers send what they have computed."""
         raise ValueError(f"worker {number} has wrong gradients, but real workers send what they have computed; leave "
                          "that fault out, or simulate")  # fmt: skip
+
+    def compute_wrongly(self, number: int, fault: WrongStage | None) -> None:
+        """Raises ValueError: real workers compute as they do."""
+        raise ValueError(f"worker {number} computes a stage wrongly, but real workers compute as they do; leave that "
+                         "fault out, or simulate")  # fmt: skip
 
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
         """Gives the link between two hosts a factor of its rate; or ends that."""

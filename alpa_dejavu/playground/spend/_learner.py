@@ -72,7 +72,7 @@ def learner(model: str | Callable[..., Any], *, own: bool = True) -> Learner:
     from alpa_dejavu.layers.models import known_models
 
     if isinstance(model, str) and model.lower() in known_models():
-        is_of_pictures = model.lower().startswith("wresnet")
+        is_of_pictures = model.lower().startswith(("wresnet", "resnet"))
         return stand_in("digits-cnn" if is_of_pictures else "text-gpt", f"{model} is known by its shapes alone")
     function = resolve(model)
     name = model if isinstance(model, str) else getattr(function, "__qualname__", "model")

@@ -70,6 +70,21 @@ def test_a_wrong_stage_is_found_and_its_replica_dropped():
     assert all(np.isfinite(w).all() for w in params)
 
 
+def test_a_step_that_is_repeated_from_the_old_state_leaves_no_trace():
+    monitor = Monitor(warm_up=4)
+    step = jax.jit(step_of(monitor))
+    params, watch, repeated = PARAMS, monitor.init(dict.fromkeys(CROSSINGS, WIDTH)), []
+    for number in range(9):
+        after = step(params, watch, batch_of(number, (0, 2, (9, 1)) if number == 8 else None))
+        if after[3].replicas.any():
+            repeated.append(number)
+            after = step(params, watch, batch_of(number))
+        params, watch = after[:2]
+    expected, _ = trained(step, monitor, {}, steps=9)
+    assert repeated == [8]
+    jax.tree_util.tree_map(np.testing.assert_array_equal, params, expected)
+
+
 def test_watching_changes_no_value_and_quantiles_are_those_of_the_values():
     monitor = Monitor(decay=0.97)
     watch, draw = monitor.init({"only": 3}), np.random.default_rng(1)

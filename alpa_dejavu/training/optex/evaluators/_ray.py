@@ -82,6 +82,7 @@ class RayWorkers(Evaluator):
         late = self._ray.wait(list(running), num_returns=len(running), timeout=self._patience_s)[1]
         for done, (place, actor) in running.items():
             if done in late:
+                assert self._patience_s is not None, "without a limit nothing is late"
                 waited = seconds(self._patience_s)
                 _log.warning("point %d hasn't arrived after %s: it is left out of the step", place, waited)
                 self._replace(actor)

@@ -1,0 +1,72 @@
+"""`alpa-dejavu models`."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from alpa_dejavu.cli.help import Command
+from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.table import new_table
+from alpa_dejavu.layers.models import known_models, model_size, num_parameters, transformer_size
+
+_FAMILIES = {
+    "gpt": "GPT as Alpa's evaluation has it",
+    "moe": "GPT with a mixture of experts in every other block, as Alpa's evaluation has it",
+    "wresnet": "Wide-ResNet as Alpa's evaluation has it",
+    "kraken": "Kraken: several ways side by side in each block, the last number",
+    "gpt2": "standard transformers that Kraken is compared with",
+    "bert": "BERT, an encoder that fills in words",
+    "resnet": "ResNet, a classifier of images",
+    "llama": "Llama 2: gated feed-forward, RMS norms, rotary positions, 70b with 8 heads of keys",
+}
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu models",
+        "alpa-dejavu models llama",
+    ),
+    rests_on="Parameters are counted, not rounded: those of the arrays that a train step is traced with.",
+)
+@click.argument("family", required=False)
+def models(family: str | None) -> None:
+    """Lists the models that are known by name, with their parameters and blocks. With FAMILY, only one such as llama.
+
+    Every model takes `--layers` and `--batch`. Those with "length" take `--sequence`, too. Those with "serving" can be
+    planned for inference. A model of your own is `--model module:function`: a function in `module.py`, in the folder
+    where you type the command, that takes a batch size and returns a train step and its arguments.
+    """
+    names = [name for name in known_models() if family is None or _family(name) == family]
+    if not names:
+        near = difflib.get_close_matches(family or "", _FAMILIES, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else "leave it out to see all"
+        raise click.UsageError(f"family is {family!r}, but must be one of {', '.join(_FAMILIES)}; {hint}")
+    to = console()
+    for one in dict.fromkeys(map(_family, names)):
+        to.print(f"{_FAMILIES[one]}:")
+        table = new_table(("name",), ("parameters", "blocks", "sample"), ("may be changed",))
+        for name in names:
+            if _family(name) == one:
+                table.add_row(*_row(name))
+        to.print(table)
+        to.print()
+
+
+def _family(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def _row(name: str) -> tuple[str, ...]:
+    size = model_size(name)
+    blocks = getattr(size, "num_blocks", None) or sum(size.blocks)  # type: ignore[union-attr]
+    tokens = getattr(size, "sequence", None)
+    sample = f"{tokens} tokens" if tokens else f"{size.image} x {size.image}"  # type: ignore[union-attr]
+    changed = ["layers", *(["length"] if transformer_size(name) else []), *(["serving"] if _serves(name) else [])]
+    return name, f"{num_parameters(name):,}", str(blocks), sample, ", ".join(changed)
+
+
+def _serves(name: str) -> bool:
+    return _family(name) in ("gpt", "moe", "kraken", "gpt2")

@@ -1,0 +1,290 @@
+"""Scans over layers unrolled: a loop whose every turn has weights of its own becomes that many layers.
+
+A parameter that such a scan takes apart, along its first dimension, becomes as many parameters, one of each turn. So do
+its gradient and what the optimizer keeps of it, as far as the update works element by element: what is not, as a norm
+of the whole, takes them stacked again. A scan over time steps takes apart data, not weights, and stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+from jax import core, lax
+
+from alpa_dejavu.layers._jaxprs import body, named, new_variable, renamed
+
+__all__ = ["Unrolled", "unrolled"]
+
+_CHECKPOINTS = ("checkpoint", "remat2")
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+_REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Unrolled:
+    """A step's jaxprs in which scans over layers are unrolled.
+
+    Attributes:
+        loss, gradients, update: as those of a traced step.
+        turns: the number of turns of each scan that was unrolled.
+        left: the number of turns of each scan with products that wasn't: its turns share their weights.
+    """
+
+    loss: core.Jaxpr
+    gradients: Mapping[core.Var, core.Var]
+    update: core.Jaxpr | None
+    turns: tuple[int, ...]
+    left: tuple[int, ...]
+
+
+def unrolled(
+    loss: core.Jaxpr, gradients: Mapping[core.Var, core.Var], update: core.Jaxpr | None, data: frozenset[core.Var]
+) -> Unrolled:
+    """Unrolls the scans over layers in a step's jaxprs; without such scans they are returned as they are.
+
+    Args:
+        loss: the jaxpr of the loss, or in inference of the step.
+        gradients: for each operand that it is differentiated by, the variable of its gradient in `update`.
+        update: the jaxpr of all else; None in inference.
+        data: the operands of the loss that are part of the batch.
+    """
+    found = _Found()
+    found.look(loss, {var: var for var in loss.invars if var not in data and var.aval.ndim > 1})
+    if not found.turns:
+        return Unrolled(loss, gradients, update, (), tuple(found.left))
+    parts = {var: _parts(var) for var in loss.invars if var in found.taken}
+    made = _interpreted(loss, parts, {}, stacked_results=False)
+    names = {var: atom for var, atom in zip(loss.outvars, made.outvars, strict=True) if isinstance(var, core.Var)}
+    if update is None:
+        return Unrolled(made, gradients, None, tuple(found.turns), tuple(found.left))
+    slopes = {gradients[var]: _parts(gradients[var]) for var in parts if var in gradients}
+    shapes = {var.aval.shape for var in slopes}
+    kept = {var: _parts(var) for var in update.invars if var.aval.shape in shapes and var not in parts | slopes | names}
+    divided = _interpreted(update, parts | slopes | kept, names, stacked_results=True)
+    pairs = {var: gradient for var, gradient in gradients.items() if var not in parts}
+    for var in parts:
+        if var in gradients:
+            pairs.update(zip(parts[var], slopes[gradients[var]], strict=True))
+    return Unrolled(made, pairs, divided, tuple(found.turns), tuple(found.left))
+
+
+def _parts(var: core.Var) -> list[core.Var]:
+    count, *shape = var.aval.shape
+    return [new_variable(core.ShapedArray(tuple(shape), var.aval.dtype)) for _ in range(count)]
+
+
+@final
+class _Found:
+    """The finds of a search for scans over layers: parameters that they take apart, and the numbers of their turns."""
+
+    def __init__(self) -> None:
+        self.taken: set[core.Var] = set()
+        self.turns: list[int] = []
+        self.left: list[int] = []
+
+    def look(self, jaxpr: core.Jaxpr, origin: dict[core.Var, core.Var]) -> None:
+        """Looks through a jaxpr and the functions that it calls.
+
+        Args:
+            jaxpr: the jaxpr.
+            origin: for its operands that are parameters, and for what is made of them element by element, the
+                parameter; what the jaxpr makes of them is added.
+        """
+        for equation in jaxpr.eqns:
+            taken = [origin.get(atom) if isinstance(atom, core.Var) else None for atom in equation.invars]
+            inner = _inside(equation)
+            if _is_scan(equation):
+                first = equation.params["num_consts"] + equation.params["num_carry"]
+                apart = [var for var in taken[first:] if var is not None]
+                if apart:
+                    self.taken.update(apart)
+                    self.turns.append(equation.params["length"])
+                else:
+                    self.left.append(equation.params["length"])
+            elif inner is not None:
+                within = {var: root for var, root in zip(inner.invars, taken, strict=True) if root is not None}
+                self.look(inner, within)
+                results = [within.get(atom) if isinstance(atom, core.Var) else None for atom in inner.outvars]
+                origin.update((v, root) for v, root in zip(equation.outvars, results, strict=True) if root is not None)
+            elif _is_elementwise(equation) and any(root is not None for root in taken):
+                origin[equation.outvars[0]] = next(root for root in taken if root is not None)
+
+
+def _is_scan(equation: core.JaxprEqn) -> bool:
+    return equation.primitive.name == "scan" and _multiplies(equation.params["jaxpr"].jaxpr)
+
+
+def _multiplies(jaxpr: core.Jaxpr) -> bool:
+    return any(
+        equation.primitive.name in _PRODUCTS or any(map(_multiplies, core.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
+def _inside(equation: core.JaxprEqn) -> core.Jaxpr | None:
+    """The function that an equation calls on all of its operands: a jitted or rematerialised one."""
+    return equation.params["jaxpr"] if equation.primitive.name in _CHECKPOINTS else body(equation)
+
+
+def _is_elementwise(equation: core.JaxprEqn) -> bool:
+    """Whether an equation makes one array, each element of it from the same elements of its operands."""
+    if len(equation.outvars) != 1 or equation.effects or next(core.jaxprs_in_params(equation.params), None) is not None:
+        return False
+    shape = equation.outvars[0].aval.shape
+    name = equation.primitive.name
+    same = all(atom.aval.shape in (shape, ()) for atom in equation.invars)
+    return same and (name in _ELEMENTWISE or name in ("convert_element_type", "copy", "stop_gradient", "select_n"))
+
+
+_ELEMENTWISE = frozenset(
+    "add add_any sub mul div neg sign abs sqrt rsqrt cbrt exp exp2 expm1 log log1p logistic tanh sin cos pow "
+    "integer_pow max min square erf clamp is_finite eq ne lt le gt ge and or not floor ceil round rem "
+    "reduce_precision".split()
+)
+
+
+@final
+class _Stack:
+    """An array as its parts along the first dimension."""
+
+    def __init__(self, parts: Iterable[Any]) -> None:
+        self.parts = list(parts)
+
+    @property
+    def whole(self) -> Any:
+        return jnp.stack(self.parts)
+
+
+def _interpreted(
+    jaxpr: core.Jaxpr,
+    parts: Mapping[core.Var, Sequence[core.Var]],
+    names: Mapping[core.Var, core.Atom],
+    stacked_results: bool,
+) -> core.Jaxpr:
+    """A jaxpr on parts of some of its operands, and on what others are called now.
+
+    Its results are taken apart, too, if `stacked_results`.
+    """
+    made_in = {var for equation in jaxpr.eqns for var in equation.outvars}
+    free = {atom: None for atom in (*jaxpr.invars, *jaxpr.outvars) if isinstance(atom, core.Var)}
+    taken = [var for var in free if var not in made_in]
+    operands: list[core.Atom] = []
+    for var in taken:
+        operands += parts.get(var, (named(names, var),))
+
+    def run(*values: Any) -> list[Any]:
+        rest = iter(values)
+        given = {var: _Stack(next(rest) for _ in parts[var]) if var in parts else next(rest) for var in taken}
+        results: list[Any] = []
+        for result in _evaluated(jaxpr, given, None):
+            if isinstance(result, _Stack) and stacked_results:
+                results += result.parts
+            else:
+                results.append(_whole(result))
+        return results
+
+    closed = jax.make_jaxpr(run)(*(jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in operands))
+    if closed.consts:
+        raise ValueError("the scan over layers closes over arrays of numbers; give these to the step as arguments")
+    equations, results = renamed(closed.jaxpr, operands)
+    invars = dict.fromkeys(atom for atom in operands if isinstance(atom, core.Var))
+    return core.Jaxpr((), tuple(invars), tuple(results), tuple(equations), closed.jaxpr.effects)
+
+
+Rematerialised = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _evaluated(jaxpr: core.Jaxpr, given: Mapping[core.Var, Any], remat: Rematerialised | None) -> list[Any]:
+    """The results of a jaxpr on values, some of which are stacks; `remat` wraps each turn of scans in it."""
+    values = dict(given)
+
+    def read(atom: core.Atom) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        if any(isinstance(operand, _Stack) for operand in operands):
+            results = _on_stacks(equation, operands, remat)
+        else:
+            results = _bound(equation, operands)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _on_stacks(equation: core.JaxprEqn, operands: Sequence[Any], remat: Rematerialised | None) -> Sequence[Any]:
+    inner = _inside(equation)
+    if _is_scan(equation):
+        first = equation.params["num_consts"] + equation.params["num_carry"]
+        if any(isinstance(operand, _Stack) for operand in operands[first:]):
+            return _turns(equation, [_whole(each) for each in operands[:first]] + list(operands[first:]), remat)
+    elif inner is not None:
+        given = dict(zip(inner.invars, operands, strict=True))
+        if equation.primitive.name in _CHECKPOINTS:
+            options = {name: equation.params[name] for name in ("prevent_cse", "policy")}
+            return _evaluated(inner, given, lambda turn: jax.checkpoint(turn, **options))
+        return _evaluated(inner, given, remat)
+    elif _is_elementwise(equation):
+        return [_each(equation, operands)]
+    elif equation.primitive.name in _REDUCTIONS and len(operands) == 1:
+        return [_reduced(equation, operands[0])]
+    return _bound(equation, [_whole(operand) for operand in operands])
+
+
+def _turns(equation: core.JaxprEqn, operands: Sequence[Any], remat: Rematerialised | None) -> list[Any]:
+    """The turns of a scan one after another: its carried results, then what its turns returned, as stacks."""
+    params = equation.params
+    constants, carried = params["num_consts"], params["num_carry"]
+    closed, length = params["jaxpr"], params["length"]
+
+    def turn(*given: Any) -> list[Any]:
+        return core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
+
+    run = turn if remat is None else remat(turn)
+    carry = list(operands[constants : constants + carried])
+    returned: list[list[Any]] = [[]] * length
+    for n in range(length)[:: -1 if params["reverse"] else 1]:
+        taken = [each.parts[n] if isinstance(each, _Stack) else each[n] for each in operands[constants + carried :]]
+        results = run(*operands[:constants], *carry, *taken)
+        carry, returned[n] = list(results[:carried]), list(results[carried:])
+    return [*carry, *(_Stack(turn_results) for turn_results in zip(*returned, strict=True))]
+
+
+def _each(equation: core.JaxprEqn, operands: Sequence[Any]) -> _Stack:
+    """An equation that works element by element, on each part of its operands."""
+    count = next(len(operand.parts) for operand in operands if isinstance(operand, _Stack))
+
+    def of(operand: Any, n: int) -> Any:
+        if isinstance(operand, _Stack):
+            return operand.parts[n]
+        return operand[n] if jnp.ndim(operand) else operand
+
+    return _Stack(_bound(equation, [of(operand, n) for operand in operands])[0] for n in range(count))
+
+
+def _reduced(equation: core.JaxprEqn, stack: _Stack) -> Any:
+    """A reduction of a stack: of each part, and of what that leaves if the parts themselves are reduced."""
+    axes = equation.params["axes"]
+    inner = tuple(axis - 1 for axis in axes if axis)
+    parts = [equation.primitive.bind(part, axes=inner) if inner else part for part in stack.parts]
+    if 0 not in axes:
+        return _Stack(parts)
+    combine = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}[equation.primitive.name]
+    total = parts[0]
+    for part in parts[1:]:
+        total = combine(total, part)
+    return total
+
+
+def _whole(operand: Any) -> Any:
+    return operand.whole if isinstance(operand, _Stack) else operand
+
+
+def _bound(equation: core.JaxprEqn, operands: Sequence[Any]) -> Sequence[Any]:
+    functions, params = equation.primitive.get_bind_params(equation.params)
+    results = equation.primitive.bind(*functions, *operands, **params)
+    return results if equation.primitive.multiple_results else [results]
