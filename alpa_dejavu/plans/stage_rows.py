@@ -17,8 +17,21 @@ from alpa_dejavu._util.name_ranges import name_ranges
 from alpa_dejavu.problem import DrawnSeconds, Plan, StagePlan
 
 __all__ = [
-    "BRIEF", "LEAVE", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "folded_cells",
-    "drawn_text", "known_columns", "layers_text", "mesh_text", "stage_rows",
+    "BRIEF",
+    "LEAVE",
+    "PLANNED",
+    "PROFILED",
+    "REPORTED",
+    "Column",
+    "StageRow",
+    "StageTimes",
+    "cells",
+    "drawn_text",
+    "folded_cells",
+    "known_columns",
+    "layers_text",
+    "mesh_text",
+    "stage_rows",
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from alpa_dejavu.layers.models._suites import (
     known_models,
     model_function,
     model_size,
+    tokens_of_sample,
     transformer_size,
 )
 from alpa_dejavu.layers.models._transformer_size import Transformer
@@ -33,6 +34,7 @@ __all__ = [
     "known_models",
     "model_function",
     "model_size",
+    "tokens_of_sample",
     "transformer_size",
 ]
 
