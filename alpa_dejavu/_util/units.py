@@ -13,8 +13,8 @@ from typing import final
 
 __all__ = [
     "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "by_name", "byte_rate", "counted", "exact_bytes", "flop",
-    "flop_rate", "number", "plus_minus", "price", "roughly", "sample_rate", "seconds", "size", "span", "token_rate",
-    "traffic",
+    "flop_rate", "hours", "number", "plus_minus", "price", "roughly", "sample_rate", "seconds", "size", "span",
+    "token_rate", "traffic",
 ]  # fmt: skip
 
 
@@ -168,6 +168,18 @@ def span(values: Iterable[float], text: Callable[[float], str]) -> str:
         return low
     figure, _, unit = low.partition(" ")
     return f"{figure} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def hours(value: float, deviation: float | None = None) -> str:
+    """Returns the seconds of a long work as text: in hours from an hour on, with their standard deviation if there is
+    one.
+
+    >>> [hours(7200.0, 1800.0), hours(86400 * 30.0), hours(90.0, 4.5)]
+    ['2 ± 0.5 hours', '720 hours', '90 ± 4.5 s']
+    """
+    unit, name = (3600.0, "hours") if value >= 3600 else (1.0, "s")
+    off = "" if deviation is None else f" ± {_digits(deviation / unit)}"
+    return f"{_digits(value / unit)}{off} {name}"
 
 
 def plus_minus(mean: float, deviation: float, text: Callable[[float], str]) -> str:

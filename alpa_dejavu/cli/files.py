@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -97,12 +98,14 @@ def write_outputs(
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
+    steps: int | None = None,
 ) -> list[pathlib.Path]:
     """Writes a planning result to each output that is given (JSON, Python, HTML, trace); returns the files that were
-    written.
+    written. With `steps` the report says what so many steps take.
     """
     makers: Sequence[tuple[pathlib.Path | None, Callable[[PlanningResult], str]]] = (
-        (json_path, _json), (python_path, _python), (html_path, _html), (trace_path, _trace),
+        (json_path, _json), (python_path, _python), (html_path, functools.partial(_html, steps=steps)),
+        (trace_path, _trace),
     )  # fmt: skip
     return [written for path, text in makers if path is not None for written in write_output(path, text(planned))]
 
@@ -119,10 +122,10 @@ def _python(planned: PlanningResult) -> str:
     return alpa_code(planned.plan)
 
 
-def _html(planned: PlanningResult) -> str:
+def _html(planned: PlanningResult, steps: int | None) -> str:
     from alpa_dejavu.report import html_report
 
-    return html_report(planned)
+    return html_report(planned, steps=steps)
 
 
 def _trace(planned: PlanningResult) -> str:

@@ -43,6 +43,7 @@ from alpa_dejavu.cli.parameters import (
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.tables import print_improved_order, print_other_schedules, print_pipelines, print_planned
 from alpa_dejavu.cli.tolerance import least_replicas, print_tolerance
+from alpa_dejavu.cli.whole_run import asked_steps, print_whole_run
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
@@ -93,6 +94,9 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--copy-every", type=click.IntRange(min=1), metavar="STEPS", help="Between copies; by default the best.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
+@click.option("--steps", type=click.IntRange(min=1), help="Say what so many steps take: hours, price, bytes by link.")
+@click.option("--samples", type=click.IntRange(min=1), help="Say what training so many samples takes.")
+@click.option("--tokens", type=click.IntRange(min=1), help="Say what training so many tokens takes.")
 @click.option("--order", "order_path", type=OUTPUT, metavar="FILE", help="Improve the passes' order; write it as CSV.")
 @communication_option
 @calibration_option
@@ -126,6 +130,9 @@ def plan(
     copy_every: int | None,
     strategy: str,
     other_schedules: bool,
+    steps: int | None,
+    samples: int | None,
+    tokens: int | None,
     order_path: pathlib.Path | None,
     communication: str,
     calibration: str | None,
@@ -146,7 +153,7 @@ def plan(
     the rule needs, and a table says what that costs; with `--objective pareto` the list has it, too. With `--for` the
     plan is the best that a framework can run, and a note says what that costs; `alpa-dejavu export` writes its files.
     With `--host-fails-every` a table says what copies of the training state in neighbours' memory cost, and how often
-    to make them.
+    to make them. With `--steps`, `--samples` or `--tokens` it says what the whole training takes.
     """
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
@@ -155,6 +162,7 @@ def plan(
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)
     check_copies(host_fails_every, copy_every)
+    whole = asked_steps(steps, samples, tokens, batch, model)
     usual_s = planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer)
     announce(asked, usual_s * (2 if schedule == "auto" or runs_on else 1))
     to = console(takes_stdout(*paths))
@@ -199,6 +207,8 @@ def plan(
             print_tolerance(planned, lambda least: ask(replicas=least), replicas, rule, tolerate, to)
         if host_fails_every is not None:
             print_copies(planned, host_fails_every, copy_every, to)
+        if whole is not None:
+            print_whole_run(planned, whole, to)
         if other_schedules:
             print_other_schedules(planned, to)
         order = None if order_path is None else print_improved_order(planned, to)
@@ -206,7 +216,7 @@ def plan(
             to.fact("not corrected", f"{history} has no runs on such devices yet")
     finally:
         # Where nothing can be printed, what was planned isn't lost.
-        written = write_outputs(planned, None, *paths[1:4])
+        written = write_outputs(planned, None, *paths[1:4], steps=whole)
         if json_path is not None:
             pair, lacking = write_pair(planned.plan, Kept.of(planned), json_path)
             written = [*pair, *written]

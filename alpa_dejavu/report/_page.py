@@ -20,6 +20,7 @@ from alpa_dejavu.report._tables import (
     runner_up_rows,
     sensitivity_rows,
     stage_table,
+    whole_table,
 )
 from alpa_dejavu.report._template import template
 from alpa_dejavu.simulation.step import Timeline
@@ -27,7 +28,7 @@ from alpa_dejavu.simulation.step import Timeline
 __all__ = ["html_report"]
 
 
-def html_report(planned: PlanningResult, measured: Timeline | None = None) -> str:
+def html_report(planned: PlanningResult, measured: Timeline | None = None, steps: int | None = None) -> str:
     """Returns an HTML page about a plan, which opens in a browser without network.
 
     It shows the plan's table, its timeline, its memory, the cost table with the chosen cut, the model's layers, the
@@ -37,6 +38,7 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
     Args:
         planned: the plan with all that it was made from.
         measured: a simulation of the same stages with measured times, shown beside the predicted one.
+        steps: the page says what a training of so many steps takes; None: it doesn't.
 
     Returns:
         HTML, of about 2 MB: most of it is plotly.js. Whatever users named is escaped.
@@ -63,6 +65,7 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None) -> st
         title=title,
         facts=facts(planned, measured),
         notes=notes(plan),
+        whole=None if steps is None else whole_table(planned, steps),
         stage_table=stage_table(planned, measured),
         runners_up=runner_up_rows(planned),
         sensitivities=sensitivity_rows(plan),

@@ -11,14 +11,15 @@ from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.runtimes import runtimes_text
-from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, folded_cells, known_columns, mesh_text
+from alpa_dejavu.planning.whole_run import run_facts, sent_rows, whole_run
+from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, drawn_text, folded_cells, known_columns, mesh_text
 from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
 
 __all__ = [
     "Table", "facts", "layer_rows", "notes", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows",
-    "stage_table",
+    "stage_table", "whole_table",
 ]  # fmt: skip
 
 
@@ -75,6 +76,13 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
     return {"heads": [column.name for column in known], "rows": folded_cells(known, rows)}
 
 
+def whole_table(planned: PlanningResult, steps: int) -> Table:
+    """Returns a table of what a training of so many steps takes: time, devices, money, memory, and bytes by link."""
+    run = whole_run(planned, steps)
+    sent = [[f"sent from {a} to {b}", units.traffic(num_bytes)] for a, b, num_bytes in sent_rows(run)]
+    return {"heads": ["what", "in all"], "rows": [*map(list, run_facts(run)), *sent]}
+
+
 def runner_up_rows(planned: PlanningResult) -> Table:
     """Returns a table of a chosen plan and the next best ones, and why these lose; no rows if nothing was compared."""
     if not planned.runners_up:
@@ -121,9 +129,13 @@ def sensitivity_rows(plan: Plan) -> Table:
 
 
 def layer_rows(planned: PlanningResult) -> Table:
-    """Returns a table of the layers' operations, parameters and activations for one micro-batch, before sharding."""
+    """Returns a table of the layers' operations, parameters and activations for one micro-batch before sharding, and of
+    their seconds as the plan has them.
+    """
     model = planned.model
     memory = ModelMemory.of(model)
+    stages = planned.plan.stages
+    drawn = {stage.layers[0] + n: one for stage in stages if stage.drawn for n, one in enumerate(stage.drawn.layers)}
     stage_of = {n: s for s, ids in enumerate(planned.plan.layer_ids) for n in ids}
     rows = [
         [
@@ -134,10 +146,11 @@ def layer_rows(planned: PlanningResult) -> Table:
             units.flop(layer.backward.total_flop),
             units.size(memory.parameters[n, n]),
             units.size(memory.activations[n, n]),
+            drawn_text(drawn.get(n)),
         ]
         for n, layer in enumerate(model.layers)
     ]
-    heads = ["layer", "name", "stage", "forward", "backward", "parameters", "kept for backward"]
+    heads = ["layer", "name", "stage", "forward", "backward", "parameters", "kept for backward", "mean ± deviation"]
     return {"heads": heads, "rows": rows}
 
 

@@ -10,6 +10,7 @@ from alpa_dejavu._util.by_name import name_of, resolve
 from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.costs.communication._base import COLLECTIVES, MEASURED, CommunicationModel, Group
 from alpa_dejavu.costs.communication._free import Free
+from alpa_dejavu.costs.communication._link_bytes import link_bytes
 from alpa_dejavu.costs.communication._links import Links
 from alpa_dejavu.costs.communication._measured_links import MeasuredAlphaBeta
 
@@ -24,6 +25,7 @@ __all__ = [
     "MeasuredAlphaBeta",
     "communication_model",
     "communication_name",
+    "link_bytes",
 ]
 
 _KNOWN = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free, "links": Links}

@@ -19,6 +19,7 @@ from alpa_dejavu.layers.models._suites import (
     model_function,
     model_size,
     num_parameters,
+    tokens_of_sample,
     transformer_size,
 )
 from alpa_dejavu.layers.models._transformer_size import Transformer
@@ -35,6 +36,7 @@ __all__ = [
     "model_function",
     "model_size",
     "num_parameters",
+    "tokens_of_sample",
     "transformer_size",
 ]
 

@@ -96,6 +96,17 @@ def transformer_size(name: str) -> Transformer | None:
     return Transformer.of_text(name)
 
 
+def tokens_of_sample(name: str) -> int | None:
+    """Returns the tokens of a sample of the model that a name or text stands for; None where samples are no sequences,
+    or the name is that of a function.
+
+    >>> [tokens_of_sample("gpt-1.3b"), tokens_of_sample("wresnet-1b"), tokens_of_sample("module:function")]
+    [1024, None, None]
+    """
+    size = SUITES.get(name.lower()) or Transformer.of_text(name)
+    return getattr(size, "sequence", None)
+
+
 def known_models() -> list[str]:
     """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet, Kraken), by family and by size."""
     return list(SUITES)

@@ -1,0 +1,121 @@
+"""What a training of many steps takes by a plan: time, devices, money, bytes by link, and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import final
+
+from alpa_dejavu._util import units
+from alpa_dejavu.layers.models import tokens_of_sample
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.step_bytes import Ends, step_bytes
+from alpa_dejavu.problem import checks
+
+__all__ = ["WholeRun", "run_facts", "sent_rows", "steps_of_samples", "steps_of_tokens", "whole_run"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WholeRun:
+    """The figures of a training of so many steps by a plan.
+
+    Attributes:
+        steps: how many steps there are.
+        seconds: the predicted seconds of all steps.
+        deviation_s: their standard deviation by how far off predictions may be, which are as far off in every step;
+            None: it isn't known.
+        device_s: the seconds of all devices of the hosts that the plan uses, which are paid for as a whole.
+        price: what these hosts cost meanwhile, in US dollars; None where a host's price isn't known.
+        sent_bytes: the bytes that all steps send, by the names of the hosts that send and receive; a host with itself
+            are its devices among themselves.
+        host_bytes: the peak of what each host's own memory keeps of the training, by its name; only what plans offload
+            is counted, not the framework itself.
+        device_bytes: the peak of the fullest device's memory.
+    """
+
+    steps: int
+    seconds: float
+    deviation_s: float | None
+    device_s: float
+    price: float | None
+    sent_bytes: Mapping[Ends, float]
+    host_bytes: Mapping[str, float]
+    device_bytes: float
+
+
+def whole_run(planned: PlanningResult, steps: int) -> WholeRun:
+    """Returns what a training of so many steps takes by a plan.
+
+    Raises:
+        ValueError: the number of steps isn't a whole number of at least 1.
+    """
+    checks.count("whole_run", "steps", steps)
+    plan, known = planned.plan, planned.confidence
+    used = set(plan.devices_of_hosts)
+    devices = sum(host.num_devices for host in planned.cluster.hosts if host.name in used)
+    kept: Counter[str] = Counter(dict.fromkeys(plan.devices_of_hosts, 0))
+    for stage in plan.stages:
+        if stage.offload is not None:
+            for host in dict.fromkeys(stage.hosts):
+                kept[host] += round(stage.offload.host_bytes * stage.submesh.devices_per_host)
+    price = planned.price_per_step
+    return WholeRun(
+        steps=steps,
+        seconds=steps * plan.step_s,
+        deviation_s=None if known is None or not known.deviation_s else steps * known.deviation_s,
+        device_s=steps * plan.step_s * devices,
+        price=None if price is None else steps * price,
+        sent_bytes={ends: steps * each for ends, each in step_bytes(planned).items()},
+        host_bytes=dict(kept),
+        device_bytes=max(stage.memory_bytes for stage in plan.stages),
+    )
+
+
+def run_facts(run: WholeRun) -> list[tuple[str, str]]:
+    """Returns the figures of a training as pairs of name and text, without the bytes of each link."""
+    kept = [num_bytes for num_bytes in run.host_bytes.values() if num_bytes]
+    return [
+        ("training", f"{units.counted(run.steps, 'step')} in {units.hours(run.seconds, run.deviation_s)}"),
+        ("device-hours", units.number(run.device_s / 3600)),
+        ("price", "a host's isn't known" if run.price is None else units.price(run.price)),
+        ("memory of a device", f"at most {units.size(run.device_bytes)}"),
+        ("memory of a host", f"at most {units.size(max(kept))} offloaded" if kept else "nothing is offloaded to it"),
+    ]
+
+
+def sent_rows(run: WholeRun) -> list[tuple[str, str, float]]:
+    """Returns who sends how many bytes to whom in a training: first within each host, then from host to host."""
+    within = [(f"devices of {a}", "each other", sent) for (a, b), sent in run.sent_bytes.items() if a == b]
+    return [*within, *((a, b, sent) for (a, b), sent in run.sent_bytes.items() if a != b)]
+
+
+def steps_of_samples(samples: int, batch: int) -> int:
+    """Returns how many steps train so many samples, the last one perhaps a part of a batch.
+
+    >>> steps_of_samples(1000, 256)
+    4
+    """
+    checks.count("whole_run", "samples", samples)
+    return math.ceil(samples / batch)
+
+
+def steps_of_tokens(tokens: int, batch: int, model: str) -> int:
+    """Returns how many steps train so many tokens, of a model whose samples are of known length.
+
+    Raises:
+        ValueError: the model's samples aren't sequences of tokens, as far as its name says.
+
+    >>> steps_of_tokens(10**9, 1024, "gpt-1.3b")
+    954
+    """
+    checks.count("whole_run", "tokens", tokens)
+    length = tokens_of_sample(model)
+    if length is None:
+        raise ValueError(
+            f"tokens is {tokens}, but must be left out for {model}, which has no length of a sequence that is known by "
+            "its name; give the number of steps or of samples"
+        )
+    return math.ceil(tokens / (batch * length))
