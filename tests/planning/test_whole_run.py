@@ -68,7 +68,7 @@ def test_bytes_of_two_stages_by_hand(remat):
     configs = MeshConfig((2, 1), 2, 1, {}), MeshConfig((1, 2), 1, 2, {}, remat=remat)
     given = [GivenStage(2 * n, 2 * n + 1, Submesh(1, 2), config, ("ab"[n],)) for n, config in enumerate(configs)]
     made = estimate(chain(4, parameter_bytes=1000.0, activation_bytes=100.0, exchanged=(400.0,)), where, Run(5), given)
-    # A layer's 400 bytes are of forward and backward together; the forward half comes again where that is computed again.
+    # A layer's 400 bytes are of forward and backward together; with remat the forward half comes again.
     all_reduced = 2 * 400.0 * (1.5 if remat == "layer" else 1.0)
     assert step_bytes(made) == {
         ("a", "a"): 2 * 2000.0,  # an all-reduce among two sends all gradients once from each
