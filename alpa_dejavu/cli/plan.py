@@ -56,7 +56,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.command(
     cls=Command,
     examples=(
-        "alpa-dejavu plan --model gpt-1.3b --cluster p3.16xlarge --batch 1024",
+        "alpa-dejavu plan --model gpt-1.3b --cluster p3.16xlarge --batch 1024 --tokens 300000000000",
         "alpa-dejavu plan --model my_model:step --cluster mine.json --batch 256 --json plan.json --html plan.html",
     ),
     rests_on=PREDICTIONS,

@@ -1,4 +1,4 @@
-"""What a training of many steps takes by a plan: time, devices, money, bytes by link, and memory."""
+"""The figures of a training of many steps by a plan: time, devices, money, bytes by link, and memory."""
 
 from __future__ import annotations
 

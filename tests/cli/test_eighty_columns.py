@@ -27,7 +27,7 @@ target: {loss: 1e3}
 """
 PLANNING = "plan --model gpt-125m --cluster p3.16xlarge --hosts 2 --batch 64 --layers 4"
 MADE = [
-    f"{PLANNING} --micro-batches 8 --other-schedules --json made.json",
+    f"{PLANNING} --micro-batches 8 --other-schedules --steps 1000 --json made.json",
     f"{PLANNING} --micro-batches 16 --objective pareto --tolerate 0 --json other.json",
     "playground run small.yaml --json run.json",
 ]

@@ -9,13 +9,14 @@ from click.testing import CliRunner
 
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.communication import AlphaBeta, Group, link_bytes
-from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.planning.step_bytes import step_bytes
 from alpa_dejavu.planning.whole_run import steps_of_tokens, whole_run
-from alpa_dejavu.problem import Link, Offload, StageOffload
+from alpa_dejavu.problem import Link, MeshConfig, Offload, Run, StageOffload, Submesh
 from alpa_dejavu.report import html_report
 from alpa_dejavu.testing import example_cluster
 from jax_models import trained
+from models import chain
 from unlike import cluster, host
 
 RATE = 1e9
@@ -58,6 +59,23 @@ def test_bytes_by_link_are_those_whose_seconds_the_step_has():
         by_seconds += count * (other.forward_boundary_s + one.boundary_s - one.forward_boundary_s) * RATE * shares
     assert sum(step_bytes(made).values()) == pytest.approx(by_seconds, rel=1e-6)
     assert by_seconds > 0
+
+
+@pytest.mark.parametrize("remat", ["none", "layer"])
+def test_bytes_of_two_stages_by_hand(remat):
+    """Two layers each, of two devices: one divides samples, the other each layer's product."""
+    where = cluster([host(name, 1e10, 2) for name in "ab"])
+    configs = MeshConfig((2, 1), 2, 1, {}), MeshConfig((1, 2), 1, 2, {}, remat=remat)
+    given = [GivenStage(2 * n, 2 * n + 1, Submesh(1, 2), config, ("ab"[n],)) for n, config in enumerate(configs)]
+    made = estimate(chain(4, parameter_bytes=1000.0, activation_bytes=100.0, exchanged=(400.0,)), where, Run(5), given)
+    # A layer's 400 bytes are of forward and backward together; with remat the forward half comes again.
+    all_reduced = 2 * 400.0 * (1.5 if remat == "layer" else 1.0)
+    assert step_bytes(made) == {
+        ("a", "a"): 2 * 2000.0,  # an all-reduce among two sends all gradients once from each
+        ("a", "b"): 5 * 100.0,
+        ("b", "a"): 5 * 100.0,
+        ("b", "b"): 5 * 2 * all_reduced,
+    }
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])

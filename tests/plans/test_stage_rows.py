@@ -15,7 +15,7 @@ from alpa_dejavu.plans.stage_rows import (
     known_columns,
     stage_rows,
 )
-from alpa_dejavu.problem import Offload, Plan, StageOffload, StagePlan, Submesh
+from alpa_dejavu.problem import DrawnSeconds, Offload, Plan, StageOffload, StagePlan, Submesh
 from alpa_dejavu.simulation.step import StageTimes
 
 STAGE = StagePlan(
@@ -32,7 +32,7 @@ def test_cells_have_their_units():
     assert found == {
         "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a b c", "remat": "none",
         "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
-        "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "", "hidden": "",
+        "memory": "8.00 GiB", "headroom": "8.00 GiB", "of the host": "", "hidden": "", "mean ± deviation": "",
     }  # fmt: skip
     assert told(PLANNED, StageRow(1, dataclasses.replace(STAGE, layers=(4, 4))))["layers"] == "4"
 
@@ -59,8 +59,8 @@ def test_what_hosts_keep_is_said():
 def test_what_a_row_does_not_know_is_blank():
     (row,) = stage_rows(Plan((STAGE,), 1.0, 1.0, 4, "1f1b", "example", {}))
     assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
-        "hidden", "computing", "bubbles", "offload", "of the host", "measured forward", "measured backward",
-        "measured to predicted",
+        "mean ± deviation", "hidden", "computing", "bubbles", "offload", "of the host", "measured forward",
+        "measured backward", "measured to predicted",
     ]  # fmt: skip
     known = dataclasses.replace(row, busy_share=0.5, predicted=StageTimes(1, 1), measured=StageTimes(1.5, 1))
     found = told(REPORTED, known)
@@ -100,3 +100,8 @@ def test_a_row_of_stages_says_what_is_missing_most():
     rows = [StageRow(n, dataclasses.replace(STAGE, memory_bytes=(2 - n) * 2.0**34)) for n in range(2)]
     (row,) = folded_cells(PLANNED, rows)
     assert row[[column.name for column in PLANNED].index("headroom")] == "MISSING 16.00 GiB"
+
+
+def test_mean_and_deviation_stand_in_one_cell():
+    row = StageRow(0, dataclasses.replace(STAGE, drawn=DrawnSeconds(0.1418, 0.0213)))
+    assert told(PLANNED, row)["mean ± deviation"] == told(REPORTED, row)["mean ± deviation"] == "141.8 ± 21.3 ms"
