@@ -49,6 +49,11 @@ def example_plan(**changes):
     return Plan(**(fields | changes))
 
 
+def without_draws(plan):
+    """The plan's stages without what was drawn of their seconds: that depends on the plans it was compared with."""
+    return [dataclasses.replace(stage, drawn=None) for stage in plan.stages]
+
+
 def hardware(hosts=1, devices=8, machine="p3.16xlarge", **changes):
     """The summary of so many equal hosts of a machine type."""
     names = [f"{machine}-{n}" for n in range(hosts)]

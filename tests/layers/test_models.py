@@ -9,6 +9,7 @@ import pytest
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
+from alpa_dejavu.layers.models._optimizers import Trained
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
 from alpa_dejavu.layers.models._transformer import _activations, _two_best, transformer_forward, transformer_step
@@ -54,8 +55,9 @@ COUNTS = {WideResNet: wresnet_parameters, Kraken: kraken_parameters}
 def test_parameters_are_the_architectures(name):
     size = SUITES[name]
     _, (state, _) = model_function(name)(8)
-    trained = state[0] if isinstance(size, WideResNet) else state
-    counted = sum(leaf.size for leaf in jax.tree.leaves(trained.parameters))
+    parts = state if isinstance(size, (WideResNet, Transformer)) else [state]
+    kept = [part.parameters for part in parts if isinstance(part, Trained)]
+    counted = sum(leaf.size for leaf in jax.tree.leaves(kept))
     assert counted == num_parameters(name)
     if name not in PUBLISHED:
         assert counted == COUNTS.get(type(size), transformer_parameters)(size)

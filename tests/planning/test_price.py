@@ -13,7 +13,7 @@ from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.price import front, price_per_step
 from alpa_dejavu.plans.plan_file import read_plan
 from jax_models import trained
-from plans import example_plan, stage
+from plans import example_plan, stage, without_draws
 from unlike import cluster, host, two_and_two
 
 
@@ -54,7 +54,7 @@ def test_each_objective_is_the_best_in_what_it_asks_for():
     assert fastest.plan.step_s <= cheapest.plan.step_s
     assert cheapest.price_per_step < 0.9 * fastest.price_per_step
     assert {name for one in cheapest.plan.stages for name in one.hosts} <= {"c", "d"}
-    assert both.plan.stages == fastest.plan.stages
+    assert without_draws(both.plan) == without_draws(fastest.plan)
     assert both.front[0].plan.step_s == both.plan.step_s
     assert both.front[-1].price == pytest.approx(cheapest.price_per_step)
     assert fastest.front == cheapest.front == ()

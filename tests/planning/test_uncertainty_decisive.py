@@ -22,6 +22,7 @@ from alpa_dejavu.problem import NoPlanError, Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space, task_of
+from plans import without_draws
 
 CLUSTER, SPACE, RUN = example_cluster(1, memory_bytes=2.0**34), space(), Run(8)
 MODEL = chain(6, flop=1e9, activation_bytes=1e4, parameter_bytes=1e8, exchanged=(2e5,) * 4)
@@ -146,7 +147,7 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
     same = plan_of(task).plan
     plan = plan_of(dataclasses.replace(task, chooser=Measured(lambda stage: None, 0.0))).plan
     if sites:
-        assert plan.stages == same.stages
+        assert without_draws(plan) == without_draws(same)
         assert plan.step_s == pytest.approx(same.step_s)
     else:  # other numbers of stages and of hosts are for the search that measures nothing
         assert plan.step_s >= same.step_s * (1 - 1e-9)
