@@ -86,7 +86,8 @@ def test_a_step_is_repeated_or_dropped_and_leaves_no_trace(wrongs, dropped, capl
         before, watch, *_ = step(before, watch, batch_of(number))
     expected = before if dropped else step(before, watch, batch_of(8))[0]
     made = checked_step(run, before, watch, batch_of(8), order=CROSSINGS)
-    assert runs == [0, 1] and made.dropped == dropped
+    assert runs == [0, 1]
+    assert made.dropped == dropped
     assert [one.stages(CROSSINGS) for one in made.wrong] == [[None, None, 0, None]] * wrongs
     assert caplog.messages[-1] == "stage 0 of replica 2 computed wrongly; the step is " + (
         "dropped" if dropped else "run again")  # fmt: skip

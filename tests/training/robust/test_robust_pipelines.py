@@ -171,10 +171,13 @@ def test_a_step_is_repeated_or_dropped_when_a_stage_computes_wrongly():
         return history, trained[0]
 
     expected, right = trained_by(jax.jit, False)
-    method = alpa.PipeshardParallel(num_micro_batches=1, layer_option=alpa.AutoLayerOption(2), stage_option=two_stages())
+    method = alpa.PipeshardParallel(
+        num_micro_batches=1, layer_option=alpa.AutoLayerOption(2), stage_option=two_stages()
+    )
     found, params = trained_by(alpa.parallelize(method=method, donate_argnums=(), batch_argnums=(2,)), True,
                                value_and_grad=alpa.value_and_grad)  # fmt: skip
-    assert [one[1:] for one in found] == [([], False)] * 5 + [([[None, 0]], False), ([[None, 0]] * 2, True), ([], False)]
+    right_step, first = ([], False), [None, 0]
+    assert [one[1:] for one in found] == [right_step] * 5 + [([first], False), ([first] * 2, True), right_step]
     assert [one[1:] for one in expected] == [one[1:] for one in found]
     np.testing.assert_allclose([one[0] for one in found], [one[0] for one in expected], rtol=1e-5)
     meshes = [id(params[f"layer{n}"]["w"].device_mesh) for n in range(4)]
