@@ -27,7 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class CheckedStep(NamedTuple):
-    """What came of a step.
+    """The result of a step that was checked, and of its repeats.
 
     Attributes:
         trained: parameters and all else that a step changes; as before where the step was dropped.
