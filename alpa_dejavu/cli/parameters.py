@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -94,6 +94,23 @@ offload_option = click.option(
     show_default=True,
     help="What stages keep may go to their hosts' memory (cpu), to drives (nvme), or to both (auto).",
 )
+_REMAT: Mapping[str, tuple[str, ...]] = {"auto": ("none", "layer"), "none": ("none",), "layer": ("layer",)}
+_ZERO: Mapping[str, tuple[int, ...]] = {"auto": (0, 2, 3), "0": (0,), "2": (2,), "3": (3,)}
+
+
+def saving_options(command: F) -> F:
+    """Adds to a command the options for what stages do to keep less: rematerialisation and ZeRO."""
+    for name, known, text in (
+        ("--zero", _ZERO, "Levels of ZeRO that stages may have: `auto` is 0, 2 or 3."),
+        ("--remat", _REMAT, "Whether stages compute activations again, by layer: `auto` lets each stage choose."),
+    ):
+        command = click.option(
+            name, type=click.Choice(tuple(known)), default="auto", show_default=True, help=text,
+            callback=lambda context, parameter, value, known=known: known[value],
+        )(command)  # fmt: skip
+    return command
+
+
 cache_option = click.option(
     "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."
 )

@@ -38,6 +38,7 @@ from alpa_dejavu.cli.parameters import (
     output_options,
     overlap_option,
     runtime_option,
+    saving_options,
     slicer_option,
 )
 from alpa_dejavu.cli.ray_cluster import connected
@@ -86,6 +87,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @memory_margin_option
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
+@saving_options
 @offload_option
 @click.option("--replicas", type=click.IntRange(min=1), default=1, help="Data-parallel ones of each stage, at least.")
 @click.option("--tolerate", type=click.IntRange(min=0), default=0, help="Wrong replicas of a stage that do no harm.")
@@ -122,6 +124,8 @@ def plan(
     memory_margin: float | None,
     history: pathlib.Path | None,
     objective: str,
+    remat: tuple[str, ...],
+    zero: tuple[int, ...],
     offload: str,
     replicas: int,
     tolerate: int,
@@ -180,6 +184,8 @@ def plan(
                 count,
                 cut,
                 schedule,
+                remat=remat,
+                zero=zero,
                 slicing=slicer,
                 risk=risk,
                 memory_margin=memory_margin,

@@ -22,7 +22,7 @@ from alpa_dejavu.cli.working import working
 if TYPE_CHECKING:
     from alpa_dejavu.playground.spend import Spending, SpendRow, Way
 
-_TRIAL_S = 60.0
+_TRIAL_S = 40.0
 """A trial of a stand-in, on one idle core."""
 
 

@@ -19,15 +19,14 @@ from alpa_dejavu.planning._restricted import in_blocks, plan_for
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
-from alpa_dejavu.planning.model_cache import chosen_cache
-from alpa_dejavu.planning.model_source import GivenModel, ModelSource
+from alpa_dejavu.planning._source import model_source
+from alpa_dejavu.planning.model_source import ModelSource
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.price import check_prices
 from alpa_dejavu.planning.restriction import restriction
 from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
-from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, PricedBy
 from alpa_dejavu.problem.checks import count, one_of
 from alpa_dejavu.problem.limits import check_sizes
@@ -47,7 +46,7 @@ LAYERS = (16, 24, 32, 48)
 
 
 def plan_model(
-    model: str | Callable[..., Any] | Model,
+    model: str | Callable[..., Any] | Model | ModelSource,
     cluster: str | Cluster,
     hosts: int = 1,
     batch: int = 1024,
@@ -81,8 +80,8 @@ def plan_model(
     Args:
         model: a name that `alpa_dejavu.layers.models.known_models` lists; a transformer's sizes, as
             `alpa_dejavu.layers.models.Transformer.text`; "module:function"; a function that takes `batch_size` and
-            returns a train step with its abstract arguments; or the model's layers, for a micro-batch that
-            `micro_batches` makes of the batch.
+            returns a train step with its abstract arguments; the model's layers, for a micro-batch that
+            `micro_batches` makes of the batch; or a source of them.
         cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         hosts: how many machines of that type.
         batch: samples of a step.
@@ -168,7 +167,7 @@ def plan_model(
     space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
-    source = _source(model, batch, counts, cache, clock)
+    source = model_source(model, batch, counts, cache, clock.lap)
     schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
@@ -199,33 +198,14 @@ def plan_model(
             raise
         limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits))
         numbers = source.numbers_of_layers(LAYERS) if source.traces else ()
-        said = remedies(limited, micro_batch_counts(batch), numbers)
-        raise NoPlanError("; ".join(filter(None, (str(error), said)))) from None
-
+        tried = remedies(limited, micro_batch_counts(batch), numbers)
+        raise NoPlanError("; ".join(filter(None, (str(error), tried.text))), tried.enough) from None
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:
     from alpa_dejavu.calibration.history import Correction
 
     return Correction.read(history)
-
-
-def _source(
-    model: str | Callable[..., Any] | Model,
-    batch: int,
-    counts: Sequence[int],
-    cache: str | os.PathLike[str] | Literal[False] | None,
-    clock: Clock,
-) -> ModelSource:
-    """Layers that are given are of a micro-batch of the one number that is asked for."""
-    if not isinstance(model, Model):
-        return TracedModel(model, batch // counts[-min(len(counts), 2)], chosen_cache(cache), clock.lap)
-    if len(counts) > 1:
-        raise ValueError(
-            "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "
-            "micro-batches that this makes of the batch"
-        )
-    return GivenModel(model, batch // counts[0], name="")
 
 
 def _schedules(source: ModelSource, asked: str, runtime: str | RuntimeProfile | None) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.phases import phase
@@ -16,15 +17,35 @@ from alpa_dejavu.planning.task import PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
-__all__ = ["remedies"]
+__all__ = ["Remedies", "remedies"]
 
 _MOST_TIMES, _MOST_DEVICES = 64, 1024
 """So many times the hosts, and so many devices, are tried at most."""
 
 
-def remedies(task: PlanningTask, micro_batches: Sequence[int], layers: Sequence[int]) -> str:
-    """Returns a sentence that names the smallest changes by which a task that nothing fits would have a plan, as flags
-    of the command line; each was tried.
+@final
+@dataclasses.dataclass(frozen=True)
+class Remedies:
+    """The changes that were tried where nothing fits.
+
+    Attributes:
+        enough: the smallest changes by which there is a plan, as flags of the command line.
+        tried: the kinds of changes that were tried.
+    """
+
+    enough: tuple[str, ...]
+    tried: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Returns which changes are enough, or that none of those that were tried is; empty where none was."""
+        if self.enough:
+            return f"tried, and enough: {' or '.join(self.enough)}"
+        return f"tried, and not enough: {', '.join(self.tried)}" if self.tried else ""
+
+
+def remedies(task: PlanningTask, micro_batches: Sequence[int], layers: Sequence[int]) -> Remedies:
+    """Returns the smallest changes by which a task that nothing fits would have a plan; each was tried.
 
     Args:
         task: the task.
@@ -35,6 +56,8 @@ def remedies(task: PlanningTask, micro_batches: Sequence[int], layers: Sequence[
     for name, would_do in (
         ("more micro-batches", _more_micro_batches(task, micro_batches)),
         ("more layers", _more_layers(task, layers)),
+        ("remat", _all_of(task, "remat")),
+        ("ZeRO", _all_of(task, "zero")),
         ("offload", _offload(task)),
         ("more hosts", _more_hosts(task)),
     ):
@@ -43,9 +66,7 @@ def remedies(task: PlanningTask, micro_batches: Sequence[int], layers: Sequence[
             found += [flag] if flag else []
             if flag:
                 break
-    if found:
-        return f"tried, and enough: {' or '.join(found)}"
-    return f"tried, and not enough: {', '.join(tried)}" if tried else ""
+    return Remedies(tuple(found), tuple(tried))
 
 
 def _more_micro_batches(task: PlanningTask, counts: Sequence[int]) -> Iterator[str]:
@@ -58,6 +79,14 @@ def _more_layers(task: PlanningTask, numbers: Sequence[int]) -> Iterator[str]:
     for number in numbers if task.source.traces else ():
         if number > task.layers[-1]:
             yield f"--layers {number}" * _fits(dataclasses.replace(task, layers=(number,)))
+
+
+def _all_of(task: PlanningTask, name: str) -> Iterator[str]:
+    """All choices of remat or of ZeRO, where a task has only some."""
+    choices = getattr(SpaceRules(), name)
+    if isinstance(task.space, SpaceRules) and set(getattr(task.space, name)) != set(choices):
+        space = dataclasses.replace(task.space, **{name: choices})
+        yield f"--{name} auto" * _fits(dataclasses.replace(task, space=space))
 
 
 def _offload(task: PlanningTask) -> Iterator[str]:

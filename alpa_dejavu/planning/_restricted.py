@@ -12,6 +12,7 @@ from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.planning._annotations import Annotation, Chosen
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning.model_source import ModelSource
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.restriction import Restriction
 from alpa_dejavu.planning.result import OURS, PlanningResult
@@ -27,8 +28,8 @@ __all__ = ["in_blocks", "plan_for"]
 
 
 def in_blocks(
-    model: str | Callable[..., Any] | Model, runs_on: str, strategy: str | Strategy
-) -> str | Callable[..., Any] | Model:
+    model: str | Callable[..., Any] | Model | ModelSource, runs_on: str, strategy: str | Strategy
+) -> str | Callable[..., Any] | Model | ModelSource:
     """Returns the sizes of a known transformer as text, which is planned in its blocks; other models, and those for
     Alpa, as they are.
 

@@ -60,8 +60,20 @@ class TracedModel(ModelSource):
         self._steps: dict[int, TracedStep] = {}
         self._keys: dict[int, Key] = {}
         self._models: dict[tuple[int, int], Model] = {}
+        self._made_before: dict[tuple[int, int], Model] = {}
         self._kept: dict[tuple[int, int], int] = {}
         self._known_facts: _Facts | None = None
+
+    def anew(self) -> TracedModel:
+        """Returns a source of the same model that needn't trace, cut or shard again what was before, and from which
+        plans are the same as from a new one.
+        """
+        other = TracedModel(self._model, self.micro_batch, self._cache, self._lap)
+        other._steps, other._keys, other._kept, other._known_facts = (
+            self._steps, self._keys, self._kept, self._known_facts
+        )  # fmt: skip
+        other._made_before = self._made_before
+        return other
 
     @property
     def name(self) -> str:
@@ -106,7 +118,8 @@ class TracedModel(ModelSource):
         """
         place = num_layers, checked_micro_batch(micro_batch)
         if place not in self._models:
-            self._models[place] = self._read(*place) or self._made(*place)
+            self._models[place] = self._made_before.get(place) or self._read(*place) or self._made(*place)
+            self._made_before[place] = self._models[place]
         return self._models[place]
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:

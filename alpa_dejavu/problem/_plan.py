@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu._util import units
@@ -23,7 +23,15 @@ LAYER_OPTIONS = ("auto", "manual")
 
 
 class NoPlanError(RuntimeError):
-    """An error that says that no plan fits: what is lacking where (such as memory), and what would help."""
+    """An error that says that no plan fits: what is lacking where (such as memory), and what would help.
+
+    Attributes:
+        remedies: flags of the command line, each of which was tried and is enough; empty: none was found.
+    """
+
+    def __init__(self, said: str, remedies: Sequence[str] = ()) -> None:
+        super().__init__(said)
+        self.remedies = tuple(remedies)
 
 
 @final

@@ -60,3 +60,21 @@ def test_offload_is_named_where_hosts_have_memory():
 
 def test_what_is_not_enough_is_said():
     assert refused(trained, cluster(1e3), batch=8).endswith("tried, and not enough: more layers, more hosts")
+
+
+@pytest.mark.parametrize(
+    ("asked", "memory_bytes", "flag", "choices"),
+    [
+        ({"batch": 64, "micro_batches": 1, "remat": ("none",), "zero": (0,)}, 2e5, "--remat", {"zero": (0,)}),
+        ({"batch": 8, "replicas": 2, "remat": ("none",), "zero": (0,)}, 1.4e5, "--zero", {"remat": ("none",)}),
+    ],
+    ids=["remat", "ZeRO"],
+)
+def test_remat_and_zero_are_named_where_stages_may_have_only_some(asked, memory_bytes, flag, choices):
+    small = cluster(memory_bytes)
+    with pytest.raises(NoPlanError) as error:
+        plan_model(trained, small, layers=4, cache=False, **asked)
+    assert f"{flag} auto" in error.value.remedies
+    assert enough(str(error.value)) == dict(each.split() for each in error.value.remedies)
+    freed = {name: asked[name] for name in asked.keys() - {"remat", "zero"}}
+    assert plan_model(trained, small, layers=4, cache=False, **freed, **choices).plan.stages

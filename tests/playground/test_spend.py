@@ -1,5 +1,6 @@
 """What devices are best spent on: parts of clusters, what is trained, gains by hand, and seconds by hand."""
 
+import itertools
 import json
 import math
 import types
@@ -9,11 +10,14 @@ import pytest
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.playground.spend import Gain, Learner, Trial, Way, _spend, gains, learner, spend, ways
+from alpa_dejavu.playground.spend import Gain, Learner, Trial, Way, _gains, _spend, gains, learner, spend, ways
 from alpa_dejavu.playground.spend._costs import part_of
 from alpa_dejavu.playground.spend._gains import Measured
 from alpa_dejavu.playground.spend._runs import Runs, steps_to
 from alpa_dejavu.problem import NoPlanError
+from alpa_dejavu.training.initialization import parallel_initialize
+from alpa_dejavu.training.optex import optex
+from alpa_dejavu.training.optex.evaluators import Vmapped
 
 TRIAL = Trial(seeds=2, steps=80)
 
@@ -109,29 +113,39 @@ def test_trainings_are_those_of_a_loop(runs):
     import optax
 
     made, optimizer = line(), optax.adam(0.1)
-    told = runs.batches(2, 0.1, (0, 3), 30)
-    assert told.shape == (2, 30)
-    for row, seed in zip(told, (0, 3), strict=True):
-        key = jax.random.PRNGKey(seed)
-        params = made.init(jax.random.fold_in(key, 0))
-        moments = optimizer.init(params)
-        for step in range(3):
-            of_step = jax.random.fold_in(key, step + 1)
-            places = np.concatenate([jax.random.randint(jax.random.fold_in(of_step, n), (4,), 0, 64) for n in (0, 1)])
-            loss, gradient = jax.value_and_grad(made.loss)(params, tuple(leaf[places] for leaf in made.data))
-            assert row[step] == pytest.approx(float(loss), rel=1e-4)
-            updates, moments = optimizer.update(gradient, moments)
-            params = optax.apply_updates(params, updates)
+    params = made.init(jax.random.fold_in(jax.random.PRNGKey(3), 0))
+    moments = optimizer.init(params)
+    for step, told in enumerate(itertools.islice(runs.batches(2, 0.1, 3), 5)):
+        draws = [np.random.default_rng([3, 2 * step + n]).integers(64, size=4) for n in (0, 1)]
+        batch = tuple(leaf[np.concatenate(draws)] for leaf in made.data)
+        loss, gradient = jax.value_and_grad(made.loss)(params, batch)
+        assert told == pytest.approx(float(loss), rel=1e-4)
+        updates, moments = optimizer.update(gradient, moments)
+        params = optax.apply_updates(params, updates)
 
 
-def test_a_target_ends_trainings_and_steps_are_counted_by_windows(runs):
-    falling = np.concatenate([np.ones(30), np.zeros(30)])[None]
-    assert steps_to(falling, 0.5) == [40]
-    assert steps_to(falling, -1.0) == steps_to(falling[:, :5], 2.0) == [None]
-    whole = runs.batches(1, 0.1, (0, 1), 60)
-    first = runs.batches(1, 0.1, (0, 1), 60, target=1e9)
-    assert first.shape == (2, 30)
-    assert (first == whole[:, :30]).all()
+def test_steps_are_counted_by_windows_and_a_target_ends_a_training():
+    falling = [1.0] * 30 + [0.0] * 30
+    assert steps_to(iter(falling), 0.5, 60) == 40
+    assert steps_to(iter(falling), 0.5, 39) is steps_to(iter(falling), -1.0, 60) is None
+    assert steps_to(iter(falling[:5]), 2.0, 60) is None
+    left = iter(falling)
+    steps_to(left, 0.5, 60)
+    assert len(list(left)) == 20
+
+
+def test_the_rate_of_a_larger_batch_is_the_first_at_the_target(monkeypatch):
+    taken = []
+
+    def batches(self, times, rate, seed):
+        for step in itertools.count():
+            taken.append(rate)
+            yield math.nan if rate == 0.8 else 1.0 - step * rate / 10
+
+    monkeypatch.setattr(Runs, "batches", batches)
+    assert _gains._larger_rate(4, Runs(line()), 0.2, 0.0, TRIAL) == 0.4
+    # Of all three, on two seeds, as far as the first one goes: the mean of 20 losses is 0 at step 35.
+    assert taken.count(0.2) == taken.count(0.4) == taken.count(0.8) == 2 * 36
 
 
 def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypatch):
@@ -150,22 +164,32 @@ def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypat
 
 
 def test_a_model_that_diverges_is_refused(monkeypatch):
-    monkeypatch.setattr(Runs, "batches", lambda self, times, rate, seeds, steps: np.full((len(seeds), steps), np.inf))
+    monkeypatch.setattr(Runs, "batches", lambda *_: itertools.repeat(math.inf))
     with pytest.raises(ValueError, match="the trial's loss is inf by Adam"):
         gains(line(), [Way("plain")], TRIAL)
 
 
 def test_a_race_leaves_the_start_that_is_trained_on(runs):
-    losses = runs.race(2, 0.1, 0, 40)
-    assert losses.shape == (40,)
-    assert losses[-10:].mean() < losses[:10].mean()
+    told = list(itertools.islice(runs.race(4, 0.1, 0, 21), 50))
+    alone = parallel_initialize(
+        runs._start, runs._raced, lambda step: runs._batch(0, step), num_candidates=4, budget_steps=50,
+        rungs=(10, 20), init="sobol", judge="last_loss", seed=0, rates=(0.1,), lanes=2, average=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(told, alone.losses, rtol=1e-4)
 
 
-def test_steps_side_by_side_come_to_the_loss_too(runs):
-    told = runs.side_by_side(2, 0.1, (0,), 60, target=2.0)
-    (reached,) = steps_to(told, 2.0)
-    assert reached is not None
-    assert np.isnan(told[0, reached:]).all()
+def test_steps_side_by_side_are_those_of_optex_with_gradients_side_by_side(runs):
+    import jax
+    import optax
+
+    told = list(itertools.islice(runs.side_by_side(2, 0.1, 0), 8))
+    made, evaluator = optex(optax.adam(0.1), parallel=2), Vmapped(line().loss)
+    params = line().init(jax.random.fold_in(jax.random.PRNGKey(0), 0))
+    state = made.init(params)
+    for step, loss in enumerate(told):
+        batches = jax.tree_util.tree_map(lambda *b: np.stack(b), *(runs._batch(0, 2 * step + n) for n in (0, 1)))
+        params, state, report = made.step(params, state, evaluator, batches)
+        assert loss == pytest.approx(float(report.loss), rel=1e-3)
 
 
 def planned(step_s, training=True, grad_bytes=0.0, free=1e9):

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.spend._learner import Learner
-from alpa_dejavu.playground.spend._runs import WINDOW, Runs, steps_to
+from alpa_dejavu.playground.spend._runs import WINDOW, Runs, means, steps_to
 from alpa_dejavu.playground.spend._ways import Way
 from alpa_dejavu.problem import checks
 
 __all__ = ["USUAL", "Gain", "Measured", "Trial", "gains"]
 
-Floats = NDArray[np.float64]
 RATES = (0.001, 0.003, 0.01, 0.03)
 """Adam's, of which the best for plain training is taken; larger batches have theirs tuned anew."""
 POWERS = (0.0, 0.5, 1.0)
@@ -38,7 +36,7 @@ class Trial:
 
     Attributes:
         seeds: how many trainings each way has.
-        steps: steps of one training.
+        steps: steps of one training at most.
     """
 
     seeds: int = 5
@@ -97,8 +95,8 @@ def gains(
 ) -> Measured:
     """Trains a learner in each way for a few steps, and returns in how many steps it comes to the same loss.
 
-    Rates and the loss to be reached are chosen by other seeds than those that are judged. A step of a larger batch or
-    of OptEx counts as one; a race of starts takes as many as the one that is chosen.
+    Rates and the loss to be reached are chosen by other seeds than those that are judged. Trainings end at that loss. A
+    step of a larger batch or of OptEx counts as one; a race of starts takes as many as the one that is chosen.
 
     Args:
         learner: what is trained.
@@ -109,13 +107,12 @@ def gains(
     begun_s = time.perf_counter()
     runs = Runs(learner)
     rate, target = _tuned(runs, trial)
-    seeds = range(trial.seeds)
-    plain = steps_to(runs.batches(1, rate, seeds, trial.steps, target), target)
+    plain = [steps_to(runs.batches(1, rate, seed), target, trial.steps) for seed in range(trial.seeds)]
     found = {}
     for way in ways:
         on_way(way)
         try:
-            reached = plain if way.kind == "plain" else steps_to(_losses(way, runs, rate, target, seeds, trial), target)
+            reached = plain if way.kind == "plain" else _reached(way, runs, rate, target, trial)
         except ValueError as error:
             found[way] = Gain(Interval(math.nan, math.nan, math.nan), why=str(error))
             continue
@@ -124,12 +121,13 @@ def gains(
 
 
 def _tuned(runs: Runs, trial: Trial) -> tuple[float, float]:
-    """The rate by which plain training comes lowest, and the loss that it has at a part of its steps."""
-    tuning = range(TUNING_SEED, TUNING_SEED + 3)
-    tuned = {rate: runs.batches(1, rate, tuning, trial.steps) for rate in RATES}
-    rate = min(tuned, key=lambda one: _at_end(tuned[one]))
+    """The rate by which plain training comes lowest in a part of its steps, and the loss that it has there."""
     at = round(TARGET_AT * trial.steps)
-    target = float(np.median(tuned[rate][:, at - WINDOW : at].mean(axis=1)))
+    lowest = {}
+    for rate in RATES:
+        each = [itertools.islice(runs.batches(1, rate, TUNING_SEED + n), at - WINDOW, at) for n in range(3)]
+        lowest[rate] = statistics.median(statistics.fmean(losses) for losses in each)
+    rate, target = min(lowest.items(), key=lambda one: one[1] if math.isfinite(one[1]) else math.inf)
     if not math.isfinite(target):
         raise ValueError(
             f"the trial's loss is {target} by Adam at a rate of {rate:g}, but must be a number; scale the data and the "
@@ -138,17 +136,29 @@ def _tuned(runs: Runs, trial: Trial) -> tuple[float, float]:
     return rate, target
 
 
-def _losses(way: Way, runs: Runs, rate: float, target: float, seeds: Sequence[int], trial: Trial) -> Floats:
-    """Losses of each seed's training, shape (seeds, steps)."""
-    if way.kind == "starts":
-        return np.stack([runs.race(way.times, rate, seed, trial.steps) for seed in seeds])
-    if way.kind == "optex":
-        return runs.side_by_side(way.times, rate, seeds, trial.steps, target)
-    tuning = range(TUNING_SEED, TUNING_SEED + 2)
-    rates = [rate * way.times**power for power in POWERS]
-    taken = {one: steps_to(runs.batches(way.times, one, tuning, trial.steps, target), target) for one in rates}
-    best = min(rates, key=lambda one: sum(steps or 2 * trial.steps for steps in taken[one]))
-    return runs.batches(way.times, best, seeds, trial.steps, target)
+def _reached(way: Way, runs: Runs, rate: float, target: float, trial: Trial) -> list[int | None]:
+    """After how many steps each seed's training comes to the target."""
+    if way.kind == "batch":
+        rate = _larger_rate(way.times, runs, rate, target, trial)
+    training: Callable[[int], Iterator[float]] = {
+        "batch": lambda seed: runs.batches(way.times, rate, seed),
+        "starts": lambda seed: runs.race(way.times, rate, seed, int(RACE * trial.steps)),
+        "optex": lambda seed: runs.side_by_side(way.times, rate, seed),
+    }[way.kind]
+    return [steps_to(training(seed), target, trial.steps) for seed in range(trial.seeds)]
+
+
+def _larger_rate(times: int, runs: Runs, rate: float, target: float, trial: Trial) -> float:
+    """The rate by which training with a larger batch is first at the target, by the mean of two seeds; all go on side
+    by side until one is.
+    """
+    rates = [rate * times**power for power in POWERS]
+    pairs = [[means(runs.batches(times, one, TUNING_SEED + n)) for n in range(2)] for one in rates]
+    trainings = [map(statistics.fmean, zip(*pair, strict=True)) for pair in pairs]
+    for losses in itertools.islice(zip(*trainings, strict=True), trial.steps - WINDOW + 1):
+        if any(loss <= target for loss in losses):
+            break
+    return min(zip(losses, rates, strict=True), key=lambda one: one[0] if math.isfinite(one[0]) else math.inf)[1]
 
 
 def _gain(way: Way, reached: Sequence[int | None], plain: Sequence[int | None], trial: Trial) -> Gain:
@@ -156,10 +166,6 @@ def _gain(way: Way, reached: Sequence[int | None], plain: Sequence[int | None], 
     ratios = [math.log((one or most) / (other or most)) for one, other in zip(reached, plain, strict=True)]
     steps = Interval.of(ratios).exp()
     taken = [one or most for one in reached]
-    race = RACE * trial.steps / float(np.mean(taken)) if way.kind == "starts" else 0.0
+    race = RACE * trial.steps / statistics.fmean(taken) if way.kind == "starts" else 0.0
     return Gain(steps, min(1.0, race), sum(one is None for one in reached))
 
-
-def _at_end(losses: Floats) -> float:
-    last = float(losses[:, -WINDOW:].mean())
-    return last if math.isfinite(last) else math.inf

@@ -1,151 +1,158 @@
-"""Trainings of a learner: plain ones and such with larger batches, races of starts, and OptEx."""
+"""Trainings of a learner: plain ones and such with larger batches, after races of starts, and by OptEx.
+
+Each is an iterator over the losses of its steps, so that whoever reads them ends it. All share one compiled gradient of
+a batch: a larger batch is several of these, and so are the points of a walk.
+"""
 
 from __future__ import annotations
 
+import collections
 import functools
-from collections.abc import Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
-from numpy.typing import NDArray
+from jax.flatten_util import ravel_pytree
 
 from alpa_dejavu.playground.spend._learner import Learner
 from alpa_dejavu.playground.spend._ways import HISTORY
+from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 
-__all__ = ["WINDOW", "Runs", "steps_to"]
+__all__ = ["WINDOW", "Runs", "means", "steps_to"]
 
-Floats = NDArray[np.float64]
 WINDOW = 20
 """Losses are means over so many steps."""
-_CHUNK = 30
-"""Trainings may end after each so many steps."""
 
 
 @final
 class Runs:
-    """Trainings of a learner by Adam; seeds are side by side, and batches of all sizes share a program."""
+    """Trainings of a learner by Adam. Its parameters are one vector, for which programs are soon compiled."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner, self._optimizer = learner, optax.adam(1.0)
-        self._begun, self._go_on = jax.jit(jax.vmap(self._start)), jax.jit(
-            jax.vmap(self._steps, in_axes=(None, None, None, None, 0, 0))
-        )  # fmt: skip
+        self._unravel = ravel_pytree(learner.init(jax.random.PRNGKey(0)))[1]
+        self._gradient = jax.jit(jax.value_and_grad(lambda vector, batch: learner.loss(self._unravel(vector), batch)))
+        self._update = jax.jit(self._updated)
 
-    def batches(self, times: int, rate: float, seeds: Sequence[int], steps: int, target: float | None = None) -> Floats:
-        """Returns the loss of each step of each seed's training, shape (seeds, steps); they end when all have come to a
-        target.
+    def batches(self, times: int, rate: float, seed: int) -> Iterator[float]:
+        """Yields the loss of each step of a training.
 
         Args:
             times: how many of the learner's batches a step takes.
             rate: Adam's.
-            seeds: of first weights and of batches.
-            steps: at most.
-            target: the loss; None: all steps are taken.
+            seed: of first weights and of batches.
         """
-        keys = jax.vmap(jax.random.PRNGKey)(np.array(seeds))
-        carry, losses = self._begun(keys), np.zeros((len(seeds), 0))
-        while losses.shape[1] < steps and (target is None or None in steps_to(losses, target)):
-            carry, told = self._go_on(self._learner.data, rate, times, losses.shape[1], carry, keys)
-            losses = np.concatenate([losses, np.asarray(told, np.float64)], axis=1)
-        return losses[:, :steps]
+        vector = self._begun(seed)
+        return self._trained(vector, self._optimizer.init(vector), times, rate, seed, 0)
 
-    def race(self, starts: int, rate: float, seed: int, steps: int) -> Floats:
-        """Returns the losses of the start that is chosen and trained on, in a race of Sobol scales by the last loss."""
+    def race(self, starts: int, rate: float, seed: int, race_steps: int) -> Iterator[float]:
+        """Yields the loss of each step of the start that is chosen and trained on.
+
+        Args:
+            starts: how many Sobol scales of first weights race by their last losses; a power of two.
+            rate: Adam's.
+            seed: of first weights and of batches.
+            race_steps: after so many steps, or a few less, one start is left.
+
+        Raises:
+            ValueError: the weights have no scales.
+        """
         from alpa_dejavu.training.initialization import parallel_initialize
 
-        init_fn, train_step = _raced(self._learner, rate)
+        rounds = starts.bit_length() - 1
+        rungs = [race_steps // 2 ** (rounds - 1) * 2**one for one in range(rounds)]
         result = parallel_initialize(
-            init_fn, train_step, lambda step: self._batch(seed, step), num_candidates=starts, budget_steps=steps,
-            init="sobol", judge="last_loss", seed=seed, lanes=2, average=False,
+            self._start, self._raced, lambda step: self._batch(seed, step), num_candidates=starts,
+            budget_steps=rungs[-1], rungs=rungs, init="sobol", judge="last_loss", seed=seed, rates=(rate,), lanes=1,
+            average=False,
         )  # fmt: skip
-        return result.losses
+        yield from result.losses.tolist()
+        vector, _ = ravel_pytree(result.state["params"])
+        yield from self._trained(vector, result.state["moments"], 1, rate, seed, result.steps)
 
-    def side_by_side(self, points: int, rate: float, seeds: Sequence[int], steps: int, target: float) -> Floats:
-        """Returns the loss where each step of OptEx begins, shape (seeds, steps); NaN after a training came to the
-        target.
-        """
-        from alpa_dejavu.training.optex import optex
-        from alpa_dejavu.training.optex.evaluators import Vmapped
+    def side_by_side(self, points: int, rate: float, seed: int) -> Iterator[float]:
+        """Yields the loss where each step of OptEx begins."""
+        made, evaluator = _optex(points, rate), _OneByOne(self._gradient)
+        vector = self._begun(seed)
+        state = made.init(vector)
+        for step in itertools.count():
+            each = [self._batch(seed, step * points + point) for point in range(points)]
+            batches = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *each)
+            vector, state, report = made.step(vector, state, evaluator, batches)
+            yield float(report.loss)
 
-        made = optex(optax.adam(rate), parallel=points, history=HISTORY)
-        evaluator = Vmapped(self._learner.loss)
-        losses = np.full((len(seeds), steps), np.nan)
-        for row, seed in zip(losses, seeds, strict=True):
-            params = self._learner.init(jax.random.fold_in(jax.random.PRNGKey(seed), 0))
-            state = made.init(params)
-            for step in range(steps):
-                each = [self._batch(seed, step * points + point) for point in range(points)]
-                batches = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *each)
-                params, state, report = made.step(params, state, evaluator, batches)
-                row[step] = float(report.loss)
-                if steps_to(row[None, : step + 1], target) != [None]:
-                    break
-        return losses
+    def _trained(self, vector: Any, moments: Any, times: int, rate: float, seed: int, first: int) -> Iterator[float]:
+        for step in itertools.count(first):
+            each = [self._gradient(vector, self._batch(seed, step * times + number)) for number in range(times)]
+            losses, gradients = zip(*each, strict=True)
+            vector, moments = self._update(vector, moments, sum(gradients) / times, rate)
+            yield sum(map(float, losses)) / times
 
-    def _batch(self, seed: int, step: int) -> Any:
-        places = np.random.default_rng([seed, step]).integers(self._learner.num_rows, size=self._learner.rows)
+    def _begun(self, seed: int) -> Any:
+        return ravel_pytree(self._learner.init(jax.random.fold_in(jax.random.PRNGKey(seed), 0)))[0]
+
+    def _batch(self, seed: int, number: int) -> Any:
+        places = np.random.default_rng([seed, number]).integers(self._learner.num_rows, size=self._learner.rows)
         return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[places], self._learner.data)
 
+    def _updated(self, vector: Any, moments: Any, gradient: Any, rate: Any) -> Any:
+        step, moments = self._optimizer.update(gradient, moments)
+        return optax.apply_updates(vector, rate * step), moments
+
     def _start(self, key: Any) -> Any:
-        params = self._learner.init(jax.random.fold_in(key, 0))
-        return params, self._optimizer.init(params)
+        """The state of a start that races. Its parameters are arrays as they were, as scales are theirs."""
+        params = self._learner.init(key)
+        return {"params": params, "moments": self._optimizer.init(ravel_pytree(params)[0])}
 
-    def _steps(self, data: Any, rate: Any, times: Any, first: Any, carry: Any, key: Any) -> Any:
-        """Some steps, each with the mean gradient of so many batches."""
-        learner = self._learner
-
-        def gradient(params: Any, key: Any) -> Any:
-            def added(number: Any, sums: Any) -> Any:
-                places = jax.random.randint(jax.random.fold_in(key, number), (learner.rows,), 0, learner.num_rows)
-                batch = jax.tree_util.tree_map(lambda leaf: jax.numpy.asarray(leaf)[places], data)
-                one = jax.value_and_grad(learner.loss)(params, batch)
-                return jax.tree_util.tree_map(lambda total, part: total + part / times, sums, one)
-
-            nothing = jax.tree_util.tree_map(jax.numpy.zeros_like, params)
-            return jax.lax.fori_loop(0, times, added, (jax.numpy.float32(0), nothing))
-
-        def step(carry: Any, number: Any) -> Any:
-            params, moments = carry
-            loss, mean = gradient(params, jax.random.fold_in(key, number + 1))
-            updates, moments = self._optimizer.update(mean, moments)
-            updates = jax.tree_util.tree_map(lambda one: rate * one, updates)
-            return (optax.apply_updates(params, updates), moments), loss
-
-        return jax.lax.scan(step, carry, first + jax.numpy.arange(_CHUNK))
+    def _raced(self, state: Any, batch: Any, rate: Any) -> Any:
+        vector, _ = ravel_pytree(state["params"])
+        loss, gradient = self._gradient(vector, batch)
+        vector, moments = self._updated(vector, state["moments"], gradient, rate)
+        return {"params": self._unravel(vector), "moments": moments}, loss
 
 
-def smoothed(losses: Floats) -> Floats:
-    """Returns the means of losses over windows, the first of which ends at step `WINDOW`."""
-    return np.lib.stride_tricks.sliding_window_view(losses, WINDOW).mean(axis=-1)
+@final
+class _OneByOne(Evaluator):
+    """Gradients of points by a function that is compiled already."""
+
+    def __init__(self, gradient: Callable[[Any, Any], Any]) -> None:
+        self._gradient = gradient
+
+    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
+        """Returns the gradients of the points that matter; those of others are zeros, their losses NaN."""
+        of_point = [jax.tree_util.tree_map(operator.itemgetter(n), batches) for n in range(int(count))]
+        losses, gradients = zip(*map(self._gradient, points, of_point), strict=True)
+        left = len(points) - len(of_point)
+        return Evaluated(jnp.stack([*losses, *[jnp.nan] * left]), jnp.stack([*gradients, *[0 * points[0]] * left]))
 
 
-def steps_to(losses: Floats, target: float) -> list[int | None]:
-    """Returns after how many steps each training's mean loss is a target or less; None: it isn't.
+def means(losses: Iterator[float]) -> Iterator[float]:
+    """Yields the mean of each window of losses, from the first whole one on."""
+    last = collections.deque[float](maxlen=WINDOW)
+    for loss in losses:
+        last.append(loss)
+        if len(last) == WINDOW:
+            yield sum(last) / WINDOW
 
-    Args:
-        losses: shape (trainings, steps).
-        target: the loss.
+
+def steps_to(losses: Iterator[float], target: float, most: int) -> int | None:
+    """Returns after how many steps the mean loss is a target or less; None: it isn't after the most steps.
+
+    >>> steps_to(iter([1.0] * 30 + [0.0] * 30), 0.5, 60)
+    40
     """
-    if losses.shape[1] < WINDOW:
-        return [None] * len(losses)
-    places = [np.flatnonzero(smoothed(each) <= target) for each in losses]
-    return [int(each[0]) + WINDOW if each.size else None for each in places]
+    of_windows = enumerate(itertools.islice(means(losses), most - WINDOW + 1), WINDOW)
+    return next((step for step, mean in of_windows if mean <= target), None)
 
 
-@functools.lru_cache(maxsize=4)
-def _raced(learner: Learner, rate: float) -> tuple[Any, Any]:
-    """The same functions for all races of a learner, so that they are compiled once."""
-    optimizer = optax.adam(rate)
+@functools.lru_cache(maxsize=8)
+def _optex(points: int, rate: float) -> Any:
+    """The same programs for all seeds."""
+    from alpa_dejavu.training.optex import optex
 
-    def init_fn(key: Any) -> Any:
-        params = learner.init(key)
-        return {"params": params, "moments": optimizer.init(params)}
-
-    def train_step(state: Any, batch: Any) -> tuple[Any, Any]:
-        loss, gradient = jax.value_and_grad(learner.loss)(state["params"], batch)
-        updates, moments = optimizer.update(gradient, state["moments"])
-        return {"params": optax.apply_updates(state["params"], updates), "moments": moments}, loss
-
-    return init_fn, train_step
+    return optex(optax.adam(rate), parallel=points, history=HISTORY)

@@ -72,7 +72,8 @@ def parallel_initialize(
         num_candidates: how many candidates begin by themselves, not as children or means of others.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
         init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn. In
-            docs/results/parallel-initialization.md "sobol" and several methods save steps; the others are experimental.
+            docs/results/parallel-initialization.md "sobol" saves steps on all four networks, and several methods do on
+            three; the others are experimental.
         keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `Rule`.
             With "asha" the result depends on who arrives first.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.

@@ -6,6 +6,7 @@ many parameters there are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from jax.scipy.linalg import cho_solve
 
 from alpa_dejavu.training.optex.kernels import Kernel
 
-__all__ = ["Fitted", "Seen", "fitted", "log_likelihood", "matrix_of", "tried", "weights_at"]
+__all__ = ["Fitted", "Seen", "fitted", "log_likelihood", "matrix_of", "of_each", "tried", "weights_at"]
 
 _FIRST_JITTER, _MOST_JITTER = 1e-6, 1.0
 _LEAST_PIVOT = 3e-6
@@ -51,6 +52,15 @@ class Fitted(NamedTuple):
     matrix: Any
     factor: Any
     amplitude: Any
+
+
+def of_each(function: Callable[..., Any], *rows: Any) -> Any:
+    """Returns what a function of small matrices gives for each row of arrays: side by side, except on CPUs, where XLA
+    would take seconds to compile a solver of many.
+    """
+    if jax.default_backend() == "cpu":
+        return jax.lax.map(lambda row: function(*row), rows)
+    return jax.vmap(function)(*rows)
 
 
 def matrix_of(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Any:

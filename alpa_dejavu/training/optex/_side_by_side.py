@@ -25,7 +25,7 @@ from alpa_dejavu.training.optex._history import (
 )
 from alpa_dejavu.training.optex._keep import kept_steps
 from alpa_dejavu.training.optex._layout import Layout, layout_of
-from alpa_dejavu.training.optex._posterior import Seen, fitted
+from alpa_dejavu.training.optex._posterior import Seen, fitted, of_each
 from alpa_dejavu.training.optex._walk import Walk, stays, walked
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 from alpa_dejavu.training.optex.kernels import Kernel
@@ -166,7 +166,7 @@ class OptEx:
         many = jnp.broadcast_to(known, near.shape)
         seen = Seen(history.distances, history.products, near, many)
         scale, noise = self._refitted(state, seen, history)
-        process = jax.vmap(lambda *one: fitted(self.kernel, *one))(seen, scale, noise)
+        process = of_each(lambda *one: fitted(self.kernel, *one), seen, scale, noise)
         return walked(self.optimizer, self.kernel, layout, history, seen, process, noise, params, state.optimizer,
                       self.parallel, self.trust)  # fmt: skip
 
@@ -233,8 +233,7 @@ class OptEx:
         levels = self._levels(state, seen)
 
         def anew() -> Any:
-            choose = jax.vmap(lambda one, noises: self.scale.choose(self.kernel, one, noises, is_newest))
-            return choose(seen, levels)
+            return of_each(lambda one, noises: self.scale.choose(self.kernel, one, noises, is_newest), seen, levels)
 
         kept = levels[:, 0] if self.noise != "fitted" else jnp.maximum(state.noise, NOISES[0])
         if self.refit == 1:

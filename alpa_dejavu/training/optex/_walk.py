@@ -10,7 +10,7 @@ import optax
 
 from alpa_dejavu.training.optex._history import History, estimated, nearness
 from alpa_dejavu.training.optex._layout import Layout
-from alpa_dejavu.training.optex._posterior import Fitted, Seen, weights_at
+from alpa_dejavu.training.optex._posterior import Fitted, Seen, of_each, weights_at
 from alpa_dejavu.training.optex.kernels import Kernel
 
 __all__ = ["Walk", "stays", "walked"]
@@ -87,8 +87,8 @@ def walked(
 
     def step(place: _Place) -> _Place:
         walk, at = place.walk, place.count - 1
-        weights, variance = jax.vmap(weights_at, (None, 0, 0, 0, 0))(
-            kernel, seen, process, place.near, reference(place.leaves)
+        weights, variance = of_each(
+            lambda *one: weights_at(kernel, *one), seen, process, place.near, reference(place.leaves)
         )
         length = jnp.einsum("gi,gij,gj->", weights, seen.products, weights)
         expected = jnp.sqrt(jnp.sum(variance) / length)

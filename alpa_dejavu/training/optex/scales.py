@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, matrix_of, tried
+from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, matrix_of, of_each, tried
 from alpa_dejavu.training.optex.kernels import Kernel
 
 __all__ = ["SCALES", "Fixed", "HeldOut", "Likelihood", "Median", "Scale", "scale"]
@@ -165,7 +165,7 @@ def _median(seen: Seen) -> Any:
 
 def _best(badness: Any, factors: tuple[float, ...], seen: Seen, noises: Any) -> tuple[Any, Any]:
     scales = _median(seen) * jnp.asarray(factors, jnp.float32)
-    each = jax.vmap(lambda noise: jax.vmap(lambda one: badness(one, noise))(scales))(noises)
+    each = of_each(badness, jnp.tile(scales, len(noises)), jnp.repeat(noises, len(scales)))
     each = jnp.where(jnp.isfinite(each), each, jnp.inf)
     # The first of nearly equal ones: of few points many are equal, and rounding must not choose among them.
     best = jnp.argmax(each <= jnp.min(each) + _TIE * jnp.maximum(jnp.abs(jnp.min(each)), 1e-30))

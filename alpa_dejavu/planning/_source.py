@@ -1,0 +1,45 @@
+"""Makes the source of the model that somebody names or gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from alpa_dejavu.planning.model_cache import chosen_cache
+from alpa_dejavu.planning.model_source import GivenModel, ModelSource
+from alpa_dejavu.planning.traced_model import TracedModel
+from alpa_dejavu.problem import Model
+
+__all__ = ["model_source"]
+
+
+def model_source(
+    model: str | Callable[..., Any] | Model | ModelSource,
+    batch: int,
+    counts: Sequence[int],
+    cache: str | os.PathLike[str] | Literal[False] | None,
+    lap: Callable[[str], None] = lambda name: None,
+) -> ModelSource:
+    """Returns the source of a model that is planned for a batch which may be cut into so many micro-batches.
+
+    Args:
+        model: as `alpa_dejavu.planning.plan_model` takes it; layers are of a micro-batch of the one number in `counts`.
+        batch: samples of a step.
+        counts: numbers of micro-batches, ascending.
+        cache: the folder of a cache of traced models; None: the user's own; False: none is read or written.
+        lap: a function that is called with the name of what has just been done.
+
+    Raises:
+        ValueError: layers are given, and several numbers of micro-batches.
+    """
+    if isinstance(model, ModelSource):
+        return model
+    if not isinstance(model, Model):
+        return TracedModel(model, batch // counts[-min(len(counts), 2)], chosen_cache(cache), lap)
+    if len(counts) > 1:
+        raise ValueError(
+            "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "
+            "micro-batches that this makes of the batch"
+        )
+    return GivenModel(model, batch // counts[0], name="")
