@@ -146,10 +146,13 @@ def _said(found: Comparison) -> Iterator[tuple[str, str]]:
             yield f"by {measure}", f"{', '.join(names) if len(names) < len(texts) else 'with any saving'}: {text}"
     changes = [change for measure in ("seconds", "price") for change in found.changes(measure)]
     for change in changes:
-        yield "the order changes", _change_text(change)
+        yield "the order changes" if change.sure else "it may change", _change_text(change)
     if not changes:
-        yield "the order changes", "nowhere for sure"
-    yield "how sure", "'then' is so in 90 % of draws of how far off predictions may be, 'then perhaps' in fewer"
+        yield "the order stays", "the same with every saving"
+    yield "how sure", (
+        "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be; what is after "
+        "'then perhaps', and may change, in fewer"
+    )
     for cell in found.cells:
         if cell.figures is None and cell.fits:
             yield "not planned", f"{cell.saving} on {cell.cluster}: {cell.why_not}"
