@@ -1,4 +1,4 @@
-"""Plans of models whose first blocks are frozen: files say that, or are refused; simulators' compute nothing backward there."""
+"""Plans of models whose first blocks are frozen: files say that, or are refused; traces compute none backward there."""
 
 import dataclasses
 import functools
