@@ -8,13 +8,15 @@ import math
 from collections.abc import Iterator
 from typing import final
 
+from alpa_dejavu._util import units
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
 
 __all__ = [
-    "RUNTIMES", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of", "runtimes_text",
-    "schedules_of",
+    "RUNTIMES", "Hindrance", "Runtime", "check_schedule_of", "frozen_part", "hindrances", "runtimes_of",
+    "runtimes_text", "schedules_of",
 ]  # fmt: skip
 
 
@@ -39,6 +41,7 @@ class Runtime:
         whole_rounds: whether the number of micro-batches must be a multiple of the number of stages.
         power_of_two: whether the number of stages must be a power of two.
         schedules_alone: the schedules that it has for one stage only, where they are an order of gradients' adding up.
+        frozen: whether a part of the model may stay as it is while the rest trains; the others' files can't say so.
     """
 
     unlike_submeshes: bool = False
@@ -56,6 +59,7 @@ class Runtime:
     whole_rounds: bool = False
     power_of_two: bool = False
     schedules_alone: tuple[str, ...] = ()
+    frozen: bool = False
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
@@ -72,7 +76,7 @@ class Runtime:
 
 
 RUNTIMES = {
-    "alpa": Runtime(unlike_submeshes=True, unlike_zero=True, streams=False),
+    "alpa": Runtime(unlike_submeshes=True, unlike_zero=True, streams=False, frozen=True),
     "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=(OFFLOADED[:1],), offload_parts=(2,)),
     "deepspeed": Runtime(
         zero=(0, 2),
@@ -174,6 +178,9 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
+    frozen = frozen_part(plan.model, name, limits)
+    if frozen is not None:
+        yield frozen
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
     if stages > 1 and plan.schedule in limits.schedules_alone:
@@ -193,6 +200,23 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
     if limits.power_of_two and stages.bit_count() != 1:
         yield Hindrance(f"{stages} stages aren't a power of two", again)
     yield from _cut_elsewhere(plan, limits.cuts, again)
+
+
+def frozen_part(model: str, name: str, limits: Runtime) -> Hindrance | None:
+    """Returns why a training framework can't train a model of which a part stays as it is; None if it can, or if none
+    does.
+
+    Args:
+        model: the model's name, or the text of a transformer's sizes.
+        name: the framework's name.
+        limits: what it can run.
+    """
+    sizes = transformer_size(model)
+    if sizes is None or not sizes.train_last or limits.frozen:
+        return None
+    blocks = units.counted(sizes.num_blocks, "block")
+    why = f"its files can't say that only the last {sizes.train_last} of {blocks} train"
+    return Hindrance(why, f"plan without --train-last for {name}")
 
 
 def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:

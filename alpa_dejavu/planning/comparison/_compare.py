@@ -69,7 +69,7 @@ class Comparison:
         return {(order.saving, order.measure): order for order in self.orders}[saving, measure]
 
     def changes(self, measure: str = "seconds") -> tuple[Change, ...]:
-        """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving for sure."""
+        """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving."""
         found = [order for order in self.orders if order.measure == measure]
         return tuple(changes(found, self.clusters))
 
