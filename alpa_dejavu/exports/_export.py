@@ -10,7 +10,7 @@ from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu.exports._target import Target
 from alpa_dejavu.exports._targets import named_target
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.runtimes import frozen_part, hindrances
+from alpa_dejavu.planning.runtimes import WITHOUT_FROZEN, hindrances
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def export(
         why = list(hindrances(plan, target.name, target.runtime))
         if why:
             raise ValueError(f"{target.name} can't run the plan: {'; '.join(map(str, why))}")
-        if model is not None and (frozen := frozen_part(model.text, target.name, target.runtime)) is not None:
-            raise ValueError(f"{target.name} can't train the model: {frozen}")
+        if model is not None and (frozen := target.runtime.why_not_frozen(model.text)):
+            raise ValueError(f"{target.name} can't train the model: {frozen}; {WITHOUT_FROZEN}")
     sizes = transformer_size(plan.model) if model is None else model
     files = target.writer.knowing(plan, kept).write(plan, sizes)
     paths = {name: folder / name for name in files}

@@ -15,7 +15,7 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
 
 __all__ = [
-    "RUNTIMES", "Hindrance", "Runtime", "check_schedule_of", "frozen_part", "hindrances", "runtimes_of",
+    "RUNTIMES", "WITHOUT_FROZEN", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of",
     "runtimes_text", "schedules_of",
 ]  # fmt: skip
 
@@ -65,6 +65,16 @@ class Runtime:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
         return self.zero if num_stages > 1 else self.zero_alone
 
+    def why_not_frozen(self, model: str) -> str:
+        """Returns why it can't train a model of a name, or of a transformer's sizes, of which a part is frozen; empty
+        if it can, or if nothing is.
+        """
+        sizes = None if self.frozen else transformer_size(model)
+        if sizes is None or not sizes.train_last:
+            return ""
+        blocks = units.counted(sizes.num_blocks, "block")
+        return f"its files can't say that only the last {sizes.train_last} of {blocks} train"
+
     def offloads(self, offload: Offload, zero: int) -> bool:
         """Returns whether stages can offload such shares of what they keep at a ZeRO level."""
         if not offload.any:
@@ -97,6 +107,8 @@ RUNTIMES = {
     "jaxpp": Runtime(),
 }
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
+WITHOUT_FROZEN = "plan without --train-last"
+"""The remedy where a framework's files can't say that a part of the model is frozen."""
 
 
 def runtimes_of(plan: Plan) -> dict[str, str]:
@@ -178,9 +190,8 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
-    frozen = frozen_part(plan.model, name, limits)
-    if frozen is not None:
-        yield frozen
+    if why := limits.why_not_frozen(plan.model):
+        yield Hindrance(why, WITHOUT_FROZEN)
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
     if stages > 1 and plan.schedule in limits.schedules_alone:
@@ -200,23 +211,6 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
     if limits.power_of_two and stages.bit_count() != 1:
         yield Hindrance(f"{stages} stages aren't a power of two", again)
     yield from _cut_elsewhere(plan, limits.cuts, again)
-
-
-def frozen_part(model: str, name: str, limits: Runtime) -> Hindrance | None:
-    """Returns why a training framework can't train a model of which a part stays as it is; None if it can, or if none
-    does.
-
-    Args:
-        model: the model's name, or the text of a transformer's sizes.
-        name: the framework's name.
-        limits: what it can run.
-    """
-    sizes = transformer_size(model)
-    if sizes is None or not sizes.train_last or limits.frozen:
-        return None
-    blocks = units.counted(sizes.num_blocks, "block")
-    why = f"its files can't say that only the last {sizes.train_last} of {blocks} train"
-    return Hindrance(why, f"plan without --train-last for {name}")
 
 
 def _unlike(plan: Plan, limits: Runtime, again: str) -> Iterator[Hindrance]:
