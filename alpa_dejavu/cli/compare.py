@@ -146,10 +146,13 @@ def _said(found: Comparison) -> Iterator[tuple[str, str]]:
             yield f"by {measure}", f"{', '.join(names) if len(names) < len(texts) else 'with any saving'}: {text}"
     changes = [change for measure in ("seconds", "price") for change in found.changes(measure)]
     for change in changes:
-        yield "the order changes", _change_text(change)
+        yield "the order changes" if change.sure else "it may change", _change_text(change)
     if not changes:
-        yield "the order changes", "nowhere for sure"
-    yield "how sure", "'then' is so in 90 % of draws of how far off predictions may be, 'then perhaps' in fewer"
+        yield "the order stays", "the same with every saving"
+    yield "how sure", (
+        "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be; what is after "
+        "'then perhaps', and may change, in fewer"
+    )
     for cell in found.cells:
         if cell.figures is None and cell.fits:
             yield "not planned", f"{cell.saving} on {cell.cluster}: {cell.why_not}"
@@ -175,7 +178,7 @@ def _change_text(change: Change) -> str:
 
 
 def _footing_text(known: Figures) -> str:
-    parts = ", ".join(f"{one.rests_on} {100 * one.share:.0f} %" for one in known.footings)
+    parts = ", ".join(f"{one.rests_on} {100 * one.share:.0f} %" for one in known.footings if one.share >= 0.005)
     by = f"the calibration {known.calibration}" if known.calibration else "no calibration"
     text = f"its seconds rest on {by}: {parts} of the work"
     if known.interval_s is None:

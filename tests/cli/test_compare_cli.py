@@ -1,6 +1,7 @@
 """`alpa-dejavu compare`: its cells are what `alpa-dejavu plan` writes, and what it prints and refuses."""
 
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -16,6 +17,8 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.comparison import SAVINGS
 from alpa_dejavu.planning.price import price_per_step
 from alpa_dejavu.plans.plan_file import read_plan
+from guides import ROOT
+from terminal import shown
 
 MODULE = """\
 import jax
@@ -106,8 +109,10 @@ def test_rows_and_facts_say_what_the_file_has(compared):
     assert re.search("^not planned +offload on 1 x tight: offload is 'auto', but must be without", told, re.MULTILINE)
     assert re.search("^none +1 x roomy .* unknown .* unknown ", told, re.MULTILINE)
     assert re.search("^by price +.*1 x roomy", told, re.MULTILINE) is None
-    changes = re.findall("^the order changes +(.*)$", told, re.MULTILINE)
-    assert changes == ["nowhere for sure"] if not found["changes"] else len(changes) == len(found["changes"])
+    changes = re.findall("^(the order changes|it may change) +(.*)$", told, re.MULTILINE)
+    assert [name == "the order changes" for name, _ in changes] == [one["sure"] for one in found["changes"]]
+    assert all(f"{one['one']} is before {one['other']} with {', '.join(one['before'])}, and behind" in text
+               for one, (_, text) in zip(found["changes"], changes, strict=True))  # fmt: skip
     assert re.search("^2 x p3.8xlarge +its seconds rest on the calibration v100: ", told, re.MULTILINE)
 
 
@@ -141,3 +146,14 @@ def test_the_options_name_the_savings_that_there_are():
     assert list(option.type.choices) == [one.name for one in SAVINGS]
     for one in SAVINGS[:-1]:
         assert f"`{one.flags}`" in " ".join(compare.help.split())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("ALPA_DEJAVU_SLOW"), reason="it plans gpt-6.7b: set ALPA_DEJAVU_SLOW=1")
+def test_the_guide_shows_what_is_printed(tmp_path):
+    page = (ROOT / "docs" / "guides" / "compare-machines.md").read_text(encoding="utf-8")
+    block = re.search(r"^```\n[$] alpa-dejavu (.*?)\n```$", page, flags=re.MULTILINE | re.DOTALL)[1]
+    line, _, told = block.replace("\\\n", " ").partition("\n")
+    ((lines, status),) = shown([(90, shlex.split(line), {})], tmp_path)
+    assert status == 0
+    assert told in "\n".join(lines)

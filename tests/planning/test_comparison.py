@@ -118,11 +118,13 @@ def order(saving, share, clusters=("a", "b"), unfit=()):
 
 def test_a_change_is_claimed_only_where_both_orders_are_sure():
     sure, reversed_, perhaps = order("x", 0.95), order("y", 0.95, ("b", "a")), order("z", 0.8, ("b", "a"))
-    assert list(changes([sure, perhaps], "ab")) == []
+    assert list(changes([sure, order("v", 0.8)], "ab")) == []
+    (one,) = changes([sure, perhaps], "ab")
+    assert (one.before, one.behind, one.sure) == (("x",), ("z",), False)
     (one,) = changes([sure, perhaps, reversed_], "ab")
-    assert (one.one, one.other, one.before, one.behind) == ("a", "b", ("x",), ("y",))
+    assert (one.one, one.other, one.before, one.behind, one.sure) == ("a", "b", ("x",), ("y",), True)
     (one,) = changes([sure, order("w", 0.5, ("b",), ("a",))], "ab")
-    assert (one.before, one.behind) == (("x",), ("w",))
+    assert (one.before, one.behind, one.sure) == (("x",), ("w",), True)
     assert list(changes([sure, order("w", 0.5, ("b",))], "ab")) == [], "of a figure that isn't known nothing is said"
 
 

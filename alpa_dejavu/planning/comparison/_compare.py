@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, final
 
 from alpa_dejavu._util.phases import phases_of
@@ -20,6 +20,7 @@ from alpa_dejavu.planning._source import model_source
 from alpa_dejavu.planning.comparison._cells import Cell, figures
 from alpa_dejavu.planning.comparison._orders import Change, Order, changes, joint_draws, orders, stages_alone
 from alpa_dejavu.planning.comparison._savings import SAVINGS, Saving
+from alpa_dejavu.planning.model_source import ModelSource
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, NoPlanError
@@ -69,7 +70,7 @@ class Comparison:
         return {(order.saving, order.measure): order for order in self.orders}[saving, measure]
 
     def changes(self, measure: str = "seconds") -> tuple[Change, ...]:
-        """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving for sure."""
+        """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving."""
         found = [order for order in self.orders if order.measure == measure]
         return tuple(changes(found, self.clusters))
 
@@ -116,20 +117,11 @@ def compare(
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     source = model_source(model, batch, counts, cache)
     _ = source.training  # a model that there isn't is told before anything is planned
-    cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
-    for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
-        empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
-        alone = source.anew() if isinstance(source, TracedModel) else source
-        ask = functools.partial(
-            plan_model, alone, cluster, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
-            communication=communication, calibration=calibration, remat=saving.remat, zero=saving.zero,
-            offload=saving.offload,
-        )  # fmt: skip
-        with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
-            cell, plan = _filled(empty, ask, steps)
-        cells.append(cell)
-        if plan is not None:
-            plans[cell.place] = plan
+    ask = functools.partial(
+        plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
+        communication=communication, calibration=calibration,
+    )  # fmt: skip
+    cells, plans = _grid(source, named, flags, savings, ask, steps)
     hindered = [cell.why_not for cell in cells if cell.figures is None and cell.fits]
     if len(hindered) == len(cells):
         raise ValueError(hindered[0])
@@ -138,6 +130,24 @@ def compare(
         source.name, batch, steps, tuple(cluster.name for cluster in named), tuple(savings), tuple(cells),
         tuple(orders(cells, joint_draws(plans, rest_on))),
     )  # fmt: skip
+
+
+def _grid(
+    source: ModelSource, named: Sequence[Cluster], flags: Mapping[str, str], savings: Sequence[Saving],
+    ask: Callable[..., PlanningResult], steps: int | None,
+) -> tuple[list[Cell], dict[tuple[str, str], Candidate]]:  # fmt: skip
+    """Returns the cells of all clusters and savings, and the plans of those that have one."""
+    cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
+    for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
+        empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
+        alone = source.anew() if isinstance(source, TracedModel) else source
+        choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
+        with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
+            cell, plan = _filled(empty, functools.partial(ask, alone, cluster, **choices), steps)
+        cells.append(cell)
+        if plan is not None:
+            plans[cell.place] = plan
+    return cells, plans
 
 
 def _filled(cell: Cell, ask: Callable[[], PlanningResult], steps: int | None) -> tuple[Cell, Candidate | None]:

@@ -48,14 +48,15 @@ class Order:
     before: tuple[tuple[float, ...], ...]
     unfit: tuple[str, ...]
 
-    def is_before(self, one: str, other: str) -> bool | None:
-        """Returns whether one cluster is before another; None if that isn't sure, or if one of them has no figure.
+    def is_before(self, one: str, other: str, sure: bool = True) -> bool | None:
+        """Returns whether one cluster is before another; None if one of them has no figure, or if that isn't sure.
 
-        A cluster on which nothing fits is behind all that have a figure.
+        A cluster on which nothing fits is behind all that have a figure. With `sure` False the predicted order counts.
         """
         if one in self.clusters and other in self.clusters:
-            share = self.before[self.clusters.index(one)][self.clusters.index(other)]
-            return True if share >= SURE else False if share <= 1 - SURE else None
+            n, m = self.clusters.index(one), self.clusters.index(other)
+            share = self.before[n][m]
+            return n < m if not sure else True if share >= SURE else False if share <= 1 - SURE else None
         if {one, other} <= {*self.clusters, *self.unfit} and (one in self.clusters) != (other in self.clusters):
             return one in self.clusters
         return None
@@ -64,13 +65,14 @@ class Order:
 @final
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Two clusters whose order is another with some savings than with others, for sure.
+    """Two clusters whose order is another with some savings than with others.
 
     Attributes:
         measure: "seconds" or "price".
         one, other: the clusters' names.
         before: the names of the savings with which `one` is before `other`.
         behind: those with which it is behind it.
+        sure: whether both orders are sure; else they are those that are predicted.
     """
 
     measure: str
@@ -78,15 +80,18 @@ class Change:
     other: str
     before: tuple[str, ...]
     behind: tuple[str, ...]
+    sure: bool = True
 
 
 def changes(found: Sequence[Order], clusters: Sequence[str]) -> Iterator[Change]:
     """Yields each pair of clusters whose order isn't the same in all of some orders by one measure."""
     for one, other in itertools.combinations(clusters, 2):
-        said = {order.saving: order.is_before(one, other) for order in found}
-        before, behind = (tuple(name for name, is_so in said.items() if is_so is side) for side in (True, False))
-        if before and behind:
-            yield Change(found[0].measure, one, other, before, behind)
+        for sure in (True, False):
+            said = {order.saving: order.is_before(one, other, sure) for order in found}
+            before, behind = (tuple(name for name, is_so in said.items() if is_so is side) for side in (True, False))
+            if before and behind:
+                yield Change(found[0].measure, one, other, before, behind, sure)
+                break
 
 
 def orders(cells: Sequence[Cell], draws: Mapping[Place, FloatArray]) -> Iterator[Order]:

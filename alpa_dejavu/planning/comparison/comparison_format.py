@@ -98,6 +98,7 @@ class ChangeData(TypedDict):
     other: Text
     before: _Names
     behind: _Names
+    sure: Annotated[bool, said("true or false")]
 
 
 @file_format
