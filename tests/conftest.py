@@ -12,6 +12,9 @@ import pytest
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
+# Tests run beside each other, on as many cores: threads of one's sums would only wait for the other's. Read by NumPy.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 # Ray would end workers where other programs have the machine's memory: tests don't hang on what else runs.
 os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 (Ray has it so)
 

@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
 
-__all__ = ["phase", "phases_told"]
+__all__ = ["phase", "phases_of", "phases_told"]
 
 _TO: contextvars.ContextVar[Callable[[str], object] | None] = contextvars.ContextVar("phases", default=None)
 
@@ -34,3 +34,22 @@ def phases_told(to: Callable[[str], object]) -> Iterator[None]:
         yield
     finally:
         _TO.reset(before)
+
+
+@contextlib.contextmanager
+def phases_of(part: str) -> Iterator[None]:
+    """Has the phases of what runs in a `with` block told as those of a part of longer work.
+
+    >>> found = []
+    >>> with phases_told(found.append), phases_of("1 of 2"):
+    ...     phase("tracing")
+    >>> found
+    ['1 of 2', '1 of 2, tracing']
+    """
+    told = _TO.get()
+    if told is None:
+        yield
+        return
+    told(part)
+    with phases_told(lambda name: told(f"{part}, {name}")):
+        yield

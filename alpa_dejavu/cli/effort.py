@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import click
-
 from alpa_dejavu._util import units
+from alpa_dejavu.cli.output import progress
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.layers.models import known_models
 from alpa_dejavu.plans.difference import priced_plans
@@ -113,4 +112,4 @@ def announce(what: str, expected_s: float) -> None:
     it.
     """
     if expected_s > _SAID_S:
-        click.echo(f"{what} takes about {units.roughly(expected_s)}; Ctrl-C ends it", err=True)
+        progress().print(f"{what} takes about {units.roughly(expected_s)}; Ctrl-C ends it")

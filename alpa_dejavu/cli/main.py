@@ -20,6 +20,7 @@ import click
 from alpa_dejavu._util.versions import installed_version
 from alpa_dejavu.cli.calibrate import calibrate
 from alpa_dejavu.cli.calibration import calibration
+from alpa_dejavu.cli.compare import compare
 from alpa_dejavu.cli.diff import diff
 from alpa_dejavu.cli.doctor import doctor
 from alpa_dejavu.cli.errors import ReportingGroup
@@ -52,7 +53,7 @@ def main() -> None:
 
 # In the order of their use, in which `--help` lists them.
 for _command in (
-    install_alpa, doctor, models, plan, import_, explain, estimate, diff, spend, export, profile, history, calibrate,
-    calibration, replan, playground, resilience,
+    install_alpa, doctor, models, plan, compare, import_, explain, estimate, diff, spend, export, profile, history,
+    calibrate, calibration, replan, playground, resilience,
 ):  # fmt: skip
     main.add_command(_command)

@@ -10,7 +10,7 @@ from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu.exports._target import Target
 from alpa_dejavu.exports._targets import named_target
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.runtimes import hindrances
+from alpa_dejavu.planning.runtimes import WITHOUT_FROZEN, hindrances
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
@@ -48,12 +48,9 @@ def export(
         why = list(hindrances(plan, target.name, target.runtime))
         if why:
             raise ValueError(f"{target.name} can't run the plan: {'; '.join(map(str, why))}")
+        if model is not None and (frozen := target.runtime.why_not_frozen(model.text)):
+            raise ValueError(f"{target.name} can't train the model: {frozen}; {WITHOUT_FROZEN}")
     sizes = transformer_size(plan.model) if model is None else model
-    if sizes is not None and sizes.train_last and target.runtime is not None:
-        raise ValueError(
-            f"model trains its last {sizes.train_last} blocks, but must train all of them, as the files for "
-            f"{target.name} have no frozen ones; plan it without --train-last"
-        )
     files = target.writer.knowing(plan, kept).write(plan, sizes)
     paths = {name: folder / name for name in files}
     there = [path for path in paths.values() if path.exists() or path.is_symlink()]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
 import os
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu.layers.models import known_models, model_function, transformer_size
 
+_SAID = 3
+"""So many functions of a file are named at most."""
 ModelFunction = Callable[..., Any]
 """Takes a batch size and returns `(train_step, (state, batch, ...))` with arrays or abstract ones."""
 
@@ -32,6 +36,9 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
     if not isinstance(function, str):
         raise TypeError(f"the model is {function!r}; give a name, 'module:function' or a function")
     if ":" not in function or transformer_size(function) is not None:
+        file = pathlib.Path(f"{function.removesuffix('.py')}.py")
+        if function.lower() not in known_models() and os.path.isfile(file):
+            raise ValueError(_without_function(function, file))
         return model_function(function)
     module_name, _, name = function.partition(":")
     module = _import(module_name, function)
@@ -83,6 +90,21 @@ def _as_module(path: str, function: str, here: str) -> str:
     else:
         remedy = f"write {module}:{name}"
     return f"model is {function!r}, but must be 'module:function', a module that Python can import{missing}; {remedy}"
+
+
+def _without_function(model: str, file: pathlib.Path) -> str:
+    """The error for a file that is there, without the function that is meant; names those that it defines."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        body = []
+    defined = [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+    names = [f"{file.stem}:{name}" for name in defined[:_SAID]] or [f"{file.stem}:function"]
+    where = "" if file.parent == pathlib.Path() else f"go to its folder, `cd {file.parent}`, and "
+    return (
+        f"model is {model!r}, but must be 'module:function', with the function that takes a batch size and returns a "
+        f"train step; {where}write {' or '.join(names)}"
+    )
 
 
 def _exists(module_name: str) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.runtimes import RUNTIMES, Runtime
+from alpa_dejavu.planning.runtimes import RUNTIMES, WITHOUT_FROZEN, Runtime
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
 
 __all__ = ["Restriction", "restriction"]
@@ -84,10 +84,12 @@ def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | No
         model: the model's name, or the text of a transformer's sizes.
 
     Raises:
-        ValueError: no framework of that name is known.
+        ValueError: no framework of that name is known, or it can't leave a part of the model as it is.
     """
     if not runs_on:
         return None
     if runs_on not in RUNTIMES:
         raise ValueError(f"runs_on is {runs_on!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
+    if why := RUNTIMES[runs_on].why_not_frozen(model):
+        raise ValueError(f"{runs_on} can't train {model}: {why}; {WITHOUT_FROZEN}")
     return Restriction(RUNTIMES[runs_on], batch, transformer_size(model))

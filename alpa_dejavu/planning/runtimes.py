@@ -8,13 +8,15 @@ import math
 from collections.abc import Iterator
 from typing import final
 
+from alpa_dejavu._util import units
+from alpa_dejavu.layers.models import transformer_size
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
 
 __all__ = [
-    "RUNTIMES", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of", "runtimes_text",
-    "schedules_of",
+    "RUNTIMES", "WITHOUT_FROZEN", "Hindrance", "Runtime", "check_schedule_of", "hindrances", "runtimes_of",
+    "runtimes_text", "schedules_of",
 ]  # fmt: skip
 
 
@@ -39,6 +41,7 @@ class Runtime:
         whole_rounds: whether the number of micro-batches must be a multiple of the number of stages.
         power_of_two: whether the number of stages must be a power of two.
         schedules_alone: the schedules that it has for one stage only, where they are an order of gradients' adding up.
+        frozen: whether a part of the model may stay as it is while the rest trains; the others' files can't say so.
     """
 
     unlike_submeshes: bool = False
@@ -56,10 +59,21 @@ class Runtime:
     whole_rounds: bool = False
     power_of_two: bool = False
     schedules_alone: tuple[str, ...] = ()
+    frozen: bool = False
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
         return self.zero if num_stages > 1 else self.zero_alone
+
+    def why_not_frozen(self, model: str) -> str:
+        """Returns why it can't train a model of a name, or of a transformer's sizes, of which a part is frozen; empty
+        if it can, or if nothing is.
+        """
+        sizes = None if self.frozen else transformer_size(model)
+        if sizes is None or not sizes.train_last:
+            return ""
+        blocks = units.counted(sizes.num_blocks, "block")
+        return f"its files can't say that only the last {sizes.train_last} of {blocks} train"
 
     def offloads(self, offload: Offload, zero: int) -> bool:
         """Returns whether stages can offload such shares of what they keep at a ZeRO level."""
@@ -72,7 +86,7 @@ class Runtime:
 
 
 RUNTIMES = {
-    "alpa": Runtime(unlike_submeshes=True, unlike_zero=True, streams=False),
+    "alpa": Runtime(unlike_submeshes=True, unlike_zero=True, streams=False, frozen=True),
     "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=(OFFLOADED[:1],), offload_parts=(2,)),
     "deepspeed": Runtime(
         zero=(0, 2),
@@ -93,6 +107,8 @@ RUNTIMES = {
     "jaxpp": Runtime(),
 }
 """By their names; as far as their documentation said in November 2026. ZeRO 2 is the optimizer's state and step."""
+WITHOUT_FROZEN = "plan without --train-last"
+"""The remedy where a framework's files can't say that a part of the model is frozen."""
 
 
 def runtimes_of(plan: Plan) -> dict[str, str]:
@@ -174,6 +190,8 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
     if plan.streams and not limits.streams:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
+    if why := limits.why_not_frozen(plan.model):
+        yield Hindrance(why, WITHOUT_FROZEN)
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
     if stages > 1 and plan.schedule in limits.schedules_alone:

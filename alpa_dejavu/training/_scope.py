@@ -20,7 +20,7 @@ def groups_of(
     """Returns for each leaf of the parameters its group.
 
     Args:
-        params: a pytree.
+        params: a pytree; where it is a named tuple, each of its fields has layers of its own.
         scope: one of `SCOPES`.
         stage_of: the stage of a leaf's path, such as "params/Dense_0/kernel"; None: its layer.
         owner: whose setting the scope is, for errors.
@@ -34,7 +34,12 @@ def groups_of(
         return ("whole",) * len(paths)
     if scope == "leaf":
         return tuple("/".join(path) for path in paths)
-    return tuple(layer_of(path, paths) if stage_of is None else stage_of("/".join(path)) for path in paths)
+    if stage_of is not None:
+        return tuple(stage_of("/".join(path)) for path in paths)
+    if not hasattr(params, "_fields"):
+        return tuple(layer_of(path, paths) for path in paths)
+    return tuple("/".join(filter(None, (name, layer_of(tuple(path), [p[1:] for p in paths if p[0] == name]))))
+                 for name, *path in paths)  # fmt: skip
 
 
 def layer_of(path: tuple[str, ...], paths: list[tuple[str, ...]]) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -150,14 +151,17 @@ def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
 
 def test_everything_asked_for_is_written(run, tmp_path):
     paths = {kind: tmp_path / f"plan.{kind}" for kind in ("json", "python", "html", "trace")}
-    result = run(*ASKED, *(word for kind, path in paths.items() for word in (f"--{kind}", path)))
+    result = run(*ASKED, "--steps", 1000, *(word for kind, path in paths.items() for word in (f"--{kind}", path)))
     assert result.exit_code == 0
     own, *others = paths.values()
     kept = tmp_path / "plan.json.kept.json.gz"
     assert [f"wrote {path}" for path in (own, kept, *others)] == result.stdout.splitlines()[-5:]
     assert read_plan(paths["json"]).model == "tiny"
     assert "ManualStageOption" in paths["python"].read_text()
-    assert "<html" in paths["html"].read_text()[:200]
+    page = paths["html"].read_text()
+    assert "<html" in page[:200]
+    (whole,) = re.findall("^training +(.*)$", result.stdout, flags=re.MULTILINE)
+    assert whole in page
     assert json.loads(paths["trace"].read_text())["traceEvents"]
 
 

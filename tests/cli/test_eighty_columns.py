@@ -26,6 +26,7 @@ looks: 5
 target: {loss: 1e3}
 """
 PLANNING = "plan --model gpt-125m --cluster p3.16xlarge --hosts 2 --batch 64 --layers 4"
+COMPARING = "compare --model gpt-125m --batch 64 --layers 4 --micro-batches 8"
 MADE = [
     f"{PLANNING} --micro-batches 8 --other-schedules --steps 1000 --json made.json",
     f"{PLANNING} --micro-batches 16 --objective pareto --tolerate 0 --json other.json",
@@ -39,6 +40,7 @@ SAME = [
     "playground list",
     "models",
     "playground compare run.json run.json",
+    f"{COMPARING} --cluster '2 x p3.16xlarge' --cluster g4dn.12xlarge --saving offload --saving remat+ZeRO --steps 9",
 ]
 """What prints the same whenever it runs."""
 QUICK = [

@@ -48,3 +48,20 @@ def test_a_file_in_place_of_a_module_is_told_what_to_write(given, remedy, tmp_pa
         (tmp_path / path).write_text("def fn(batch_size): ...")
     with pytest.raises(ValueError, match=f"must be 'module:function'.*{remedy}"):
         resolve(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [("net", "write net:train or net:other$"), ("net.py", "write net:train or net:other$"),
+     ("sub/net", "`cd sub`, and write net:train or"), ("broken", "write broken:function$")],
+)  # fmt: skip
+def test_a_file_without_its_function_is_told_which_it_has(given, remedy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for path in ("net.py", "sub/net.py"):
+        (tmp_path / path).write_text("def train(batch_size): ...\ndef _own(): ...\ndef other(batch_size): ...\n")
+    (tmp_path / "broken.py").write_text("def train(")
+    with pytest.raises(ValueError, match=f"model is '{given}', but must be 'module:function'.*{remedy}"):
+        resolve(given)
+    with pytest.raises(ValueError, match="there is no model named"):
+        resolve("n" * 5000)

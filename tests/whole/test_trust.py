@@ -124,6 +124,7 @@ COMMANDS = [
     "calibration convert {pickle} --output {output}",
     "resilience nobody --plan {plan}",
     "spend --model nobody --cluster {cluster} --seconds 1 --calibration {calibration}",
+    "compare --model nobody --cluster {cluster} --cluster p3.8xlarge --batch 8 --calibration {calibration}",
     "playground run {scenario}",
     "playground compare {runs} {scenario}",
 ]

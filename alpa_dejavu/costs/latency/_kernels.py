@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -115,7 +116,7 @@ class Kernels:
         """Returns the table with only some of its GPU kernels, chosen by a boolean mask or by indices."""
         return Kernels(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
 
-    @property
+    @functools.cached_property
     def kind(self) -> NDArray[np.str_]:
         """Returns the class of each kernel: "product" for matrix products, "rows" for kernels that go over rows more
         than once (softmax, normalisation), "map" for all others.
@@ -128,7 +129,7 @@ class Kernels:
         elements = self.batch * self.n
         return np.where(self.kind == "product", 2 * elements * self.m * self.k, elements)
 
-    @property
+    @functools.cached_property
     def moved_bytes(self) -> Array:
         """Returns each kernel's memory traffic in bytes, in single precision, if operands are read and results written
         once.
@@ -142,7 +143,7 @@ class Kernels:
         """Returns the seconds of each kernel's memory traffic at the memory's full rate."""
         return self.moved_bytes / self.bandwidth
 
-    @property
+    @functools.cached_property
     def cached_traffic_s(self) -> Array:
         """Returns the seconds of each kernel's traffic when what fits in the shared cache stays there between its runs.
 

@@ -7,6 +7,7 @@ that share operators, layers or links err together.
 from alpa_dejavu.planning.uncertainty._confidence import (
     confidence,
     confidence_of_draws,
+    drawn_steps,
     optimism,
     worth_trying,
 )
@@ -19,6 +20,6 @@ from alpa_dejavu.planning.uncertainty._table_draws import class_table, meet, red
 
 __all__ = [
     "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "assumed_spread", "class_table", "closed_form",
-    "confidence", "confidence_of_draws", "drawn_stages", "layer_draws", "meet", "optimism", "redrawn", "step_draws",
-    "worth_trying",
+    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "layer_draws", "meet", "optimism", "redrawn",
+    "step_draws", "worth_trying",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from alpa_dejavu.planning.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.uncertainty._steps import meet_plan, step_draws
 from alpa_dejavu.problem import Confidence, Slicing
 
-__all__ = ["NEARLY", "confidence", "confidence_of_draws", "optimism", "worth_trying"]
+__all__ = ["NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "optimism", "worth_trying"]
 
 NEARLY = 1.05
 """A plan of so many times the best one's step is as good as the best."""
@@ -41,7 +41,7 @@ def confidence(
         resolver: the object that has numbered the errors in `errors`; None: a new one.
     """
     resolver = resolver or Resolver()
-    steps = _drawn(candidates, count, errors, resolver)
+    steps = drawn_steps(candidates, count, errors, resolver)
     return confidence_of_draws(steps, resolver.source, _missed(candidates[0].slicing), _compared(candidates))
 
 
@@ -58,15 +58,31 @@ def worth_trying(
         errors: what is known of the errors of predictions; None: what the models say.
         resolver: the one that `errors` are of; None: a new one.
     """
-    return most_useful(_drawn(candidates, _DRAWS, errors, resolver or Resolver()), most)
+    return most_useful(drawn_steps(candidates, _DRAWS, errors, resolver), most)
 
 
-def _drawn(candidates: Sequence[Candidate], count: int, errors: Errors | None, resolver: Resolver) -> FloatArray:
-    """Returns the seconds of the candidates' steps in joint draws of their errors, shape (count, candidates)."""
+def drawn_steps(
+    candidates: Sequence[Candidate],
+    count: int,
+    errors: Errors | None = None,
+    resolver: Resolver | None = None,
+    seed: int = 0,
+) -> FloatArray:
+    """Returns the seconds of candidate plans' steps in joint draws of the errors of predictions, shape (count,
+    candidates).
+
+    Args:
+        candidates: the plans, which may be on several clusters of the same devices.
+        count: the number of draws.
+        errors: the distribution of prediction errors; None: as the cost models tell it, before any measurement.
+        resolver: the object that has numbered the errors in `errors`; None: a new one.
+        seed: the seed of the draws.
+    """
+    resolver = resolver or Resolver()
     for candidate in candidates:
         meet_plan(candidate, resolver)
     errors = errors or Errors.unmeasured(resolver)
-    return step_draws(candidates, resolver, errors, errors.drawn(count))
+    return step_draws(candidates, resolver, errors, errors.drawn(count, seed))
 
 
 def _missed(slicing: Slicing) -> float:

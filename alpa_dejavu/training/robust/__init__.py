@@ -4,8 +4,8 @@
 
 `robust_value_and_grad` stands in a train step where `jax.value_and_grad` or Alpa's stood. `rules` puts gradients into
 one, `before` prepares them, `attacks` has what wrong replicas send, `monitor` watches what crosses between stages,
-`testing` has the conformance suites. All is pure JAX; what needs Alpa is passed in. See
-docs/concepts/robust-training.md.
+`repeats` runs a step again in which one was wrong, `testing` has the conformance suites. All is pure JAX; what needs
+Alpa is passed in. See docs/concepts/robust-training.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import column
 
-__all__ = ["Crossed", "Monitor", "Watch"]
+__all__ = ["Crossed", "Monitor", "Watch", "WithSlots"]
 
 _ROWS = 64
 _BEGINS = 2
@@ -47,6 +47,16 @@ class Watch(NamedTuple):
     score: dict[str, Any]
     spread: dict[str, Any]
     steps: Any
+
+
+class WithSlots(NamedTuple):
+    """Parameters beside the slots of what is watched: what a watched loss takes, and is differentiated by.
+
+    As fields of their own they are never judged, nor put together, as one layer.
+    """
+
+    params: Any
+    slots: Any
 
 
 class Crossed(NamedTuple):

@@ -8,7 +8,8 @@ import pytest
 
 from alpa_dejavu.training.robust import robust_value_and_grad
 from alpa_dejavu.training.robust.attacks import wrong_stage
-from alpa_dejavu.training.robust.monitor import Monitor
+from alpa_dejavu.training.robust.monitor import Monitor, WithSlots
+from alpa_dejavu.training.robust.repeats import checked_step
 
 N, WIDTH, ROWS = 4, 16, 32
 DRAW = np.random.default_rng(0)
@@ -70,19 +71,35 @@ def test_a_wrong_stage_is_found_and_its_replica_dropped():
     assert all(np.isfinite(w).all() for w in params)
 
 
-def test_a_step_that_is_repeated_from_the_old_state_leaves_no_trace():
+@pytest.mark.parametrize(("wrongs", "dropped"), [(1, False), (2, True)])
+def test_a_step_is_repeated_or_dropped_and_leaves_no_trace(wrongs, dropped, caplog):
     monitor = Monitor(warm_up=4)
-    step = jax.jit(step_of(monitor))
-    params, watch, repeated = PARAMS, monitor.init(dict.fromkeys(CROSSINGS, WIDTH)), []
-    for number in range(9):
-        after = step(params, watch, batch_of(number, (0, 2, (9, 1)) if number == 8 else None))
-        if after[3].replicas.any():
-            repeated.append(number)
-            after = step(params, watch, batch_of(number))
-        params, watch = after[:2]
-    expected, _ = trained(step, monitor, {}, steps=9)
-    assert repeated == [8]
-    jax.tree_util.tree_map(np.testing.assert_array_equal, params, expected)
+    step, runs = jax.jit(step_of(monitor)), []
+
+    def run(params, watch, batch):
+        runs.append(len(runs))
+        params, watch, value, found = step(params, watch, batch_of(8, (0, 2, (9, 1))) if len(runs) <= wrongs else batch)
+        return params, watch, found, value
+
+    before, watch = PARAMS, monitor.init(dict.fromkeys(CROSSINGS, WIDTH))
+    for number in range(8):
+        before, watch, *_ = step(before, watch, batch_of(number))
+    expected = before if dropped else step(before, watch, batch_of(8))[0]
+    made = checked_step(run, before, watch, batch_of(8), order=CROSSINGS)
+    assert runs == [0, 1]
+    assert made.dropped == dropped
+    assert [one.stages(CROSSINGS) for one in made.wrong] == [[None, None, 0, None]] * wrongs
+    assert caplog.messages[-1] == "stage 0 of replica 2 computed wrongly; the step is " + (
+        "dropped" if dropped else "run again")  # fmt: skip
+    assert int(made.watch.steps) == 9
+    jax.tree_util.tree_map(np.testing.assert_array_equal, made.trained, expected)
+
+
+def test_slots_beside_parameters_leave_their_layers_apart():
+    params = {"params": {"first": {"w": jnp.ones(3), "b": jnp.ones(2)}, "second": {"w": jnp.ones(4)}}}
+    both = WithSlots(params, Monitor().init({"one": 3, "two": 4}).slots)
+    rules = robust_value_and_grad(loss, "mean", N).init(both).rules
+    assert list(rules) == ["params/params/first", "params/params/second", "slots/one", "slots/two"]
 
 
 def test_watching_changes_no_value_and_quantiles_are_those_of_the_values():
@@ -114,6 +131,7 @@ def test_it_is_the_same_under_alpa():
     (lambda: Monitor(threshold=0), "threshold is 0"),
     (lambda: Monitor(quantiles=(0.5, 1.0)), "must be above 0 and below 1"),
     (lambda: Monitor().init({}), "must have a crossing"),
+    (lambda: checked_step(None, PARAMS, None, None, repeats=-1), "repeats is -1"),
     (lambda: Monitor.watched(jnp.ones((2, 3)), jnp.ones((2, 5, 4))), "slot is for 4 features, but must be for 3"),
 ])  # fmt: skip
 def test_bad_input_is_told(made, said):

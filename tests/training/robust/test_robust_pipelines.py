@@ -9,7 +9,10 @@ import pytest
 from alpa_dejavu import DejavuStageOption
 from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.training.robust import Prepared, robust_value_and_grad, rule
+from alpa_dejavu.training.robust.attacks import wrong_stage
 from alpa_dejavu.training.robust.before import WorkerMomentum
+from alpa_dejavu.training.robust.monitor import Monitor, WithSlots
+from alpa_dejavu.training.robust.repeats import checked_step
 from tampered_steps import make_step
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -122,3 +125,61 @@ def test_zeno_scores_by_forward_passes_and_updates_each_stage():
         for key, one in layer.items():
             expected = PARAMS[name][key] - 0.5 * np.asarray(judged.gradients[name][key])
             np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_is_repeated_or_dropped_when_a_stage_computes_wrongly():
+    monitor = Monitor(warm_up=4)
+
+    def watched_loss(both, batch):
+        made = batch["x"]
+        for number, layer in enumerate(both.params.values()):
+            made = jnp.tanh(made @ layer["w"] + layer["b"])
+            if number == 1:
+                made = Monitor.watched(wrong_stage(made, batch["factor"], 1.0), both.slots["half"])
+        return jnp.mean((made - batch["y"]) ** 2)
+
+    def trained_by(wrap, offsets, **by):
+        gradient = robust_value_and_grad(watched_loss, "mean", 2, **by)
+
+        @wrap
+        def step(trained, watch, batch):
+            params, state = trained
+            value, each = gradient.of_each(WithSlots(params, watch.slots), batch, state)
+            watch, found = monitor.seen(watch, each.slots)
+            judged, state = gradient.judge(WithSlots(params, watch.slots), each, state)
+            params = jax.tree_util.tree_map(lambda p, g: p - 0.5 * g, params, judged.gradients.params)
+            return (params, state), watch, found, value
+
+        watch, history = monitor.init({"half": WIDTH}), []
+        trained = PARAMS, gradient.init(WithSlots(PARAMS, watch.slots), offsets=offsets)
+        for number in range(7):
+            # The second replica's first stage: wrong in the first run of step 5, and in both runs of step 6.
+            factors = iter({5: (9, 1), 6: (9, 9)}.get(number, (1,)))
+
+            def run(trained, watch, batch, factors=factors):
+                factor = np.repeat(np.float32([1, next(factors)]), 32)[:, None]
+                return step(trained, watch, {**batch, "factor": factor})
+
+            made = checked_step(run, trained, watch, BATCHES[number % STEPS], order=["half"])
+            history.append((float(np.asarray(made.made)), [one.stages(["half"]) for one in made.wrong], made.dropped))
+            assert (made.trained is trained) == made.dropped
+            trained, watch = made.trained, made.watch
+        # A layer's parameters that lie on another stage's devices are fetched before any stage waits for another.
+        swapped = {**trained[0], "layer3": trained[0]["layer0"]}
+        *_, value = step((swapped, trained[1]), watch, {**BATCHES[0], "factor": np.ones((64, 1), np.float32)})
+        history.append((float(np.asarray(value)), [], False))
+        return history, trained[0]
+
+    expected, right = trained_by(jax.jit, False)
+    method = alpa.PipeshardParallel(
+        num_micro_batches=1, layer_option=alpa.AutoLayerOption(2), stage_option=two_stages()
+    )
+    found, params = trained_by(alpa.parallelize(method=method, donate_argnums=(), batch_argnums=(2,)), True,
+                               value_and_grad=alpa.value_and_grad)  # fmt: skip
+    right_step, first = ([], False), [None, 0]
+    assert [one[1:] for one in found] == [right_step] * 5 + [([first], False), ([first] * 2, True), right_step]
+    assert [one[1:] for one in expected] == [one[1:] for one in found]
+    np.testing.assert_allclose([one[0] for one in found], [one[0] for one in expected], rtol=1e-5)
+    meshes = [id(params[f"layer{n}"]["w"].device_mesh) for n in range(4)]
+    assert meshes[0] == meshes[1] != meshes[2] == meshes[3]
+    jax.tree_util.tree_map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), params, right)

@@ -1,0 +1,187 @@
+"""`alpa-dejavu compare`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.effort import announce, planning_s
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.help import PREDICTIONS, Command
+from alpa_dejavu.cli.model_argument import model_text
+from alpa_dejavu.cli.output import console
+from alpa_dejavu.cli.parameters import (
+    Count,
+    cache_option,
+    calibration_option,
+    communication_option,
+    number_or_none,
+)
+from alpa_dejavu.cli.table import Table, new_table
+from alpa_dejavu.cli.whole_run import asked_steps
+from alpa_dejavu.cli.working import working
+from alpa_dejavu.clusters.counted_machine import counted_machine
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.comparison import Cell, Change, Comparison, Figures, Order
+
+_SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "alpa-dejavu compare --model gpt-1.3b --cluster '2 x p3.16xlarge' --cluster p4d.24xlarge --batch 256",
+        "alpa-dejavu compare --model my_model:step --cluster a.json --cluster b.json --batch 64 --json compared.json",
+    ),
+    rests_on=f"{PREDICTIONS} The order of two clusters is sure where it is so in 90 % of draws of these errors.",
+)
+@click.option("--model", required=True, help="A known name (`gpt-39b`), a config.json, or module:function of your own.")
+@click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
+@click.option("--train-last", type=click.IntRange(min=1), metavar="N", help="Train only the last N blocks and head.")
+@click.option("--cluster", "clusters", multiple=True, required=True,
+              help="A known machine, `2 x p3.16xlarge`, or a JSON file; give it for each cluster.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(min=1), required=True, help="Samples of a training step.")
+@click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
+@click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
+@click.option("--saving", "savings", type=click.Choice(_SAVINGS), multiple=True,
+              help="Only these of the ways to keep less in memory; give it for each.")  # fmt: skip
+@click.option("--objective", type=click.Choice(("time", "price")), default="time", show_default=True,
+              help="What each plan makes least.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(min=1), help="Say what so many steps take, in hours and money.")
+@click.option("--samples", type=click.IntRange(min=1), help="Say what training so many samples takes.")
+@click.option("--tokens", type=click.IntRange(min=1), help="Say what training so many tokens takes.")
+@communication_option
+@calibration_option
+@cache_option
+@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
+@collector_paused()
+def compare(
+    model: str, sequence: int | None, train_last: int | None, clusters: Sequence[str], batch: int,
+    micro_batches: int | str, layers: int | str, savings: Sequence[str], objective: str, steps: int | None,
+    samples: int | None, tokens: int | None, communication: str, calibration: str | None, no_cache: bool,
+    json_path: pathlib.Path | None,
+) -> None:  # fmt: skip
+    """Says which cluster trains a model soonest and cheapest, by each way to keep less in memory.
+
+    The ways are: `none`; `remat`, stages may compute activations again; `ZeRO`, replicas may share the optimizer's
+    state, gradients and parameters; `offload`, stages may keep a part on their hosts; and `remat+ZeRO`, among which
+    `plan` chooses by itself. Each row is the plan that `alpa-dejavu plan` finds with `--remat none --zero 0`, `--zero
+    0`, `--remat none`, `--remat none --zero 0 --offload auto`, or none of these.
+    """
+    check_outputs(json_path)
+    model = model_text(model, sequence, train_last)
+    cut, count = number_or_none(layers), number_or_none(micro_batches)
+    whole = asked_steps(steps, samples, tokens, batch, model)
+    asked = f"comparing {units.counted(len(clusters), 'cluster')} for {model}"
+    each = [planning_s(model, counted_machine(one)[1], cut, count or batch, "dynamic") for one in clusters]
+    announce(asked, sum(each) * len(savings or _SAVINGS) / 2)  # the model is traced and sharded once
+    with working(asked):
+        from alpa_dejavu.planning.comparison import SAVINGS, comparison_text
+        from alpa_dejavu.planning.comparison import compare as compared
+
+        found = compared(
+            model, clusters, batch, savings=[one for one in SAVINGS if one.name in (savings or _SAVINGS)], steps=whole,
+            layers=cut, micro_batches=count, objective=objective, communication=communication,
+            calibration=calibration, cache=False if no_cache else None,
+        )  # fmt: skip
+    to = console(takes_stdout(json_path))
+    to.print(f"{found.model}, batch {found.batch}, on {units.counted(len(found.clusters), 'cluster')}:")
+    to.print(_table(found))
+    to.print()
+    for name, text in _said(found):
+        to.fact(name, text)
+    if json_path is not None:
+        for path in write_output(json_path, comparison_text(found)):
+            to.print(f"wrote {path}")
+
+
+def _table(found: Comparison) -> Table:
+    """A row for each saving and cluster, with the clusters of each saving in their order by seconds."""
+    training = () if found.steps is None else ("training", "its price")
+    figures = ("a step", "price of a step", *training, "memory", "with 90 %")
+    leave = ("with 90 %", "memory", *(["price of a step"] if training else []))
+    table = new_table(("saving", "cluster"), figures, ("it uses",), leave=leave)
+    for saving in found.savings:
+        ranked = found.order(saving.name).clusters
+        for cluster in (*ranked, *(name for name in found.clusters if name not in ranked)):
+            table.add_row(saving.name, cluster, *_cells(found.cell(cluster, saving.name), bool(training)))
+    return table
+
+
+def _cells(cell: Cell, training: bool) -> Iterator[str]:
+    known = cell.figures
+    if known is None:
+        yield "not planned" if cell.fits else "doesn't fit"
+        yield from [""] * (5 if training else 3)
+        yield "see below" if cell.fits else f"enough: {' or '.join(cell.remedies) or 'nothing that was tried'}"
+        return
+    yield units.seconds(known.step_s)
+    yield _price(known.price)
+    if known.training is not None:
+        yield units.hours(known.training.seconds, known.training.deviation_s)
+        yield _price(known.training.price)
+    yield units.size(known.memory_bytes)
+    yield "" if known.interval_s is None else units.span(known.interval_s, units.seconds)
+    yield ", ".join(known.uses) or "no saving"
+
+
+def _price(value: float | None) -> str:
+    return "unknown" if value is None else units.price(value)
+
+
+def _said(found: Comparison) -> Iterator[tuple[str, str]]:
+    """Facts on the order and where it changes, on what wasn't planned, and on what the seconds rest on."""
+    for measure in ("seconds", "price"):
+        texts = {saving.name: _order_text(found.order(saving.name, measure)) for saving in found.savings}
+        for text in dict.fromkeys(texts.values()):
+            names = [name for name, one in texts.items() if one == text]
+            yield f"by {measure}", f"{', '.join(names) if len(names) < len(texts) else 'with any saving'}: {text}"
+    changes = [change for measure in ("seconds", "price") for change in found.changes(measure)]
+    for change in changes:
+        yield "the order changes" if change.sure else "it may change", _change_text(change)
+    if not changes:
+        yield "the order stays", "the same with every saving"
+    yield "how sure", (
+        "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be; what is after "
+        "'then perhaps', and may change, in fewer"
+    )
+    for cell in found.cells:
+        if cell.figures is None and cell.fits:
+            yield "not planned", f"{cell.saving} on {cell.cluster}: {cell.why_not}"
+    for cluster in found.clusters:
+        known = next((cell.figures for cell in found.cells if cell.cluster == cluster and cell.figures), None)
+        if known is not None:
+            yield cluster, _footing_text(known)
+
+
+def _order_text(order: Order) -> str:
+    text = "".join(order.clusters[:1])
+    for one, other in itertools.pairwise(order.clusters):
+        text += f", then {other}" if order.is_before(one, other) else f", then perhaps {other}"
+    unfit = f"{', '.join(order.unfit)} {'doesn' if len(order.unfit) == 1 else 'don'}'t fit" if order.unfit else ""
+    return "; ".join(filter(None, (text, unfit))) or "nothing is known"
+
+
+def _change_text(change: Change) -> str:
+    return (
+        f"by {change.measure} {change.one} is before {change.other} with {', '.join(change.before)}, and behind it "
+        f"with {', '.join(change.behind)}"
+    )
+
+
+def _footing_text(known: Figures) -> str:
+    parts = ", ".join(f"{one.rests_on} {100 * one.share:.0f} %" for one in known.footings if one.share >= 0.005)
+    by = f"the calibration {known.calibration}" if known.calibration else "no calibration"
+    text = f"its seconds rest on {by}: {parts} of the work"
+    if known.interval_s is None:
+        return text
+    low, high = known.interval_s
+    return f"{text}; with 90 % they are within a factor of {math.sqrt(high / low):.1f}"

@@ -1,0 +1,114 @@
+"""A cell of a comparison: the plan for one cluster and one saving in figures, or why there is none."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import final
+
+from alpa_dejavu.planning.comparison._savings import used_savings
+from alpa_dejavu.planning.footing import footings
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.whole_run import WholeRun, whole_run
+
+__all__ = ["Cell", "Figures", "Footing", "figures"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Footing:
+    """A part of a plan's predicted work by what it rests on.
+
+    Attributes:
+        rests_on: "measured", "learned" or "data sheet", as `alpa_dejavu.planning.footing.Footing` has it.
+        share: its share of the stages' work.
+        spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones.
+    """
+
+    rests_on: str
+    share: float
+    spread: float
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """The figures of a plan.
+
+    Attributes:
+        step_s: the predicted seconds of a step.
+        interval_s: the ends of their 90 % interval; None: it isn't known.
+        price: the price of a step in US dollars; None where a host's price isn't known.
+        memory_bytes: the peak of the fullest device's memory.
+        stages, micro_batches: how many of them the plan has.
+        uses: what its stages do to keep less: "remat", "ZeRO-2", "ZeRO-3", "offload".
+        calibration: the calibration that its seconds are predicted by; empty: none, but data sheets.
+        footings: what its seconds rest on, the largest part first.
+        training: what a training of so many steps takes; None: it wasn't asked.
+    """
+
+    step_s: float
+    interval_s: tuple[float, float] | None
+    price: float | None
+    memory_bytes: float
+    stages: int
+    micro_batches: int
+    uses: tuple[str, ...]
+    calibration: str
+    footings: tuple[Footing, ...]
+    training: WholeRun | None = None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a comparison: one cluster with one saving.
+
+    Attributes:
+        cluster: the cluster's name.
+        saving: the saving's name.
+        flags: the options of `alpa-dejavu plan` that find the same plan, beside those that all cells share.
+        figures: those of the best plan; None: there is none.
+        why_not: why there is no plan, as `plan` says it; empty: there is one.
+        fits: whether something fits, as far as that was found out.
+        remedies: where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
+    """
+
+    cluster: str
+    saving: str
+    flags: str
+    figures: Figures | None
+    why_not: str = ""
+    fits: bool = True
+    remedies: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Returns the names of its cluster and its saving."""
+        return self.cluster, self.saving
+
+
+def figures(planned: PlanningResult, steps: int | None) -> Figures:
+    """Returns the figures of a plan, and with a number of steps those of a training."""
+    plan, known = planned.plan, planned.confidence
+    return Figures(
+        step_s=plan.step_s,
+        interval_s=None if known is None else known.interval_s,
+        price=planned.price_per_step,
+        memory_bytes=max(stage.memory_bytes for stage in plan.stages),
+        stages=len(plan.stages),
+        micro_batches=plan.num_micro_batches,
+        uses=used_savings(plan),
+        calibration="" if plan.priced_by is None else plan.priced_by.calibration,
+        footings=_footings(planned),
+        training=None if steps is None else whole_run(planned, steps),
+    )
+
+
+def _footings(planned: PlanningResult) -> tuple[Footing, ...]:
+    shares, weighted = collections.defaultdict[str, float](float), collections.defaultdict[str, float](float)
+    for one in footings(planned.table, planned.space, planned.choices, planned.run):
+        shares[one.rests_on] += one.share
+        weighted[one.rests_on] += one.share * one.spread
+    largest_first = sorted(shares.items(), key=lambda one: -one[1])
+    return tuple(Footing(name, share, weighted[name] / share) for name, share in largest_first)

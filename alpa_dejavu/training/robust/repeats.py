@@ -1,0 +1,82 @@
+"""A step in which a stage computes wrongly is run again from the state before it, or dropped.
+
+    before ─▶ step ─▶ the monitor's verdict ─ right ─▶ after
+      ▲                     │ wrong, and repeats are left          │ wrong, and none is left
+      └─────────────────────┘                                      ▼
+                                             parameters as before, the monitor's state after
+
+The driver reads the verdict before it takes what the step made. It is for pipelines, where a verdict of one stage would
+have to reach all others within the step; so it works with any plan, and with one replica.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.robust.monitor import Crossed, Watch
+
+__all__ = ["CheckedStep", "checked_step"]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class CheckedStep(NamedTuple):
+    """The result of a step that was checked, and of its repeats.
+
+    Attributes:
+        trained: parameters and all else that a step changes; as before where the step was dropped.
+        watch: the monitor's state after the run that was taken, or after the last one.
+        made: what else the step returned in that run.
+        wrong: the verdicts of the runs in which a stage was wrong, NumPy arrays, the first one first.
+        dropped: whether all runs were.
+    """
+
+    trained: Any
+    watch: Watch
+    made: Any
+    wrong: tuple[Crossed, ...]
+    dropped: bool
+
+
+def checked_step(
+    step: Callable[[Any, Watch, Any], tuple[Any, Watch, Crossed, Any]], trained: Any, watch: Watch, batch: Any,
+    repeats: int = 1, order: Sequence[str] = (),
+) -> CheckedStep:  # fmt: skip
+    """Returns what a step makes, run again while a stage computes wrongly, or dropped where it goes on to.
+
+    Args:
+        step: of what is trained, the monitor's state and a batch; it returns both anew, `Monitor.seen`'s verdict, and
+            anything. It must not donate its arguments (under Alpa `donate_argnums=()`), as they are needed again.
+        trained: parameters, moments, the state of robust gradients.
+        watch: the monitor's state.
+        batch: the samples.
+        repeats: how often a step is run again before it is dropped.
+        order: the crossings in the order of the stages, so that the log names the stage.
+
+    Raises:
+        ValueError: repeats is negative.
+    """
+    checks.not_negative("checked step", "repeats", repeats)
+    wrong: list[Crossed] = []
+    for number in range(repeats + 1):
+        after, watched, found, made = step(trained, watch, batch)
+        found = jax.tree_util.tree_map(np.asarray, found)
+        if not np.any(found.replicas):
+            return CheckedStep(after, watched, made, tuple(wrong), dropped=False)
+        wrong.append(found)
+        _LOGGER.warning("%s computed wrongly; the step is %s", _who(found, order),
+                        "run again" if number < repeats else "dropped")  # fmt: skip
+    return CheckedStep(trained, watched, made, tuple(wrong), dropped=True)
+
+
+def _who(found: Crossed, order: Sequence[str]) -> str:
+    replicas = np.flatnonzero(found.replicas).tolist()
+    if not order:
+        return f"replicas {replicas}"
+    return ", ".join(f"stage {found.stages(order)[one]} of replica {one}" for one in replicas)

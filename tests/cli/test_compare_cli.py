@@ -1,0 +1,159 @@
+"""`alpa-dejavu compare`: its cells are what `alpa-dejavu plan` writes, and what it prints and refuses."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import alpa_dejavu.clusters
+from alpa_dejavu.cli.compare import compare
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.planning.comparison import SAVINGS
+from alpa_dejavu.planning.price import price_per_step
+from alpa_dejavu.plans.plan_file import read_plan
+from guides import ROOT
+from terminal import shown
+
+MODULE = """\
+import jax
+import jax.numpy as jnp
+
+
+def made(batch_size, width=64):
+    def step(weights, x):
+        def loss(weights):
+            made = x
+            for weight in weights:
+                made = jnp.tanh(made @ weight)
+            return (made**2).mean()
+
+        return jax.tree_util.tree_map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    weights = [jax.ShapeDtypeStruct((width, width), jnp.float32) for _ in range(4)]
+    return step, (weights, jax.ShapeDtypeStruct((batch_size, width), jnp.float32))
+"""
+SHARED = ["--model", "compared_model:made", "--batch", "64", "--micro-batches", "1", "--layers", "4", "--no-cache"]
+
+
+def machine(name, memory_bytes, priced=True):
+    """The file of a machine with little memory, and nothing known of its hosts' own."""
+    data = json.loads((pathlib.Path(alpa_dejavu.clusters.__file__).parent / "p3.8xlarge.json").read_text())
+    data["device"]["memory_bytes"] = {"value": memory_bytes, "unit": "bytes", "source": "a test"}
+    for key in ("host_memory", "accelerator_type", *([] if priced else ["price_per_hour"])):
+        data.pop(key, None)
+    return json.dumps(data | {"name": name, "devices_per_host": 2})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "compared_model.py").write_text(MODULE)
+    (tmp_path / "tight.json").write_text(machine("tight", 2e5))
+    (tmp_path / "roomy.json").write_text(machine("roomy", 1e7, priced=False))
+    return tmp_path
+
+
+def run(*words):
+    done = CliRunner().invoke(main, [*map(str, words)])
+    sys.modules.pop("compared_model", None)
+    return done
+
+
+TWO = ["--cluster", "tight.json", "--cluster", "2 x p3.8xlarge"]
+
+
+@pytest.fixture
+def compared(folder):
+    done = run("compare", *SHARED, *TWO, "--cluster", "roomy.json", "--steps", 1000, "--json", "found.json")
+    assert done.exit_code == 0, done.stderr
+    return done.stdout, json.loads((folder / "found.json").read_text())
+
+
+def test_cells_are_what_plan_writes_with_the_flags_that_they_name(compared):
+    _, found = compared
+    told = set()
+    for cell in found["cells"]:
+        if cell["cluster"] == "1 x roomy":  # as large as p3.8xlarge, and planned as that
+            continue
+        done = run("plan", *SHARED, *shlex.split(cell["flags"]), "--json", "plan.json")
+        if cell["figures"] is None:
+            assert done.exit_code == 1
+            assert cell["why_not"] in done.stderr
+            told.add("does not fit" if not cell["fits"] else "hindered")
+            continue
+        assert done.exit_code == 0, done.stderr
+        plan = read_plan("plan.json")
+        words = shlex.split(cell["flags"])
+        hosts = int(words[words.index("--hosts") + 1]) if "--hosts" in words else 1
+        assert cell["figures"]["step_s"] == plan.step_s
+        assert cell["figures"]["price"] == price_per_step(plan, named_cluster(words[1], hosts))
+        assert cell["figures"]["interval_s"] == list(plan.confidence.interval_s)
+        assert cell["figures"]["memory_bytes"] == max(stage.memory_bytes for stage in plan.stages)
+        told.add("fits")
+    assert told == {"fits", "does not fit", "hindered"}
+
+
+def test_rows_and_facts_say_what_the_file_has(compared):
+    told, found = compared
+    assert "wrote found.json" in told
+    (row,) = re.findall("^none +1 x tight +.*$", told, flags=re.MULTILINE)
+    remedies = found["cells"][0]["remedies"]
+    assert "--remat auto" in remedies
+    assert re.search(f"doesn't fit +enough: {' or '.join(remedies)}$", row)
+    assert re.search("^not planned +offload on 1 x tight: offload is 'auto', but must be without", told, re.MULTILINE)
+    assert re.search("^none +1 x roomy .* unknown .* unknown ", told, re.MULTILINE)
+    assert re.search("^by price +.*1 x roomy", told, re.MULTILINE) is None
+    changes = re.findall("^(the order changes|it may change) +(.*)$", told, re.MULTILINE)
+    assert [name == "the order changes" for name, _ in changes] == [one["sure"] for one in found["changes"]]
+    assert all(f"{one['one']} is before {one['other']} with {', '.join(one['before'])}, and behind" in text
+               for one, (_, text) in zip(found["changes"], changes, strict=True))  # fmt: skip
+    assert re.search("^2 x p3.8xlarge +its seconds rest on the calibration v100: ", told, re.MULTILINE)
+
+
+def test_the_file_can_be_standard_output(folder):
+    done = run("compare", *SHARED, *TWO, "--saving", "remat", "--json", "-")
+    assert [cell["saving"] for cell in json.loads(done.stdout)["cells"]] == ["remat", "remat"]
+    assert "by seconds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cluster", "tight.json"], "cluster is tight.json, but must be two at least"),
+        (["--cluster", "p3.8xlarge", "--cluster", "1x p3.8xlarge"], "cluster is '1 x p3.8xlarge' twice"),
+        (["--cluster", "nobody.json", "--cluster", "p3.8xlarge"], "nobody.json"),
+        ([*TWO, "--tokens", "5"], "tokens is 5, but must be left out"),
+        ([*TWO, "--steps", "5", "--samples", "5"], "--steps and --samples are given, but must be one option alone"),
+        ([*TWO, "--calibration", "nobody"], "nobody"),
+        ([*TWO, "--json", "there/is/none.json"], "there/is"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_planned(folder, words, said):
+    done = run("compare", *SHARED, *words)
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_options_name_the_savings_that_there_are():
+    (option,) = [one for one in compare.params if one.name == "savings"]
+    assert list(option.type.choices) == [one.name for one in SAVINGS]
+    for one in SAVINGS[:-1]:
+        assert f"`{one.flags}`" in " ".join(compare.help.split())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.environ.get("ALPA_DEJAVU_SLOW"), reason="it plans gpt-6.7b: set ALPA_DEJAVU_SLOW=1")
+def test_the_guide_shows_what_is_printed(tmp_path):
+    page = (ROOT / "docs" / "guides" / "compare-machines.md").read_text(encoding="utf-8")
+    block = re.search(r"^```\n[$] alpa-dejavu (.*?)\n```$", page, flags=re.MULTILINE | re.DOTALL)[1]
+    line, _, told = block.replace("\\\n", " ").partition("\n")
+    ((lines, status),) = shown([(90, shlex.split(line), {})], tmp_path)
+    assert status == 0
+    assert told in "\n".join(lines)

@@ -1,0 +1,172 @@
+"""Comparisons of clusters: cells are what `plan` finds, orders are those of brute force, and changes are sure."""
+
+import dataclasses
+import functools
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from alpa_dejavu._util.json_file import read_checked
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters.counted_machine import counted_machine
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.comparison import MEASURES, SAVINGS, Order, Saving, compare, comparison_text
+from alpa_dejavu.planning.comparison._orders import changes
+from alpa_dejavu.planning.comparison.comparison_format import ComparisonData
+from alpa_dejavu.planning.whole_run import whole_run
+from alpa_dejavu.problem import NoPlanError
+from jax_models import trained
+from models import chain
+
+ASKED = {"batch": 64, "micro_batches": 1, "layers": 4, "cache": False}
+
+
+def made_up(name, memory_bytes, price=1.0, hosts=1):
+    """Hosts of two V100s with so much memory, and nothing known of their own."""
+    given = named_cluster("p3.16xlarge", hosts, 2)
+    small = [
+        dataclasses.replace(
+            host, device=dataclasses.replace(host.device, memory_bytes=memory_bytes), memory=None, price_per_hour=price
+        )
+        for host in given.hosts
+    ]
+    return dataclasses.replace(given, name=name, hosts=tuple(small))
+
+
+CLUSTERS = [made_up("tight", 2e5, 0.5), made_up("roomy", 1e6), made_up("unpriced", 1e6, None, hosts=2)]
+
+
+@functools.cache
+def compared():
+    return compare(trained, CLUSTERS, steps=100, **ASKED)
+
+
+def alone(cluster, saving):
+    """The plan for a cluster with a saving, or the error."""
+    try:
+        return plan_model(trained, cluster, remat=saving.remat, zero=saving.zero, offload=saving.offload, **ASKED)
+    except (NoPlanError, ValueError) as error:
+        return error
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda one: one.name)
+def test_each_cell_is_what_plan_model_finds_alone(cluster):
+    for saving in SAVINGS:
+        cell, planned = compared().cell(cluster.name, saving.name), alone(cluster, saving)
+        if isinstance(planned, Exception):
+            assert (cell.figures, cell.why_not) == (None, str(planned))
+            assert cell.fits == isinstance(planned, ValueError)
+            assert cell.remedies == getattr(planned, "remedies", ())
+            continue
+        found, plan = cell.figures, planned.plan
+        assert (found.step_s, found.price) == (plan.step_s, planned.price_per_step)
+        assert found.interval_s == plan.confidence.interval_s
+        assert found.memory_bytes == max(stage.memory_bytes for stage in plan.stages)
+        assert found.training == whole_run(planned, 100)
+
+
+def test_what_does_not_fit_is_told_with_what_would_do_and_the_others_go_on():
+    tight = {saving.name: compared().cell("tight", saving.name) for saving in SAVINGS}
+    assert not tight["none"].fits
+    assert "--remat auto" in tight["none"].remedies
+    assert tight["remat"].figures.uses == ("remat",)
+    assert tight["offload"].fits
+    assert "must be without host_memory" in tight["offload"].why_not
+    assert compared().cell("roomy", "none").figures.uses == ()
+
+
+def test_orders_are_those_of_brute_force():
+    for saving, measure in itertools.product(SAVINGS, MEASURES):
+        order, figures = compared().order(saving.name, measure), {}
+        for cluster in CLUSTERS:
+            found = compared().cell(cluster.name, saving.name).figures
+            if found is not None and (figure := found.step_s if measure == "seconds" else found.price) is not None:
+                figures[cluster.name] = figure
+        assert len(order.clusters) == len(figures)
+        assert min(itertools.permutations(figures), key=lambda one: [figures[name] for name in one]) == order.clusters
+        rows = np.array(order.before)
+        assert np.allclose(rows + rows.T, 1.0)
+    assert compared().order("remat", "price").clusters == ("tight", "roomy")
+    assert compared().order("none").unfit == ("tight",)
+
+
+def test_the_same_devices_err_together():
+    """A lower price for the same step is lower however far off its seconds are, and no step is sooner for sure."""
+    found = compare(trained, [made_up("a", 1e6, 1.0), made_up("b", 1e6, 0.99)], savings=SAVINGS[:1], **ASKED)
+    assert found.order("none", "price").is_before("b", "a") is True
+    assert found.order("none").is_before("a", "b") is None
+    assert found.order("none").before[0][1] == 0.5
+
+
+def test_unlike_devices_are_drawn_independently():
+    found = compare(trained, [made_up("v100", 1e6), "g4dn.12xlarge"], savings=SAVINGS[:1], **ASKED)
+    cells = [found.cell(name, "none").figures for name in found.clusters]
+    spreads = [np.log(high / low) / (2 * 1.645) for low, high in (cell.interval_s for cell in cells)]
+    apart = abs(np.log(cells[0].step_s / cells[1].step_s))
+    assert apart < 0.5 * np.hypot(*spreads)
+    share = max(found.order("none").before[0])
+    assert 0.5 < share < 0.7  # half a standard deviation apart would be 0.69
+    assert found.order("none").is_before(*found.clusters) is None
+
+
+def order(saving, share, clusters=("a", "b"), unfit=()):
+    rows = ((0.5, share), (1 - share, 0.5)) if len(clusters) == 2 else ((0.5,),)
+    return Order(saving, "seconds", clusters, rows, unfit)
+
+
+def test_a_change_is_claimed_only_where_both_orders_are_sure():
+    sure, reversed_, perhaps = order("x", 0.95), order("y", 0.95, ("b", "a")), order("z", 0.8, ("b", "a"))
+    assert list(changes([sure, order("v", 0.8)], "ab")) == []
+    (one,) = changes([sure, perhaps], "ab")
+    assert (one.before, one.behind, one.sure) == (("x",), ("z",), False)
+    (one,) = changes([sure, perhaps, reversed_], "ab")
+    assert (one.one, one.other, one.before, one.behind, one.sure) == ("a", "b", ("x",), ("y",), True)
+    (one,) = changes([sure, order("w", 0.5, ("b",), ("a",))], "ab")
+    assert (one.before, one.behind, one.sure) == (("x",), ("w",), True)
+    assert list(changes([sure, order("w", 0.5, ("b",))], "ab")) == [], "of a figure that isn't known nothing is said"
+
+
+def test_the_text_keeps_to_its_schema(tmp_path):
+    path = tmp_path / "compared.json"
+    path.write_text(comparison_text(compared()))
+    data = read_checked(path, ComparisonData, "").data
+    assert data == json.loads(path.read_text())
+    cell = next(one for one in data["cells"] if one["cluster"] == "roomy" and one["saving"] == "remat")
+    assert cell["figures"]["training"]["seconds"] == 100 * cell["figures"]["step_s"]
+
+
+def test_layers_that_are_given_are_compared_as_they_are():
+    given = {"batch": 8, "micro_batches": 2, "savings": SAVINGS[:1], "communication": "alpha-beta"}
+    found = compare(chain(4), CLUSTERS[1:], **given)
+    planned = plan_model(chain(4), CLUSTERS[1], batch=8, micro_batches=2, remat=("none",), zero=(0,),
+                         communication="alpha-beta")  # fmt: skip
+    assert found.cell("roomy", "none").figures.step_s == planned.plan.step_s
+
+
+def test_flags_say_the_options():
+    assert [one.flags for one in SAVINGS] == [
+        "--remat none --zero 0", "--zero 0", "--remat none", "--remat none --zero 0 --offload auto", "",
+    ]  # fmt: skip
+    assert Saving("all", ("layer",), (3,)).flags == "--remat layer --zero 3"
+    assert counted_machine("12x a b.json") == ("a b.json", 12)
+
+
+@pytest.mark.parametrize(
+    ("model", "clusters", "named", "said"),
+    [
+        (trained, ["p3.8xlarge"], {}, "cluster is p3.8xlarge, but must be two at least"),
+        (trained, [], {}, "cluster is not given"),
+        (trained, ["p3.8xlarge", "1 x p3.8xlarge"], {}, "cluster is '1 x p3.8xlarge' twice, but must be another"),
+        (trained, ["p3.8xlarge", "p3.9xlarge"], {}, "p3.9xlarge"),
+        (trained, ["p3.8xlarge", "0 x p3.8xlarge"], {}, "0 hosts"),
+        (trained, CLUSTERS[:2], {"objective": "pareto"}, "objective is 'pareto'"),
+        (trained, CLUSTERS[:2], {"calibration": "nobody"}, "nobody"),
+        (trained, CLUSTERS[:2], {"micro_batches": 3}, "3 micro-batches don't divide a batch of 64"),
+        ("gpt-1", CLUSTERS[:2], {}, "there is no model named 'gpt-1'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(model, clusters, named, said):
+    with pytest.raises(ValueError, match=said):
+        compare(model, clusters, **{**ASKED, **named})
