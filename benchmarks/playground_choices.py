@@ -55,7 +55,7 @@ WORKERS, CONFIDENCE, LOOKS, WITHIN, NETWORKS_WITHIN = 4, 0.9, 300, 1.05, 3
 HELD_OUT = 64
 """Windows of text that its loss is told by."""
 TUNING_SEEDS, RATES = (100, 101, 102, 103), (0.1, 0.3, 1.0)
-MIXINGS = (Mixing(rate=4.0, averaged=0.2, drop=0.15), Mixing(rate=6.0, drop=0.15), Mixing())
+MIXINGS = (Mixing(rate=4.0, averaged=0.2, drop=0.15), Mixing(rate=6.0, drop=0.15), Mixing(), Mixing(known_first=True))
 ROUNDS = (0.01, 0.02, 0.04, 0.08)
 """Shares of a run's seconds that each option has in the first round of successive halving."""
 TRIES = {
@@ -272,7 +272,8 @@ def tuned(results: Results) -> list[Table]:
                 for seed in TUNING_SEEDS
             ]
             mixes.append({"network": network.name, **dataclasses.asdict(mixing), "s": _mean(found)})
-    settings = {"network": "{network}", **{name: f"{{{name}:g}}" for name in ("rate", "averaged", "drop")}}
+    settings = {"network": "{network}", **{name: f"{{{name}:g}}" for name in ("rate", "averaged", "drop")},
+                "known seconds first": "{known_first}"}
     return [Table.of(rates, {"network": "{network}", "rate": "{rate:g}", "options that reach it": "{reached}",
                              "mean of options": "{s:seconds}"}),
             Table.of(mixes, {**settings, "mean of seeds": "{s:seconds}"}, "Turns")]  # fmt: skip

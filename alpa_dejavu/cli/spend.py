@@ -22,8 +22,8 @@ from alpa_dejavu.cli.working import working
 if TYPE_CHECKING:
     from alpa_dejavu.playground.spend import Spending, SpendRow, Way
 
-_TRIAL_S = 40.0
-"""A trial of a stand-in, on one idle core."""
+_TRIAL_S = 50.0
+"""A trial of text-gpt, on one core."""
 
 
 @click.command(

@@ -59,6 +59,8 @@ def configure_while_training(
     segments = Segments(job, cluster, every, len(params), seed)
     loss, _ = programs(problem, job.optimizer).score(params, *problem.held_out)
     matrix, time_s, losses = Matrix.of([option.places for option in every]), [0.0], [float(loss)]
+    if used.known_first and weight_of_seconds is None:
+        matrix = matrix.moved(segments.planned_s / segments.planned_s.mean(), used.rate).hardened(used.drop)
     shares, averages = [matrix.shares()], np.zeros(len(every))
     while np.count_nonzero(shares[-1]) > 1 and time_s[-1] < until.seconds:
         step = _mixed(segments, params, shares[-1], used, len(shares) - 1, seed)

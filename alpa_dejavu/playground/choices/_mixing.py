@@ -32,6 +32,8 @@ class Mixing:
         drop: a choice whose share is below so much of its row's largest one is out.
         gradients: how many gradients each worker computes in an option's segment, for the slowest option.
         most_steps: after so many the largest share of each row is left.
+        known_first: whether shares follow the planned seconds, and choices are dropped by these, before the first step;
+            not where a weight of seconds is given. Experimental.
     """
 
     way: str = "by turns"
@@ -41,6 +43,7 @@ class Mixing:
     drop: float = 0.3
     gradients: int = 1
     most_steps: int = 12
+    known_first: bool = False
 
     def __post_init__(self) -> None:
         checks.one_of("mixing", "way", self.way, MIXINGS)
