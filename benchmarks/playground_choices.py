@@ -9,8 +9,9 @@ with 4 or 16 samples of a gradient. A gradient takes 4 ms and 0.3 ms for each sa
 20 MB/s. All seconds are virtual; a run that doesn't reach the loss counts with all the seconds that it was given.
 
 What is compared, with the same seeds, which decide first parameters, samples and how compute seconds vary:
-- three tries at `configure_while_training`: the weighted mean of all options' updates, with shares that follow the loss
-  to first and to second order; and turns, each for its share of the seconds, to first order. What the mix takes is in.
+- four tries at `configure_while_training`: the weighted mean of all options' updates, with shares that follow the loss
+  to first and to second order; turns, each for its share of the seconds, to first order; and turns with shares that
+  have followed the planned seconds before the first step. What the mix takes is in.
 - the option of the fewest planned seconds of a gradient, and that of the fewest of a sample;
 - successive halving: the half with the least loss goes on twice as long, each in its own run on the same cluster; looks
   at the loss are free. The first round's seconds are the best of four, in hindsight;
@@ -62,6 +63,7 @@ TRIES = {
     "1: weighted, first order": Mixing("weighted"),
     "2: weighted, second order": Mixing("weighted", 2),
     "3: by turns, first order": Mixing(),
+    "4: the same, known seconds first": Mixing(known_first=True),
 }
 JUDGED = "3: by turns, first order"
 Row = dict[str, Any]
