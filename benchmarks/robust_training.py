@@ -1,7 +1,7 @@
 """Training with wrong replicas: the accuracy of each rule under its worst attack.
 
     python benchmarks/robust_training.py [--problems NAME ...] [--replicas N ...] [--wrong SHARE ...] [--rules NAME ...]
-        [--attacks NAME ...] [--by-label [NAME ...]] [--seeds N] [--json FILE]
+        [--attacks NAME ...] [--by-label [NAME ...]] [--seeds N] [--steps N] [--json FILE]
 
 Replicas train one model on batches of 32 by gradient descent; a share of them is wrong in every step, or at times.
 Each rule knows how many may be wrong, and each attacker knows the rule: of five learning rates each rule has the one
@@ -96,11 +96,13 @@ class Setting:
     replicas: int
     wrong: int
     by_label: bool = False
+    steps: int | None = None
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.problem}, {self.wrong} of {self.replicas} wrong" + (", by label" if self.by_label else "")
+        return f"{self.problem}, {self.wrong} of {self.replicas} wrong" + (", by label" if self.by_label else "") + (
+            f", {self.steps} steps" if self.steps else "")  # fmt: skip
 
     def training(self, known: Rule) -> Callable[..., Any]:
         """The program of a rule: kind of attack, rates [K], strengths [K] and seeds [K] to accuracies [K]."""
@@ -150,7 +152,7 @@ class Setting:
             shapes = jax.eval_shape(lambda: known.aggregate(rows, None, evidence).state)
             state = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
             begun = (params, state, jax.tree_util.tree_map(lambda p: jnp.stack([p] * LATE), params))
-            keys = jax.random.split(rest, STEPS[self.problem])
+            keys = jax.random.split(rest, self.steps or STEPS[self.problem])
             (params, _, _), _ = jax.lax.scan(functools.partial(step, kind, rate, strength), begun, keys)
             assert trained.accuracy is not None, "these problems have classes"
             return trained.accuracy(params, held_out)
@@ -229,10 +231,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--by-label", nargs="+", choices=tuple(RULES), default=[],
                         help="these rules also with data split by label")  # fmt: skip
     parser.add_argument("--seeds", type=at_least(2), default=5, help="judged ones (default: %(default)s)")
+    parser.add_argument("--steps", type=at_least(1), help="of each training (default: 200, and 100 of text)")
     given = parser.parse_args(arguments)
     fewer = {} if len(given.attacks) == len(KINDS) - 1 else {"attacks": given.attacks}
     results = Results(given.json, {"seeds": given.seeds, **fewer})
-    settings = [Setting(name, replicas, round(share * replicas), by_label) for name in given.problems
+    settings = [Setting(name, replicas, round(share * replicas), by_label, given.steps) for name in given.problems
                 for replicas in given.replicas for share in given.wrong
                 for by_label in ((False, True) if given.by_label else (False,))]  # fmt: skip
     summaries: list[Row] = []
@@ -261,7 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Figure(f"{row['rule']}, {row['setting']}", "attacks that cost over 2 points", "at most 1", str(row["over"]),
                row["over"] <= 1)
         for row in summaries
-        if row["rule"] in AIMED and "label" not in row["setting"] and row["share"] <= AIMED_SHARE])  # fmt: skip
+        # Of one attack alone the aim says nothing.
+        if row["rule"] in AIMED and "label" not in row["setting"] and row["share"] <= AIMED_SHARE
+        and given.attacks[1:]])  # fmt: skip
 
 
 def _shaped(values: Any, like: Any) -> Any:
