@@ -1,14 +1,15 @@
 """Training with wrong replicas: the accuracy of each rule under its worst attack.
 
     python benchmarks/robust_training.py [--problems NAME ...] [--replicas N ...] [--wrong SHARE ...] [--rules NAME ...]
-        [--attacks NAME ...] [--by-label [NAME ...]] [--seeds N] [--steps N] [--json FILE]
+        [--attacks NAME ...] [--by-label [NAME ...]] [--seeds N] [--first-seed N] [--tuning-seeds N] [--steps N]
+        [--json FILE]
 
 Replicas train one model on batches of 32 by gradient descent; a share of them is wrong in every step, or at times.
 Each rule knows how many may be wrong, and each attacker knows the rule: of five learning rates each rule has the one
 that is best without an attack (the smallest within a point of it), and each attack the strength that is worst for the
-rule, both by a seed that isn't judged. Accuracies are on held-out data, means over seeds with 90 % intervals by
-Student's t over differences from the mean of right replicas alone, with the same seeds ("no attack"). Exit status 1
-where an aim isn't held.
+rule. Seeds that aren't judged choose both, one unless more are asked for. Accuracies are on held-out data, means over
+seeds with 90 % intervals by Student's t over differences from the mean of right replicas alone, with the same seeds
+("no attack"). Exit status 1 where an aim isn't held.
 
 - "suspicion" and "zeno" are within 2 points of no attack for all attacks but at most one, at 30 % and below.
 - "sketched-suspicion" is the first sketch as it was written, shown beside them. It has no aim.
@@ -180,24 +181,26 @@ class Setting:
         parts = order[: size * self.replicas].reshape(self.replicas, size)
         return jnp.asarray(np.random.default_rng(0).permutation(parts))
 
-    def rows(self, name: str, attacks: Sequence[str], seeds: int) -> list[Row]:
+    def rows(self, name: str, attacks: Sequence[str], seeds: Sequence[int], tuning: Sequence[int]) -> list[Row]:
         """The accuracies of a rule, seed by seed, without an attack and for each kind of them."""
         run = self.training(RULES[name](self.wrong))
-        count = max(len(RATES), len(STRENGTHS), seeds)
+        count = max(len(RATES), len(STRENGTHS), len(seeds))
 
         def accuracies(kind: str, rates: Sequence[float], strengths: Sequence[float], chosen: Sequence[int]) -> Any:
             padded = [jnp.asarray([*one, *[one[-1]] * (count - len(one))]) for one in (rates, strengths, chosen)]
             return np.asarray(run(KINDS.index(kind), *padded), np.float64)
 
-        calm = accuracies("none", RATES, [1.0], [TUNING_SEED])[: len(RATES)]
+        def tuned(kind: str, rates: Sequence[float], strengths: Sequence[float]) -> Any:
+            return np.mean([accuracies(kind, rates, strengths, [seed]) for seed in tuning], axis=0)
+
+        calm = tuned("none", RATES, [1.0])[: len(RATES)]
         rate = RATES[int(np.argmax(calm >= calm.max() - AS_GOOD))]
         rows = []
         for kind in ("none", *attacks):
             strength = 10.0
             if kind in (*TUNED, "wrong-stage", "copied-sign-flip at times"):
-                tried = accuracies(kind, [rate], STRENGTHS, [TUNING_SEED])[: len(STRENGTHS)]
-                strength = STRENGTHS[int(np.argmin(tried))]
-            found = accuracies(kind, [rate], [strength], list(range(FIRST_SEED, FIRST_SEED + seeds)))[:seeds]
+                strength = STRENGTHS[int(np.argmin(tuned(kind, [rate], STRENGTHS)[: len(STRENGTHS)]))]
+            found = accuracies(kind, [rate], [strength], seeds)[: len(seeds)]
             rows.append({"setting": self.name, "rule": name, "attack": kind, "rate": rate, "strength": strength,
                          "accuracies": found.tolist()})  # fmt: skip
         return rows
@@ -231,10 +234,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--by-label", nargs="+", choices=tuple(RULES), default=[],
                         help="these rules also with data split by label")  # fmt: skip
     parser.add_argument("--seeds", type=at_least(2), default=5, help="judged ones (default: %(default)s)")
+    parser.add_argument("--first-seed", type=at_least(0), default=FIRST_SEED, help="of those (default: %(default)s)")
+    parser.add_argument("--tuning-seeds", type=at_least(1), default=1, help="that choose rates and strengths "
+                        "(default: %(default)s)")  # fmt: skip
     parser.add_argument("--steps", type=at_least(1), help="of each training (default: 200, and 100 of text)")
     given = parser.parse_args(arguments)
     fewer = {} if len(given.attacks) == len(KINDS) - 1 else {"attacks": given.attacks}
-    results = Results(given.json, {"seeds": given.seeds, **fewer})
+    others = {name: getattr(given, name) for name in ("first_seed", "tuning_seeds")
+              if getattr(given, name) != parser.get_default(name)}  # fmt: skip
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    tuning = range(TUNING_SEED, TUNING_SEED + given.tuning_seeds)
+    results = Results(given.json, {"seeds": given.seeds, **others, **fewer})
     settings = [Setting(name, replicas, round(share * replicas), by_label, given.steps) for name in given.problems
                 for replicas in given.replicas for share in given.wrong
                 for by_label in ((False, True) if given.by_label else (False,))]  # fmt: skip
@@ -243,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
              for name in dict.fromkeys(["mean", *(given.by_label if setting.by_label else given.rules)])]  # fmt: skip
     for setting, name in tqdm(every, "rules"):
         def known(setting: Setting = setting, name: str = name) -> Row:
-            return {"rows": setting.rows(name, given.attacks, given.seeds)}
+            return {"rows": setting.rows(name, given.attacks, seeds, tuning)}
 
         rows = results.known("runs", f"{setting.name}, {name}", known)["rows"]
         if name == "mean":
