@@ -6,7 +6,7 @@
     slots' gradients [N, 2, K, F] ─▶ Monitor.seen ─▶ scores, who is wrong, moving values
 
 Of each feature there are the mean, the mean square, and the shares of values below moving quantiles, which needs no
-sorting. All is pure JAX, a part of the train step and of its state.
+sorting; of all together there is the size. All is pure JAX, a part of the train step and of its state.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ import numpy as np
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import column
+from alpa_dejavu.training.robust._crossing import OTHERS, SHARES, tap
 
 __all__ = ["Crossed", "Monitor", "Watch", "WithSlots"]
 
-_ROWS = 64
-_BEGINS = 2
-"""The statistics before the shares below quantiles: the mean and the mean square."""
-_MOST, _LEAST_SPREAD, _OF_WRONG = 10.0, 0.1, 0.02
+_MOST, _OF_WRONG = 10.0, 0.02
+_LEAST_SPREADS = np.array([0.2, 0.1], np.float32)
+"""Of the logarithms of patterns' deviations and of sizes."""
+_NOT_FINITE = 100.0
+"""The logarithm of a size that isn't finite."""
 
 
 class Watch(NamedTuple):
@@ -35,9 +37,11 @@ class Watch(NamedTuple):
 
     Attributes:
         slots: for each crossing what `watched` takes, shape [2, K, F]: activations and signals, whose first two rows
-            are unused, and the others the moving quantiles.
+            and last row are unused, and the others the moving quantiles.
         mean, square: for each crossing the moving mean of each statistic, and of its squared deviation, [2, K, F].
-        score, spread: for each crossing the moving mean of the score's logarithm, and of its squared deviation, [2].
+        score: for each crossing the moving mean of the logarithms of how far patterns are off and of sizes, [2, 2]:
+            pattern and size of activations and signals. It is what one or two replicas are compared with.
+        spread: for each crossing the moving mean of these logarithms' squared deviations, [2, 2].
         steps: how many steps were seen.
     """
 
@@ -95,10 +99,14 @@ class Crossed(NamedTuple):
 class Monitor:
     """Moving means and quantiles of each feature that crosses between stages, and who is far from them.
 
-    The score of a replica's activations, or signals, is the root mean square of its statistics' deviations from the
-    moving means, each over its moving deviation. Wrong is whose score's logarithm is over the moving one by `threshold`
-    standard deviations (of at least 0.1), or who isn't finite; but nobody where more than half of at least three
-    replicas are, as then it is training that changed. Wrong ones hardly move the moving values.
+    A replica's activations, or signals, have a pattern and a size. The pattern is how far they are off: the root mean
+    square of their statistics' deviations from the moving means, each over its moving deviation. The size is that of
+    the median row; rows of more than twice this size are scaled down to it, as few tokens have signals many times as
+    large as all others. The logarithms of both are compared with the median of the other replicas in the same step,
+    or, of one or two replicas, with the moving mean. Wrong is whose pattern is farther off by `threshold` standard
+    deviations (of at least 0.2), whose size is larger or smaller by as many (of at least 0.1), or who isn't finite;
+    but nobody where more than half of at least three replicas are, as then it is training that changed. Wrong ones
+    hardly move the moving values.
 
     Attributes:
         threshold: the number of standard deviations.
@@ -130,9 +138,9 @@ class Monitor:
             raise ValueError("monitor: features is empty, but must have a crossing; name what is watched")
 
         def zeros() -> dict[str, Any]:
-            return {name: jnp.zeros((2, _BEGINS + len(self.quantiles), size)) for name, size in features.items()}
+            return {name: jnp.zeros((2, OTHERS + len(self.quantiles), size)) for name, size in features.items()}
 
-        small = {name: jnp.zeros(2) for name in features}
+        small = {name: jnp.zeros((2, 2)) for name in features}
         return Watch(zeros(), zeros(), zeros(), small, small, jnp.zeros((), jnp.int32))
 
     @staticmethod
@@ -151,7 +159,7 @@ class Monitor:
         if values.shape[-1] != slot.shape[-1]:
             raise ValueError(f"slot is for {slot.shape[-1]} features, but must be for {values.shape[-1]}; give init "
                              "the size of the last dimension")  # fmt: skip
-        return _tap(values, slot)
+        return tap(values, slot)
 
     def seen(self, watch: Watch, statistics: Mapping[str, Any]) -> tuple[Watch, Crossed]:
         """Returns the next state, and the judgement of a step.
@@ -163,30 +171,32 @@ class Monitor:
         later = Watch({}, {}, {}, {}, {}, watch.steps + 1)
         judged = Crossed({}, {})
         for name, now in statistics.items():
-            # In the beginning moving values are plain means of what was seen.
-            share = jnp.maximum(1 - self.decay, 1 / (1 + watch.steps.astype(jnp.float32)))
+            share = self._share(watch.steps)
             away = now - watch.mean[name]
             usual = jnp.maximum(watch.square[name], 1e-12 * (1e-12 + jnp.square(watch.mean[name])))
             squares = jnp.minimum(jnp.where(jnp.isfinite(away), jnp.square(away) / usual, jnp.inf), _MOST**2)
-            logs = 0.5 * jnp.log(jnp.mean(squares, axis=(2, 3)) + 1e-12)  # [N, 2]
-            spread = jnp.maximum(jnp.sqrt(watch.spread[name]), _LEAST_SPREAD)
-            off = (logs - watch.score[name]) / spread
+            logs = jnp.stack([0.5 * jnp.log(jnp.mean(squares[:, :, :-1], axis=(2, 3)) + 1e-12), now[:, :, -1, 0]])
+            logs = jnp.where(jnp.isfinite(logs), logs, _NOT_FINITE)  # [2, N, 2]
+            rated = logs - (_of_others(logs) if len(now) > 2 else watch.score[name][:, None])
+            spread = jnp.maximum(jnp.sqrt(watch.spread[name]), _LEAST_SPREADS[:, None])[:, None]
+            off = jnp.maximum(rated[0] / spread[0], jnp.abs(rated[1]) / spread[1])
             begun = watch.steps >= self.warm_up
             wrong = (off > self.threshold) & begun
             if len(now) > 2:
                 wrong = wrong & (jnp.mean(wrong, axis=0) <= 0.5)
             wrong = wrong | ~jnp.all(jnp.isfinite(now), axis=(2, 3))
-            weight = jnp.where(wrong, _OF_WRONG, 1.0) * share / len(now)
+            each = jnp.where(wrong, _OF_WRONG, 1.0) / len(now)
+            weight = each * share
             # What is far away moves them no more than three deviations would.
             away = jnp.where(begun, jnp.clip(away, -3 * jnp.sqrt(usual), 3 * jnp.sqrt(usual)), away)
             later.mean[name] = watch.mean[name] + _mean(weight, away)
             later.square[name] = watch.square[name] + _mean(weight, jnp.square(away) - watch.square[name])
-            rated = jnp.clip(logs - watch.score[name], -3 * spread, jnp.where(begun, 3 * spread, jnp.inf))
-            # While deviations aren't known yet, scores say nothing.
-            known = watch.steps >= self.warm_up // 2
-            later.score[name] = watch.score[name] + known * jnp.sum(weight * rated, axis=0)
-            later.spread[name] = watch.spread[name] + known * jnp.sum(
-                weight * (jnp.square(rated) - watch.spread[name]), axis=0)  # fmt: skip
+            rated = jnp.where(begun, jnp.clip(rated, -3 * spread, 3 * spread), rated)
+            # While deviations aren't known yet, patterns say nothing.
+            known = watch.steps - self.warm_up // 2
+            later.score[name] = watch.score[name] + self._share(known) * jnp.sum(each * rated, axis=1)
+            later.spread[name] = watch.spread[name] + self._share(known - 1) * jnp.sum(
+                each * (jnp.square(rated) - watch.spread[name][:, None]), axis=1)  # fmt: skip
             later.slots[name] = self._moved(watch.slots[name], later, name, weight, now)
             judged.wrong[name], judged.score[name] = wrong.T, off.T
         return later, judged
@@ -199,39 +209,24 @@ class Monitor:
         wrong = found.replicas
         return jax.tree_util.tree_map(lambda x: jnp.where(column(wrong, x), jnp.nan, x), gradients)
 
+    def _share(self, steps: Any) -> Any:
+        """What counts of a step after so many others: in the beginning moving values are plain means."""
+        return jnp.where(steps < 0, 0, jnp.maximum(1 - self.decay, 1 / (1 + jnp.maximum(steps, 0))))
+
     def _moved(self, slot: Any, later: Watch, name: str, weight: Any, now: Any) -> Any:
         """The slot with quantiles nearer to where their shares of values lie below."""
         shares = jnp.asarray(self.quantiles)[None, :, None]
         deviation = jnp.sqrt(jnp.maximum(later.mean[name][:, 1] - jnp.square(later.mean[name][:, 0]), 0))
-        step = _mean(weight, shares - now[:, :, _BEGINS:]) * deviation[:, None] * 2
-        return slot.at[:, _BEGINS:].add(step)
+        step = _mean(weight, shares - now[:, :, SHARES]) * deviation[:, None] * 2
+        return slot.at[:, SHARES].add(step)
+
+
+def _of_others(values: Any) -> Any:
+    """For each replica the median of the others, of values [2, N, 2]."""
+    own = jnp.eye(values.shape[1], dtype=bool)[None, :, :, None]
+    return jnp.nanmedian(jnp.where(own, jnp.nan, values[:, None]), axis=2)
 
 
 def _mean(weight: Any, values: Any) -> Any:
     """The sum over replicas of values [N, 2, K, F] by weights [N, 2]; what isn't finite counts as nothing."""
     return jnp.sum(weight[:, :, None, None] * jnp.where(jnp.isfinite(values), values, 0), axis=0)
-
-
-@jax.custom_vjp
-def _tap(values: Any, slot: Any) -> Any:
-    return values
-
-
-def _forward(values: Any, slot: Any) -> Any:
-    return values, (_statistics(values, slot[0]), slot[1])
-
-
-def _backward(kept: Any, signal: Any) -> Any:
-    of_values, slot = kept
-    return signal, jnp.stack([of_values, _statistics(signal, slot)])
-
-
-_tap.defvjp(_forward, _backward)
-
-
-def _statistics(values: Any, slot: Any) -> Any:
-    """The statistics [K, F] of values [..., F]."""
-    rows = values.reshape(-1, values.shape[-1])
-    rows = rows[:: max(len(rows) // _ROWS, 1)].astype(jnp.float32)
-    below = jnp.mean(rows[:, None] < slot[None, _BEGINS:], axis=0)
-    return jnp.concatenate([jnp.mean(rows, axis=0)[None], jnp.mean(jnp.square(rows), axis=0)[None], below])

@@ -71,6 +71,37 @@ def test_a_wrong_stage_is_found_and_its_replica_dropped():
     assert all(np.isfinite(w).all() for w in params)
 
 
+def test_replicas_are_compared_with_each_other_and_by_most_of_their_rows():
+    monitor, draw = Monitor(), np.random.default_rng(0)
+    watch = monitor.init({"only": WIDTH})
+    differentiate = jax.vmap(jax.grad(lambda slots, x: jnp.sum(Monitor.watched(x, slots["only"]))), (None, 0))
+    step = jax.jit(lambda watch, x: monitor.seen(watch, differentiate(watch.slots, x)))
+    found = {}
+    for number in range(40):
+        # All get larger at once: training changes.
+        x = draw.standard_normal((N, 64, WIDTH)).astype(np.float32) * (1 if number < 32 else 2)
+        if number == 30:
+            x[1, :4] *= 30  # few tokens
+        if number in {34, 36}:
+            x[2] *= {34: 0.5, 36: 2}[number]
+        watch, judged = step(watch, x)
+        found[number] = judged.stages(["only"])
+    assert {n: stages for n, stages in found.items() if stages != [None] * N} == {
+        34: [None, None, 0, None], 36: [None, None, 0, None]}  # fmt: skip
+
+
+def test_one_replica_is_compared_with_its_steps_before():
+    monitor, draw = Monitor(), np.random.default_rng(0)
+    watch, found = monitor.init({"only": WIDTH}), []
+    differentiate = jax.vmap(jax.grad(lambda slots, x: jnp.sum(Monitor.watched(x, slots["only"]))), (None, 0))
+    step = jax.jit(lambda watch, x: monitor.seen(watch, differentiate(watch.slots, x)))
+    for number in range(40):
+        x = draw.standard_normal((1, 64, WIDTH)).astype(np.float32) / (50 if number == 35 else 100)
+        watch, judged = step(watch, x)
+        found.append(judged.stages(["only"]))
+    assert [n for n, stages in enumerate(found) if stages != [None]] == [35]
+
+
 @pytest.mark.parametrize(("wrongs", "dropped"), [(1, False), (2, True)])
 def test_a_step_is_repeated_or_dropped_and_leaves_no_trace(wrongs, dropped, caplog):
     monitor = Monitor(warm_up=4)
@@ -114,7 +145,7 @@ def test_watching_changes_no_value_and_quantiles_are_those_of_the_values():
         assert float(value) == pytest.approx(float((x * slope).sum()), rel=1e-4)
         watch, _ = see(watch, {"only": seen["only"][None]})
     expected = np.array([[-1.28], [0], [1.28]]) * [1, 2, 5] + [0, 3, -9]
-    np.testing.assert_allclose(watch.slots["only"][0, 2:], expected, atol=1.2)
+    np.testing.assert_allclose(watch.slots["only"][0, 2:5], expected, atol=1.2)
     np.testing.assert_allclose(watch.mean["only"][1, 0], slope, rtol=1e-4)  # the signal
 
 
@@ -132,7 +163,7 @@ def test_it_is_the_same_under_alpa():
     (lambda: Monitor(quantiles=(0.5, 1.0)), "must be above 0 and below 1"),
     (lambda: Monitor().init({}), "must have a crossing"),
     (lambda: checked_step(None, PARAMS, None, None, repeats=-1), "repeats is -1"),
-    (lambda: Monitor.watched(jnp.ones((2, 3)), jnp.ones((2, 5, 4))), "slot is for 4 features, but must be for 3"),
+    (lambda: Monitor.watched(jnp.ones((2, 3)), jnp.ones((2, 6, 4))), "slot is for 4 features, but must be for 3"),
 ])  # fmt: skip
 def test_bad_input_is_told(made, said):
     with pytest.raises(ValueError, match=said):
