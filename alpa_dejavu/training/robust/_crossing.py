@@ -1,4 +1,4 @@
-"""What is seen of activations and signals where they cross between stages, as the gradient by a slot."""
+"""Statistics of activations and signals where they cross between stages: they are the gradient by a slot."""
 
 from __future__ import annotations
 

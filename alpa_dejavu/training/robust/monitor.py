@@ -210,7 +210,7 @@ class Monitor:
         return jax.tree_util.tree_map(lambda x: jnp.where(column(wrong, x), jnp.nan, x), gradients)
 
     def _share(self, steps: Any) -> Any:
-        """What counts of a step after so many others: in the beginning moving values are plain means."""
+        """The weight of a step after so many others: in the beginning moving values are plain means."""
         return jnp.where(steps < 0, 0, jnp.maximum(1 - self.decay, 1 / (1 + jnp.maximum(steps, 0))))
 
     def _moved(self, slot: Any, later: Watch, name: str, weight: Any, now: Any) -> Any:
@@ -222,7 +222,7 @@ class Monitor:
 
 
 def _of_others(values: Any) -> Any:
-    """For each replica the median of the others, of values [2, N, 2]."""
+    """The median of the other replicas' values [2, N, 2], for each replica."""
     own = jnp.eye(values.shape[1], dtype=bool)[None, :, :, None]
     return jnp.nanmedian(jnp.where(own, jnp.nan, values[:, None]), axis=2)
 
