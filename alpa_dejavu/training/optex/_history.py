@@ -18,8 +18,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from alpa_dejavu.training.optex._layout import Layout
 
 __all__ = [
-    "History", "added", "empty", "estimated", "is_known", "nearness", "needed_bytes", "products_with",
-    "squared_lengths",
+    "History", "added", "empty", "estimated", "is_known", "nearness", "needed_bytes", "products_among",
+    "products_with", "squared_length",
 ]  # fmt: skip
 
 _FAR = 4.0
@@ -87,7 +87,7 @@ def nearness(layout: Layout, history: History, point: Sequence[Any]) -> Any:
     """Returns the squared distances of a point, leaves without a dimension before, from the history's: [groups, T]."""
     here = [p - a for p, a in zip(layout.picked(point), history.anchor, strict=True)]
     crossed = [jnp.tensordot(o, p, p.ndim) for o, p in zip(history.offsets, here, strict=True)]
-    own = [jnp.vdot(p, p) for p in here]
+    own = [squared_length(p) for p in here]
     far = layout.by_group([o - 2 * c for o, c in zip(own, crossed, strict=True)])
     return jnp.where(is_known(history), jnp.maximum(history.lengths + far, 0), 0)
 
@@ -97,10 +97,14 @@ def estimated(layout: Layout, history: History, weights: Any) -> list[Any]:
     return [_weighted(weights[group], kept) for group, kept in zip(layout.group_of, history.gradients, strict=True)]
 
 
-def squared_lengths(layout: Layout, gradients: Sequence[Any]) -> Any:
-    """Returns the squared lengths of new gradients, leaves [N, *shape], by their picked coordinates: shape [N]."""
-    every = layout.picked(gradients, rows=True)
-    return jnp.sum(layout.by_group([jnp.stack([jnp.vdot(one, one) for one in g]) for g in every]), axis=0)
+def squared_length(leaf: Any) -> Any:
+    """Returns the squared length of a leaf: XLA sums squares several times as fast on CPUs as it multiplies vectors."""
+    return jnp.sum(jnp.square(leaf))
+
+
+def products_among(layout: Layout, gradients: Sequence[Any]) -> Any:
+    """Returns the products of new gradients, leaves [N, *shape], with each other, shape [groups, N, N]."""
+    return layout.by_group([_among(g) for g in layout.picked(gradients, rows=True)])
 
 
 def products_with(layout: Layout, history: History, gradients: Sequence[Any]) -> Any:
@@ -112,7 +116,7 @@ def products_with(layout: Layout, history: History, gradients: Sequence[Any]) ->
 
 def added(
     layout: Layout, history: History, points: Sequence[Any], gradients: Sequence[Any], is_valid: Any,
-    distances: Any, products: Any,
+    distances: Any, products: Any, among: Any,
 ) -> History:  # fmt: skip
     """Returns the history with new points in place of the oldest.
 
@@ -124,6 +128,7 @@ def added(
         is_valid: which points are added, shape [N].
         distances: their squared distances from the history's, [groups, N, T].
         products: the products of their gradients with the history's, [groups, N, T].
+        among: the products of their gradients with each other, [groups, N, N].
     """
     size = len(history.age)
     # Products may overflow. That slots depend on them has XLA read the history before it changes it, without a copy.
@@ -134,19 +139,18 @@ def added(
     dtype = history.gradients[0].dtype
     # What isn't finite is dropped, but must not get into sums with those that are.
     clean = [jnp.where(_rows(is_valid, g), g, 0).astype(dtype) for g in gradients]
-    picked = layout.picked(clean, rows=True)
     between = layout.by_group([_between(p) for p in new])
     history = _anchored(layout, history, [p[0] for p in new], distances[:, 0])
     offsets = [p - a for p, a in zip(new, history.anchor, strict=True)]
-    lengths = jnp.diagonal(layout.by_group(_products(offsets, offsets)), axis1=1, axis2=2)
+    lengths = layout.by_group([jnp.sum(jnp.square(o), axis=tuple(range(1, o.ndim))) for o in offsets])
 
     def stored(kept: Any, rows: Any) -> Any:
         return kept.at[slots].set(rows.astype(kept.dtype), mode="drop")
 
-    def square(kept: Any, with_kept: Any, among: Any) -> Any:
+    def square(kept: Any, with_kept: Any, with_new: Any) -> Any:
         kept = kept.at[:, slots].set(with_kept, mode="drop")
         kept = kept.at[:, :, slots].set(jnp.swapaxes(with_kept, 1, 2), mode="drop")
-        return kept.at[:, slots[:, None], slots].set(among, mode="drop")
+        return kept.at[:, slots[:, None], slots].set(with_new, mode="drop")
 
     return History(
         history.anchor,
@@ -154,7 +158,7 @@ def added(
         tuple(map(stored, history.gradients, clean)),
         history.lengths.at[:, slots].set(lengths, mode="drop"),
         square(history.distances, distances, between),
-        square(history.products, jnp.where(is_valid[:, None], products, 0), layout.by_group(_products(picked, picked))),
+        square(history.products, jnp.where(is_valid[:, None], products, 0), among),
         history.age.at[slots].set(number, mode="drop"),
         history.count + jnp.sum(is_valid, dtype=jnp.int32),
     )
@@ -163,7 +167,7 @@ def added(
 def _anchored(layout: Layout, history: History, point: Sequence[Any], distances: Any) -> History:
     """The history with its anchor moved to a point where that is far from the old one, or where nothing is known."""
     move = [p - a for p, a in zip(point, history.anchor, strict=True)]
-    far = jnp.sum(layout.by_group([jnp.vdot(m, m) for m in move]))
+    far = jnp.sum(layout.by_group([squared_length(m) for m in move]))
     is_far = far > _FAR * jnp.max(jnp.sum(distances, axis=0))
 
     def moved(offsets: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -192,13 +196,17 @@ def _products(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
     return made
 
 
+def _among(rows: Any) -> Any:
+    """The products [N, N] of rows with each other: XLA takes several times as long on CPUs for all in one product."""
+    return jnp.stack([jnp.tensordot(rows, row, row.ndim) for row in rows])
+
+
 def _between(points: Any) -> Any:
     """The squared distances of the points of a leaf, [N, N], by the steps from each point to the next one."""
     count = len(points)
     if count == 1:
         return jnp.zeros((1, 1))
-    steps = points[1:] - points[:-1]
-    (products,) = _products([steps], [steps])
+    products = _among(points[1:] - points[:-1])
     place = np.arange(count)
     low, high = np.minimum(place[:, None], place), np.maximum(place[:, None], place)
     on_way = (low[..., None] <= place[:-1]) & (place[:-1] < high[..., None])

@@ -20,8 +20,8 @@ from alpa_dejavu.training.optex._history import (
     is_known,
     nearness,
     needed_bytes,
+    products_among,
     products_with,
-    squared_lengths,
 )
 from alpa_dejavu.training.optex._keep import kept_steps
 from alpa_dejavu.training.optex._layout import Layout, layout_of
@@ -180,7 +180,7 @@ class OptEx:
         asked = jnp.arange(n) < walk.count
         has_arrived = asked if found.has_arrived is None else asked & jnp.asarray(found.has_arrived)
         # The square of a length that isn't finite isn't, either; too long ones are taken for such.
-        lengths = jnp.stack([sum(jnp.vdot(g[i], g[i]).astype(jnp.float32) for g in gradients) for i in range(n)])
+        lengths = sum(jnp.sum(jnp.square(g), axis=tuple(range(1, g.ndim)), dtype=jnp.float32) for g in gradients)
         is_valid = has_arrived & jnp.isfinite(losses) & jnp.isfinite(lengths)
         kept = kept_steps(self.keep, is_valid, losses, self._descents(walk, gradients))
         params, optimizer = self._applied(params, state.optimizer, walk, found.gradients, is_valid, kept)
@@ -188,10 +188,10 @@ class OptEx:
         lost = jnp.sum(asked & ~has_arrived, dtype=jnp.int32)
         history, errors, cosines = state.history, jnp.full(n, jnp.nan), jnp.full(n, jnp.nan)
         if history is not None:
-            products = products_with(layout, history, gradients)
-            errors, cosines = _judged(history, walk, products, squared_lengths(layout, gradients), is_valid)
+            products, among = products_with(layout, history, gradients), products_among(layout, gradients)
+            errors, cosines = _judged(history, walk, products, among, is_valid)
             history = added(layout, history, jax.tree_util.tree_leaves(walk.points), gradients, is_valid,
-                            walk.distances, products)  # fmt: skip
+                            walk.distances, products, among)  # fmt: skip
         after = OptExState(
             optimizer, history, walk.scale, self._noise_after(state, walk, found.noise, is_valid, layout),
             state.steps + 1, state.dropped + dropped, state.lost + lost,
@@ -289,8 +289,9 @@ class OptEx:
         return jax.jit(self.tell, donate_argnums=(1,) if self.in_place else ())
 
 
-def _judged(history: History, walk: Walk, products: Any, lengths: Any, is_valid: Any) -> tuple[Any, Any]:
+def _judged(history: History, walk: Walk, products: Any, among: Any, is_valid: Any) -> tuple[Any, Any]:
     """The errors and cosines of a walk's estimates, by products of gradients alone, shape [N] each."""
+    lengths = jnp.sum(jnp.diagonal(among, axis1=1, axis2=2), axis=0)
     told = jnp.einsum("gnt,gnt->n", walk.weights, products)
     own = jnp.einsum("gni,gij,gnj->n", walk.weights, history.products, walk.weights)
     is_there = is_valid & jnp.isfinite(walk.expected)

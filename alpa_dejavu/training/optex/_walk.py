@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from alpa_dejavu.training.optex._history import History, estimated, nearness
+from alpa_dejavu.training.optex._history import History, estimated, nearness, squared_length
 from alpa_dejavu.training.optex._layout import Layout
 from alpa_dejavu.training.optex._posterior import Fitted, Seen, of_each, weights_at
 from alpa_dejavu.training.optex.kernels import Kernel
@@ -83,7 +83,7 @@ def walked(
 
     def reference(leaves: Any) -> Any:
         there, here = layout.picked(leaves), layout.picked(begin)
-        return layout.by_group([jnp.vdot(a - b, a - b) for a, b in zip(there, here, strict=True)])
+        return layout.by_group([squared_length(a - b) for a, b in zip(there, here, strict=True)])
 
     def step(place: _Place) -> _Place:
         walk, at = place.walk, place.count - 1

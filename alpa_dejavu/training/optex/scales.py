@@ -10,12 +10,11 @@ import abc
 import dataclasses
 from typing import Any, final
 
-import jax
 import jax.numpy as jnp
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, matrix_of, of_each, tried
+from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, matrix_of, of_each, solved, tried
 from alpa_dejavu.training.optex.kernels import Kernel
 
 __all__ = ["SCALES", "Fixed", "HeldOut", "Likelihood", "Median", "Scale", "scale"]
@@ -122,7 +121,7 @@ class HeldOut(Scale):
             process = tried(kernel, old, scale, noise)
             across = matrix_of(kernel, seen, scale, 0.0)
             across = jnp.where(old.is_known[:, None] & new, across, 0)
-            weights = jax.scipy.linalg.cho_solve((process.factor, True), across)
+            weights = solved(process.factor, across)
             own, told = jnp.diag(seen.products), jnp.einsum("ij,ij->j", weights, seen.products)
             both = jnp.einsum("ij,ik,kj->j", weights, seen.products, weights)
             return jnp.sum(jnp.where(new, own - 2 * told + both, 0))
