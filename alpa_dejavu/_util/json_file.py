@@ -101,7 +101,8 @@ def read_text(path: pathlib.Path, remedy: str) -> str:
             content = file.read(int(most) + 1)
         text = content.decode("utf-8")
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} can't be read: {error}; {remedy}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path} can't be read: {why}; {remedy}") from None
     if len(content) > most:
         more = f"set {VARIABLE} to more, if it is meant"
         raise ValueError(f"{path} is larger than {units.size(most)}, which is more than is read; {more}; {remedy}")

@@ -10,7 +10,7 @@ from alpa_dejavu.plans.difference import priced_plans
 from alpa_dejavu.problem import Plan
 
 _SAID_S = 10.0
-_KNOWN_S, _CONVOLUTIONS_S, _OWN_S = 6.0, 40.0, 8.0
+_KNOWN_S, _CONVOLUTIONS_S, _OWN_S = 6.0, 40.0, 20.0
 """Tracing, cutting and sharding a known model, one of convolutions, and a function of the user's."""
 _GIVEN_S = 2.0
 """Tracing a model, and sharding it as one plan has it."""

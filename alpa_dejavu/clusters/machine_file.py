@@ -78,6 +78,8 @@ def read_machine(name: str) -> MachineData:
         known: MachineData = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         return known
     if not os.path.isfile(name):
+        if name.endswith(".json") or os.sep in name:
+            raise ValueError(f"there is no file {name!r}; give the path of a JSON file, or the name of a machine type")
         raise ValueError(
             f"there is no machine {name!r}{near(name, known_machines())} (known are {', '.join(known_machines())}); "
             "or give the path of a JSON file"

@@ -137,7 +137,7 @@ class MemoryMargin:
             left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
             return (
                 "nothing says how far measured peaks of memory are from the analytic count, so the risk of running out "
-                f"is unknown, not the chosen {self.risk:.2%}: {left}"
+                f"is unknown, and can't be chosen: {left}"
             )
         note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
         return note if self.is_known else f"{note}; {self._doubt}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import os
@@ -12,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu.layers.models import known_models, model_function, transformer_size
 
 _SAID = 3
@@ -46,19 +46,17 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
     for part in name.split("."):
         if not hasattr(found, part):
             public = [each for each in dir(found) if callable(getattr(found, each)) and not each.startswith("_")]
-            raise ValueError(f"{module_name!r} has no function {name!r}{near(part, public)}")
+            raise ValueError(f"{module_name!r} has no function {name!r}{_near_or_all(part, public)}")
         found = getattr(found, part)
     if not callable(found):
         raise TypeError(f"{function!r} is {type(found).__name__}, not a function that takes a batch size")
     return found
 
 
-def near(name: str, known: list[str]) -> str:
-    """Returns the end of an error message: the known names that are like a wrong one, or else all known names."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"; did you mean {' or '.join(map(repr, close))}?"
-    return f"; there are {', '.join(map(repr, known))}" if known else "; it defines none"
+def _near_or_all(name: str, known: list[str]) -> str:
+    """The end of an error message: the known names that are like a wrong one, or else all known names."""
+    others = f"; there are {', '.join(map(repr, known))}" if known else "; it defines none"
+    return near(name, known) or others
 
 
 def _import(module_name: str, function: str) -> Any:
@@ -70,8 +68,9 @@ def _import(module_name: str, function: str) -> Any:
             raise ValueError(_as_module(module_name, function, here))
         if not _exists(module_name):
             models = ", ".join(known_models()[:3])
+            close = near(module_name, [file.stem for file in pathlib.Path(here).glob("*.py")])
             raise ValueError(
-                f"model {function!r}: there is no module {module_name!r} in {here} or among the installed ones; "
+                f"model {function!r}: there is no module {module_name!r} in {here} or among the installed ones{close}; "
                 f"give 'module:function', or a known model such as {models}"
             )
         return importlib.import_module(module_name)

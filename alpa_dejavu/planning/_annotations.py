@@ -16,11 +16,15 @@ from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._contingencies import with_contingencies
 from alpa_dejavu.planning.task import Found, PlanningTask
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import Device, Plan
 
 __all__ = ["ANNOTATIONS", "Annotation", "Chosen", "Confidence", "Unmeasured"]
 
 _LEAST_SHARE = 0.01
+_FEW_NUMBERS, _SMALL_BATCH = 4, 16
+"""A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
+_MUCH_FASTER = 1.5
+"""Another dtype's rate is named where it is so many times that of float32."""
 
 
 @final
@@ -96,6 +100,54 @@ class Unmeasured(Annotation):
 
 
 @final
+class UnratedDtypes(Annotation):
+    """An annotation that names the dtypes of products for which a device has no rate, and what stands in for it."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """Returns the plan, with a note on each dtype of its products that a used device has no rate for."""
+        used = {host for stage in plan.stages for host in stage.hosts}
+        by_dtype = chosen.candidates[0].model.product_flop
+        total = sum(by_dtype.values())
+        devices = {host.device.name: host.device for host in chosen.task.cluster.hosts if host.name in used}
+        said = [
+            _unrated(device, dtype, flop / total)
+            for device in devices.values()
+            for dtype, flop in by_dtype.items()
+            if dtype not in device.flop_per_s and flop >= _LEAST_SHARE * total
+        ]
+        return dataclasses.replace(plan, notes=(*plan.notes, *said))
+
+
+def _unrated(device: Device, dtype: str, share: float) -> str:
+    single = device.flop_per_s["float32"]
+    faster = {name: rate for name, rate in device.flop_per_s.items() if rate > _MUCH_FASTER * single}
+    others = ", ".join(f"{units.flop_rate(rate)} in {name}" for name, rate in faster.items())
+    return (
+        f"no rate of products in {dtype} ({share:.0%} of the model's) is known for {device.name}: they are priced as "
+        f"float32, at {units.flop_rate(single)}{f', while it reaches {others}' if others else ''}"
+    )
+
+
+@final
+class UnhandyBatch(Annotation):
+    """An annotation that says that a batch can be cut into hardly any number of micro-batches, and names one near it
+    that can.
+    """
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """Returns the plan, with a note where its batch leaves few numbers of micro-batches to choose from."""
+        batch, counts = chosen.task.batch, chosen.task.micro_batches
+        if batch is None or batch < _SMALL_BATCH or not 1 < len(counts) < _FEW_NUMBERS:
+            return plan
+        even = 2 ** int(math.log2(batch / 4))
+        note = (
+            f"only {' or '.join(map(str, counts))} micro-batches of a power of two samples make a batch of {batch}; "
+            f"one such as {round(batch / even) * even} leaves more to choose from, and may be faster"
+        )
+        return dataclasses.replace(plan, notes=(*plan.notes, note))
+
+
+@final
 class UnusedHosts(Annotation):
     """An annotation that names the hosts a plan leaves unused, and the best step time found with all hosts used."""
 
@@ -151,6 +203,7 @@ class OfTheModel(Annotation):
 
 
 ANNOTATIONS: tuple[Annotation, ...] = (
-    OfTheModel(), Confidence(), Unmeasured(), UnusedHosts(), Contingencies(), MemoryRisk(),
+    OfTheModel(), Confidence(), Unmeasured(), UnratedDtypes(), UnhandyBatch(), UnusedHosts(), Contingencies(),
+    MemoryRisk(),
 )  # fmt: skip
 """In the order in which a plan's notes are to be read."""

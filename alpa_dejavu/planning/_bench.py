@@ -30,12 +30,11 @@ from alpa_dejavu.problem import (
     Submesh,
 )
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
+from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.slicing import Dynamic
 
-__all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
+__all__ = ["Bench", "is_small", "nothing_fits"]
 
-AS_GOOD = 1e-3
-"""Plans within this share of the best one's step are as good as it."""
 _SURE, _DOUBT = 3.0, 3e-3
 """Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, and at least
 within this share; they are then priced at their own micro-batch. Likewise plans for which a scaled model has too little
@@ -146,7 +145,7 @@ class Bench:
         return costs
 
     def _scaled_rival(self) -> Shape | None:
-        """The best shape that was priced by another micro-batch's model, if it's as good as the best one's rivals."""
+        """The best shape that was priced by another micro-batch's model, if it's as fast as the best one's rivals."""
         found = {shape: one for shape, one in self._found.items() if one is not None}
         if not found:
             return None
@@ -159,7 +158,7 @@ class Bench:
         best = best_first(one for one in self._found.values() if one is not None)
         if not best or self._bytes_off < _SAME_BYTES or not self.task.source.traces:
             return None
-        bound = best[0].step_s * (1 - AS_GOOD)
+        bound = best[0].step_s * (1 - AS_FAST)
         for shape in sorted(self._found, reverse=True):
             costs = self._costs.get((shape.layers, shape.micro_batches))
             if costs is None or shape.stages or costs.exact or shape in self._looked_at:

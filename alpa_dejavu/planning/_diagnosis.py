@@ -44,7 +44,7 @@ def no_plan(
         return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
     boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
     if slicing.slice(boundless.slicing_problem(cluster, space, run)).found:
-        return NoPlanError(_memory(model, cluster, run, table, more_micro_batches, in_alpa))
+        return _memory(model, cluster, run, table, more_micro_batches, in_alpa)
     shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in dict.fromkeys(space.submeshes)]
     return NoPlanError(
         f"no choice of the submeshes {shapes} puts {model.num_layers} layers on "
@@ -116,7 +116,7 @@ def _offload(cluster: Cluster, run: Run, table: CostTable) -> str:
     )
 
 
-def _memory(model: Model, cluster: Cluster, run: Run, table: CostTable, more: bool, in_alpa: bool) -> str:
+def _memory(model: Model, cluster: Cluster, run: Run, table: CostTable, more: bool, in_alpa: bool) -> NoPlanError:
     limit = float(table.usable_bytes.max())
     least = np.full((model.num_layers, model.num_layers), np.inf)
     for kept, own in zip(table.memory, table.usable_bytes.tolist(), strict=True):
@@ -133,12 +133,11 @@ def _memory(model: Model, cluster: Cluster, run: Run, table: CostTable, more: bo
     if alone[worst] > limit:
         missing = alone[worst] - limit
         parts.append(f"layer {worst} alone needs {units.size(alone[worst])}: {units.size(missing)} are missing")
-    if offload := _offload(cluster, run, table):
-        parts.append(offload)
     helps = [] if table.margin.residuals is None else [f"a larger risk than {100 * table.margin.risk:.2f} %"]
     helps += [f"more micro-batches (now {run.num_micro_batches})"] if more else []
     if in_alpa:
         helps += ["remat (AutoLayerOption(remat_layer=True))", "AutoShardingOption(prefer_reduce_scatter=True)"]
     helps += ["more layers to cut between", "more or larger devices"]
-    helps += ["a smaller memory_margin"] if limit < table.memory_limit_bytes.max() else []
-    return "; ".join([*parts, f"what helps: {', '.join(helps)}"])
+    helps += ["a smaller memory_margin"] if limit < table.memory_limit_bytes.max() >= alone[worst] else []
+    advice = filter(None, (_offload(cluster, run, table), f"what helps: {', '.join(helps)}"))
+    return NoPlanError("; ".join(parts), advice="; ".join(advice))

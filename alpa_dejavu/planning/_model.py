@@ -199,7 +199,7 @@ def plan_model(
         limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits))
         numbers = source.numbers_of_layers(LAYERS) if source.traces else ()
         tried = remedies(limited, micro_batch_counts(batch), numbers)
-        raise NoPlanError("; ".join(filter(None, (str(error), tried.text))), tried.enough) from None
+        raise tried.instead_of(error) from None
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:

@@ -36,12 +36,14 @@ class Remedies:
     enough: tuple[str, ...]
     tried: tuple[str, ...]
 
-    @property
-    def text(self) -> str:
-        """Returns which changes are enough, or that none of those that were tried is; empty where none was."""
+    def instead_of(self, error: NoPlanError) -> NoPlanError:
+        """Returns the error that also says which changes are enough, or that none of those that were tried is; what is
+        enough takes the place of advice that wasn't tried.
+        """
         if self.enough:
-            return f"tried, and enough: {' or '.join(self.enough)}"
-        return f"tried, and not enough: {', '.join(self.tried)}" if self.tried else ""
+            return NoPlanError(error.said, self.enough, f"tried, and enough: {' or '.join(self.enough)}")
+        not_enough = f"tried, and not enough: {', '.join(self.tried)}" if self.tried else ""
+        return NoPlanError(error.said, advice="; ".join(filter(None, (error.advice, not_enough))))
 
 
 def remedies(task: PlanningTask, micro_batches: Sequence[int], layers: Sequence[int]) -> Remedies:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.ties import least
-from alpa_dejavu.planning._bench import AS_GOOD, Bench, is_small
+from alpa_dejavu.planning._bench import Bench, is_small
 from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, host_names
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
@@ -20,6 +20,7 @@ from alpa_dejavu.planning._shares import LeanSpace, with_shares
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask, SpaceRules
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.simulation.breakdown import AS_FAST
 
 __all__ = ["Searched"]
 
@@ -167,14 +168,14 @@ def _near_the_best(bench: Bench, best: Candidate) -> ShapeSearch:
 
 
 def _finest_first(found: list[Candidate]) -> list[Candidate]:
-    """Candidates in their order, but for the one of most layers among those that are as good as the best one.
+    """Candidates in their order, but for the one of most layers among those that are as fast as the best one.
 
     Cuts between more layers are left to choose from once hosts are lost.
     """
     if not found or len(found[0].cluster.hosts) == 1:
         return found
-    as_good = [one for one in found if one.step_s <= found[0].step_s * (1 + AS_GOOD)]
-    finest = max(as_good, key=lambda one: one.model.num_layers)
+    as_fast = [one for one in found if one.step_s <= found[0].step_s * (1 + AS_FAST)]
+    finest = max(as_fast, key=lambda one: one.model.num_layers)
     return [finest, *(one for one in found if one is not finest)]
 
 

@@ -85,9 +85,7 @@ class PlanningResult:
     @property
     def model_flop(self) -> float:
         """Returns the FLOP of a step's matrix products and convolutions, not counting what remat computes again."""
-        layers = self.model.layers
-        per_micro_batch = sum(layer.forward.product_flop + layer.backward.product_flop for layer in layers)
-        return per_micro_batch * self.run.num_micro_batches
+        return sum(self.model.product_flop.values()) * self.run.num_micro_batches
 
     @property
     def flop_utilisation(self) -> float:
@@ -100,14 +98,10 @@ class PlanningResult:
         """
         used = {name for stage in self.plan.stages for name in stage.hosts}
         hosts = [host for host in self.cluster.hosts if host.name in used] or self.cluster.hosts
-        ideal_s = 0.0
-        for layer in self.model.layers:
-            for operators in (layer.forward, layer.backward):
-                flop = operators.flop * operators.count
-                for dtype in set(operators.dtype[operators.is_product].tolist()):
-                    chosen = operators.is_product & (operators.dtype == dtype)
-                    rate = sum(host.num_devices * host.device.rate(dtype) for host in hosts)
-                    ideal_s += float(flop[chosen].sum()) / rate
+        ideal_s = sum(
+            flop / sum(host.num_devices * host.device.rate(dtype) for host in hosts)
+            for dtype, flop in self.model.product_flop.items()
+        )
         return ideal_s * self.run.num_micro_batches / self.plan.step_s
 
 

@@ -26,12 +26,14 @@ class NoPlanError(RuntimeError):
     """An error that says that no plan fits: what is lacking where (such as memory), and what would help.
 
     Attributes:
+        said: what is lacking where.
         remedies: flags of the command line, each of which was tried and is enough; empty: none was found.
+        advice: what may help, and wasn't tried; empty: nothing is known.
     """
 
-    def __init__(self, said: str, remedies: Sequence[str] = ()) -> None:
-        super().__init__(said)
-        self.remedies = tuple(remedies)
+    def __init__(self, said: str, remedies: Sequence[str] = (), advice: str = "") -> None:
+        super().__init__("; ".join(filter(None, (said, advice))))
+        self.said, self.remedies, self.advice = said, tuple(remedies), advice
 
 
 @final

@@ -14,6 +14,7 @@ from alpa_dejavu.planning.runtimes import runtimes_text
 from alpa_dejavu.planning.whole_run import run_facts, sent_rows, whole_run
 from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, drawn_text, folded_cells, known_columns, mesh_text
 from alpa_dejavu.problem import Cluster, Link, Plan
+from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
 
@@ -91,7 +92,8 @@ def runner_up_rows(planned: PlanningResult) -> Table:
     for rank, other in enumerate(planned.runners_up, start=2):
         plan = other.plan
         slower = plan.step_s / planned.plan.step_s - 1
-        rows.append([str(rank), described(plan), units.seconds(plan.step_s), f"{slower:+.2%}", other.why])
+        said = f"{slower:+.2%}" if abs(slower) > AS_FAST else ""
+        rows.append([str(rank), described(plan), units.seconds(plan.step_s), said, other.why])
     return {"heads": ["rank", "plan", "step", "slower by", "why it loses"], "rows": rows}
 
 

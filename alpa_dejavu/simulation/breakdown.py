@@ -8,7 +8,10 @@ from alpa_dejavu._util import units
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.step import sending
 
-__all__ = ["PARTS", "breakdown", "why_slower"]
+__all__ = ["AS_FAST", "PARTS", "breakdown", "why_slower"]
+
+AS_FAST = 1e-3
+"""Plans within this share of the best one's step are as fast as it."""
 
 PARTS = ("computing", "collectives", "transfers", "once a step", "idle")
 """The things that a device does during a step; "idle" is the pipeline's bubble, and "transfers" are those that hold it
@@ -40,11 +43,14 @@ def breakdown(plan: Plan) -> Mapping[str, float]:
 
 def why_slower(plan: Plan, best: Plan) -> str:
     """Returns in a few words why a plan's step takes longer than the best plan's: which parts of it, such as transfers
-    or idle time, take more seconds, the most first.
+    or idle time, take more seconds, the most first; of a plan that is as fast, that it has fewer layers if it has.
     """
+    slower = plan.step_s - best.step_s
+    if abs(slower) <= AS_FAST * best.step_s:
+        fewer = f", but it has {plan.num_layers} layers to cut between once a host is lost, and not {best.num_layers}"
+        return f"as fast, within {100 * AS_FAST:.1f} %" + (fewer if plan.num_layers < best.num_layers else "")
     least = breakdown(best)
     more = {part: seconds - least.get(part, 0.0) for part, seconds in breakdown(plan).items()}
-    slower = plan.step_s - best.step_s
     reasons = [
         f"{units.seconds(seconds, signed=True)} {part}"
         for part, seconds in sorted(more.items(), key=lambda item: -item[1])

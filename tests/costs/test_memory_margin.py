@@ -113,7 +113,7 @@ def test_a_plan_whose_memory_was_never_measured_leaves_some_free():
     plan = planned(MODEL, cluster, space(), RUN).plan
     assert fullest_bytes(plan) <= 0.95 * limit
     assert {stage.memory_limit_bytes for stage in plan.stages} == {limit}
-    assert "is unknown, not the chosen 1.00%: 5 % of each device's memory is left free" in plan.notes[-1]
+    assert "is unknown, and can't be chosen: 5 % of each device's memory is left free" in plan.notes[-1]
     for margin in (0.0, 0.015):
         whole = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(free_share=margin)).plan
         assert fullest_bytes(whole) == fullest_bytes(best)

@@ -2,12 +2,17 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 import unlike
 from alpa_dejavu._util import units
+from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan
-from alpa_dejavu.planning._annotations import Confidence, UnusedHosts
+from alpa_dejavu.planning._annotations import Chosen, Confidence, UnhandyBatch, UnratedDtypes, UnusedHosts
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.planning.task import Found
 from alpa_dejavu.problem import Link, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, task_of
@@ -74,3 +79,47 @@ def test_plans_that_cost_more_are_no_rivals_of_the_cheapest():
     fast, cheap = (planned(MODEL, where, 8, RUN, objective=objective) for objective in ("time", "price"))
     assert cheap.price_per_step <= fast.price_per_step
     assert cheap.confidence.candidates < fast.confidence.candidates
+
+
+def in_dtype(model, dtype):
+    """The model, with all its operators in another dtype."""
+
+    def cast(operators):
+        return dataclasses.replace(operators, dtype=np.full(len(operators), dtype))
+
+    layers = [
+        dataclasses.replace(layer, forward=cast(layer.forward), backward=cast(layer.backward)) for layer in model.layers
+    ]
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def test_products_in_a_dtype_that_the_devices_have_no_rate_for_are_named():
+    def notes(dtype, cluster):
+        return plan(task_of(in_dtype(MODEL, dtype), cluster, 8, RUN), annotations=[UnratedDtypes()]).plan.notes
+
+    v100 = named_cluster("p3.16xlarge", 1)
+    assert notes("float16", v100) == notes("float32", v100) == ()
+    assert notes("bfloat16", v100) == (
+        "no rate of products in bfloat16 (100% of the model's) is known for V100-SXM2-16GB: "
+        "they are priced as float32, at 15.7 TFLOP/s, while it reaches 114 TFLOP/s in float16",
+    )
+    assert notes("bfloat16", named_cluster("p4d.24xlarge", 1)) == ()
+
+
+def test_a_batch_that_few_numbers_of_micro_batches_make_is_named_with_one_that_more_do():
+    task = task_of(MODEL, example_cluster(1), 8, RUN)
+    made = plan(task, annotations=[]).plan
+
+    def notes(batch, counts):
+        asked = dataclasses.replace(task, batch=batch, micro_batches=counts)
+        return UnhandyBatch().annotate(made, Chosen(asked, Found([]), [], [], Clock())).notes
+
+    assert notes(512, micro_batch_counts(512)) == notes(509, (509,)) == notes(5, micro_batch_counts(5)) == ()
+    (note,) = notes(509, micro_batch_counts(509))
+    assert note.startswith("only 1 or 509 micro-batches of a power of two samples make a batch of 509; ")
+    assert "one such as 512 leaves more" in note
+    for batch in range(16, 1024):
+        for note in notes(batch, micro_batch_counts(batch)):
+            named = int(note.split("such as ")[1].split()[0])
+            assert abs(named / batch - 1) <= 1 / 8
+            assert len(micro_batch_counts(named)) > len(micro_batch_counts(batch))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.problem import Run
-from alpa_dejavu.simulation.breakdown import PARTS, breakdown, why_slower
+from alpa_dejavu.simulation.breakdown import AS_FAST, PARTS, breakdown, why_slower
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space
 from plans import example_plan, stage
@@ -42,3 +42,11 @@ def test_why_names_what_grew(made):
     slower = dataclasses.replace(made, stages=stages, step_s=made.step_s + 1.0)
     assert "+1 s collectives" in why_slower(slower, made)
     assert why_slower(slower, made).startswith(f"{100 / made.step_s:.1f} % slower")
+
+
+def test_a_plan_that_is_as_fast_says_why_the_other_was_taken(made):
+    coarse = dataclasses.replace(made, stages=made.stages[:1], step_s=made.step_s * (1 - 0.5 * AS_FAST))
+    coarse = dataclasses.replace(coarse, stages=(dataclasses.replace(coarse.stages[0], layers=(0, 1)),))
+    said = "as fast, within 0.1 %, but it has 2 layers to cut between once a host is lost, and not 4"
+    assert why_slower(coarse, made) == said
+    assert why_slower(made, coarse) == "as fast, within 0.1 %"
