@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import local_links, machine_for, named_cluster
 from alpa_dejavu.clusters.cpu_link import measured_cpu_link
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
@@ -159,6 +159,6 @@ def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
     if len(hosts) > 1 and len(set(machines)) == 1:
         between = measured_cpu_link(between)
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
-    cores = os.cpu_count() if len(set(machines)) == 1 else None
+    cores = usable_cores() if len(set(machines)) == 1 else None
     machine = "" if cores is None else "local-cpu"
     return Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links, cores=cores, machine=machine)

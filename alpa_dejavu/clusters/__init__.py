@@ -8,8 +8,8 @@ Out: a `Cluster` of hosts, devices and links in SI units; a `SearchSpace` of sub
 from __future__ import annotations
 
 import dataclasses
-import os
 
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
 from alpa_dejavu.clusters.cpu_link import measured_cpu_link
@@ -49,7 +49,7 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     listed, hosts_listed = devices_and_hosts(data)
     if hosts_listed is not None and hosts_listed != num_hosts:
         raise ValueError(f"{name} describes {hosts_listed} hosts, but {num_hosts} are asked for; ask for those")
-    whole = listed or os.cpu_count() or 1
+    whole = listed or usable_cores()
     used = whole if devices_per_host is None else devices_per_host
     if data["device"] is not None and used > whole:
         raise ValueError(f"a {data['name']} has {whole} devices, but {used} are asked for on a host; take more hosts")
@@ -67,7 +67,7 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
         cluster,
         machine=data["name"],
         machine_file="" if name in known_machines() else name,
-        cores=os.cpu_count() if data["device"] is None else None,
+        cores=usable_cores() if data["device"] is None else None,
     )
 
 

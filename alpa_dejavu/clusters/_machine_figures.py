@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import pathlib
 import platform
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from alpa_dejavu._util.cache_folder import cache_folder
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.machine_memory import machine_memory_bytes
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu._util.versions import installed_version
 
 __all__ = ["keep_figures", "kept_figures"]
@@ -63,6 +63,6 @@ def _fingerprint() -> dict[str, Any]:
         model = platform.processor()
     versions = {name: installed_version(name) for name in ("jaxlib", "alpa_dejavu")}
     return {
-        "version": _VERSION, "machine": platform.node(), "cpu": model, "cores": os.cpu_count(),
+        "version": _VERSION, "machine": platform.node(), "cpu": model, "cores": usable_cores(),
         "memory_bytes": machine_memory_bytes(), **versions,
     }  # fmt: skip

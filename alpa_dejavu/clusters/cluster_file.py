@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._util.json_file import peek, read_checked
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer
@@ -90,7 +91,7 @@ class _File:
             said = f"the medium {unused[0]!r} is shared by no link{near(unused[0], used)}"
             raise self.wrong(("media", unused[0]), said)
         local = all(machine is not None and machine["device"] is None for machine in machines)
-        cores = self.data.get("cores", os.cpu_count() if local else None)
+        cores = self.data.get("cores", usable_cores() if local else None)
         try:
             cluster = Cluster(self.data["name"], hosts, links, cores, media, self._servers())
             cluster.check_rates()
@@ -144,8 +145,7 @@ class _File:
         counts: list[int] = [
             host.get("devices")
             or machine_file.devices_and_hosts(machine or {"devices_per_host": None})[0]
-            or os.cpu_count()
-            or 1
+            or usable_cores()
             for host, machine in zip(self.data["hosts"], machines, strict=True)
         ]
         local = sum(count for count, here in zip(counts, measured, strict=True) if here)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import os
 import time
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.machine_memory import machine_memory_bytes
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
 from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
 from alpa_dejavu.problem import Device
@@ -37,7 +37,7 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         memory_bytes: the machine's memory in bytes; None: as much as it has.
     """
     core = _core()
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     # While all devices compute, each has its share of a core.
     slowdown = max(num_devices / cores, 1.0)
     whole = machine_memory_bytes() if memory_bytes is None else memory_bytes

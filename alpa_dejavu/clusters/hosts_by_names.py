@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import known_machines
 from alpa_dejavu.problem import ClusterSummary, HostSummary, Plan
 
@@ -32,4 +31,4 @@ def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
     hosts = tuple(
         HostSummary(name, most, "", memory.get(name, 0.0), kind=0 if machine else n) for n, name in enumerate(names)
     )
-    return ClusterSummary(hosts, machine, cores=os.cpu_count() if machine == "local-cpu" else None)
+    return ClusterSummary(hosts, machine, cores=usable_cores() if machine == "local-cpu" else None)

@@ -112,8 +112,8 @@ class InterstageTable:
         """Returns the seconds of transfers between stages, and the devices that each submesh takes, as `Sites`, the
         form that slicers take.
 
-        Where all devices share one CPU, a transfer to a stage on the share w of all devices counts w + (1 - w) / B
-        times: the rest is hidden by the work on other micro-batches.
+        Where all devices share a CPU of C cores, a transfer is the work of one of them. It counts 1 / C times, and once
+        a step in full: the rest is hidden by the work on other micro-batches.
 
         Args:
             cluster: the cluster that the submeshes are parts of.
@@ -123,11 +123,8 @@ class InterstageTable:
         """
         links, seconds = self.links, self.forward_s + self.backward_s
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
-        if cluster.shared:
-            share = sizes / cluster.num_devices
-            counted = share + (1 - share) / num_micro_batches
-            seconds = (seconds[:, :, None] * counted).reshape(len(seconds), -1)
-            links = links * len(share) + np.arange(len(share))
+        if cluster.cores is not None:
+            seconds = seconds * (1 / cluster.cores + (1 - 1 / cluster.cores) / num_micro_batches)
         uses = sizes[:, None] if space.hosts is None else kinds_of_sites(space, cluster)
         return Sites(uses, available, links, seconds)
 

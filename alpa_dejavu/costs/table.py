@@ -228,9 +228,8 @@ class CostTable:
         that counts less is the same as more micro-batches.
 
         Where all devices share one CPU, a stage's cost counts by the share of the devices that its submesh has: a
-        device's seconds are those of all of them computing at a time, so all of them are used. A transfer that a
-        micro-batch waits for is hidden by the work on others, except while the pipeline fills and drains: once a step
-        it counts in full.
+        device's seconds are those of all of them computing at a time, so all of them are used. `InterstageTable.sites`
+        says what transfers count.
 
         Args:
             cluster: the cluster that the table was made for.

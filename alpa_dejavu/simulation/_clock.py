@@ -53,8 +53,8 @@ def shared_cores(
     devices share the cores of one CPU.
 
     Each device gets an even part: with c cores and n devices that compute at a time, each computes min(1, c / n) times
-    as fast as with a core of its own; a stage of d devices counts d times. Transfers and starts of stages take their
-    time whoever computes.
+    as fast as with a core of its own; a stage of d devices counts d times. A transfer, which a core copies, counts as
+    one device. Starts of stages take their time whoever computes.
 
     Args:
         program: the graph of the step's N tasks.
@@ -64,8 +64,8 @@ def shared_cores(
     """
     size = len(program)
     kinds, stages = program.kind.tolist(), program.stage.tolist()
-    idle = (FORWARD_SEND, BACKWARD_SEND, START)
-    weight = [0 if k in idle else int(devices[s]) for k, s in zip(kinds, stages, strict=True)]
+    weights = {START: 0, FORWARD_SEND: 1, BACKWARD_SEND: 1}
+    weight = [weights.get(k, int(devices[s])) for k, s in zip(kinds, stages, strict=True)]
     waiting = [{n for n in group if n >= 0} for group in program.waits.T.tolist()]
     followers: list[list[int]] = [[] for _ in range(size)]
     for n, group in enumerate(waiting):

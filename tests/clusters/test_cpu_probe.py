@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 
-from alpa_dejavu.clusters import _cpu_figures, cpu_probe
+from alpa_dejavu._util.threads import usable_cores
+from alpa_dejavu.clusters import _cpu_figures, cpu_probe, named_cluster
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.problem import Device, StridedReads
 
@@ -18,7 +20,7 @@ def made_up_core(monkeypatch):
     core = _cpu_figures.measured_core(1e9)
     assert list(seconds) == [], "each of them is measured once"
     monkeypatch.setattr(cpu_probe, "_core", lambda: core)
-    monkeypatch.setattr(cpu_probe.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(cpu_probe, "usable_cores", lambda: 2)
     return core
 
 
@@ -139,3 +141,19 @@ def test_a_machine_matches_figures_that_are_about_what_it_reaches_now(monkeypatc
     core = Device("core", 1e9, {"float32": 2 * 384**3 / 1e-3}, 1e9, 2.0 * 2**24 / 1e-3)
     monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run: 1e-3 * factor)
     assert _cpu_figures.matching(core) is same
+
+
+def test_cores_that_this_process_may_not_use_do_not_count():
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        cluster = named_cluster("local-cpu", devices_per_host=2)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert cluster.cores == 1
+    assert cluster.hosts[0].device.memory_bytes_per_s == pytest.approx(cpu_probe._core().memory_bytes_per_s / 2)
+
+
+def test_a_limit_on_cores_is_kept_to(monkeypatch):
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert usable_cores() == 1

@@ -105,9 +105,9 @@ def test_devices_that_share_a_cpu_are_asked_for_their_work():
     assert problem.objective == "work"
     assert problem.costs_s[1, 1, 0, 0] == pytest.approx(table.costs_s[1, 1, 0, 0] / 4)
     assert problem.once_s[1, 1, 0, 0] == pytest.approx(table.per_step_s[1, 1, 0, 0] / 4)
-    # What crosses counts by the share of the stage that takes it in, and the rest of it once for all micro-batches.
+    # What crosses is work of one of two cores, and the rest of it counts once for all micro-batches.
     crossing = sum(table.interstage.seconds(1, 1, 0))
-    assert problem.sites.crossing(1, 1, 0) == pytest.approx(crossing * (1 / 4 + 3 / 4 / RUN.num_micro_batches))
+    assert problem.sites.crossing(1, 1, 0) == pytest.approx(crossing * (1 / 2 + 1 / 2 / RUN.num_micro_batches))
     alone = table.slicing_problem(ONE_HOST, space(), RUN)
     assert alone.costs_s[1, 1, 0, 0] == table.costs_s[1, 1, 0, 0]
     assert alone.once_s[1, 1, 0, 0] == table.per_step_s[1, 1, 0, 0]

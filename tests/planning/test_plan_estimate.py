@@ -208,7 +208,7 @@ def test_a_machines_file_is_found_again(tmp_path):
     plan = example_plan(cluster=cluster.name, hardware=summary_of(cluster))
     assert cluster_of_plan(plan) == cluster
     path.unlink()
-    with pytest.raises(ValueError, match=r"for the cluster '2 x mine': there is no machine .* with --cluster"):
+    with pytest.raises(ValueError, match=r"the cluster '2 x mine': there is no file '.*mine.json'; .* --cluster"):
         cluster_of_plan(plan)
 
 

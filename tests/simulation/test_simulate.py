@@ -190,6 +190,9 @@ def test_devices_that_share_cores_take_as_long_as_their_work():
     assert 4 * 64 * 3.0 / 2 < simulate(stages, 64, cores=2).step_s < 4 * 64 * 3.0 / 2 + 10
     pair = [dataclasses.replace(stages[0], devices=2)] * 4
     assert simulate(pair, 64, cores=4).step_s == pytest.approx(simulate(stages, 64, cores=2).step_s)
+    # A core that copies what is sent doesn't compute: three cuts, each crossed forward and back.
+    sending = [StageTimes(1.0, 2.0, forward_send_s=0.25, backward_send_s=0.5)] * 4
+    assert simulate(sending, 64, sends="buffered", cores=1).step_s == pytest.approx(64 * (4 * 3.0 + 3 * 0.75))
 
 
 def test_memory_over_time():

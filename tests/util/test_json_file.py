@@ -126,7 +126,7 @@ def test_links_in_a_circle_and_endless_names_are_no_files(tmp_path):
             read_plan(path)
         with pytest.raises(ValueError, match="can't be read"):
             read_cluster(path)
-        with pytest.raises(ValueError, match="there is no machine"):
+        with pytest.raises(ValueError, match="there is no file"):
             named_cluster(path)
         with pytest.raises(ValueError, match="there is no calibration"):
             chosen_calibration(path)

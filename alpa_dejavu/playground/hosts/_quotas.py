@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
 from alpa_dejavu._util.leftovers import is_leftover, own_name
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.playground.hosts._system import NotShownError
 
 __all__ = ["LEAST_SHARE", "Quotas", "quotas"]
@@ -46,7 +46,7 @@ class Quotas:
             ValueError: the shares add up to the machine's cores or more, so that hosts would slow each other down, or
                 one is too small.
         """
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         if shares is not None and not (min(shares) > 0 and sum(shares) < cores):
             raise ValueError(f"the shares {list(shares)} must be positive, and below the {cores} cores together")
         if shares is not None and min(shares) < LEAST_SHARE:

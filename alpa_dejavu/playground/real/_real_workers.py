@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -13,6 +12,7 @@ import numpy as np
 from alpa_dejavu._util.extras import need
 from alpa_dejavu._util.leftovers import own_directory
 from alpa_dejavu._util.remote import Remote
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu._util.uninterrupted import uninterrupted
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import Fault
@@ -187,7 +187,7 @@ def _shaped_hosts(hosts: Sequence[int], cluster: Cluster) -> Iterator[tuple[Shap
 
 def _share(hosts: Sequence[int]) -> float:
     """Returns the share of a core that each worker has, given the workers' hosts."""
-    return min(_MOST_SHARE, _MOST_OF_ALL * len(os.sched_getaffinity(0)) / len(hosts))
+    return min(_MOST_SHARE, _MOST_OF_ALL * usable_cores() / len(hosts))
 
 
 def _num_bytes(job: Job) -> float:
