@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground.job import Problem
 
-__all__ = ["affine", "classified", "dense", "digits_cnn", "digits_mlp", "digits_parts"]
+__all__ = ["affine", "classified", "convolved", "dense", "digits_cnn", "digits_mlp", "digits_parts", "pooled"]
 
 _HELD_OUT = 360
 _WIDE = 32, 64
@@ -41,24 +41,19 @@ def digits_parts(units: int = 32) -> tuple[Any, Any]:
 
 def digits_cnn(first: int = 8, second: int = 16) -> Problem:
     """Returns digits by two convolutions of 3 x 3 with 8 and 16 channels, each pooled, and 10 classes."""
+    chain = "first", "second", "out"
+
     def init(key: Any) -> Any:
         keys = jax.random.split(key, 3)
         return {"first": dense(keys[0], 9, first), "second": dense(keys[1], 9 * first, second),
                 "out": dense(keys[2], 4 * second, 10)}  # fmt: skip
 
-    def convolved(part: Any, images: Any) -> Any:
-        channels = images.shape[-1]
-        kernel = part["kernel"].reshape(3, 3, channels, -1)
-        made = jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        made = jax.nn.relu(made + part["bias"])
-        count, height, width, depth = made.shape
-        return made.reshape(count, height // 2, 2, width // 2, 2, depth).mean(axis=(2, 4))
-
     def logits(params: Any, inputs: Any) -> Any:
-        made = convolved(params["second"], convolved(params["first"], inputs[..., None]))
+        made = inputs[..., None]
+        for name in chain[:-1]:
+            made = pooled(jax.nn.relu(convolved(params[name], made)))
         return affine(params["out"], made.reshape(len(inputs), 4 * second))
 
-    chain = "first", "second", "out"
     name = "digits-wide-cnn" if (first, second) == _WIDE else "digits-cnn"
     return classified(name, init, logits, chain, lambda widths: digits_cnn(*widths))
 
@@ -103,3 +98,17 @@ def dense(key: Any, inputs: int, outputs: int) -> Any:
 def affine(part: Any, inputs: Any) -> Any:
     """Returns an affine layer's outputs."""
     return inputs @ part["kernel"] + part["bias"]
+
+
+def convolved(part: Any, images: Any) -> Any:
+    """Returns a convolution of 3 x 3, as one product: many workers' parameters are quick side by side by it."""
+    _, height, width, _ = images.shape
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    near = [padded[:, y : y + height, x : x + width] for y in range(3) for x in range(3)]
+    return affine(part, jnp.concatenate(near, axis=-1))
+
+
+def pooled(images: Any) -> Any:
+    """Returns the means of 2 x 2 pixels."""
+    count, height, width, channels = images.shape
+    return images.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.playground.job import Problem
-from alpa_dejavu.playground.problems._digits import affine, classified, dense
+from alpa_dejavu.playground.problems._digits import affine, classified, convolved, dense, pooled
 
 __all__ = ["digits_residual"]
 
@@ -36,22 +36,9 @@ def digits_residual(*units: int) -> Problem:
         return made
 
     def logits(params: Any, inputs: Any) -> Any:
-        made = _pooled(jax.nn.relu(_convolved(params["stem"], inputs[..., None])))
+        made = pooled(jax.nn.relu(convolved(params["stem"], inputs[..., None])))
         for into, out in names:
-            made = made + _convolved(params[out], jax.nn.relu(_convolved(params[into], made)))
-        return affine(params["out"], _pooled(jax.nn.relu(made)).reshape(len(inputs), _CHANNELS * _PLACES))
+            made = made + convolved(params[out], jax.nn.relu(convolved(params[into], made)))
+        return affine(params["out"], pooled(jax.nn.relu(made)).reshape(len(inputs), _CHANNELS * _PLACES))
 
     return classified("digits-residual", init, logits, (), lambda widths: digits_residual(*widths), names)
-
-
-def _convolved(part: Any, images: Any) -> Any:
-    """A convolution of 3 x 3 as one product of matrices, which many workers' parameters are quick side by side by."""
-    _, height, width, _ = images.shape
-    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    near = [padded[:, y : y + height, x : x + width] for y in range(3) for x in range(3)]
-    return affine(part, jnp.concatenate(near, axis=-1))
-
-
-def _pooled(images: Any) -> Any:
-    count, height, width, channels = images.shape
-    return images.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
