@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 from types import ModuleType
 from typing import Any
 
+import joblib
 import ray
 from ray.util import ActorPool
 
@@ -32,7 +32,7 @@ def _replace(module: ModuleType) -> None:
     @functools.wraps(original)
     def init(self: Any, num_cpus: int, debug_mode: bool = False) -> None:
         worker = ray.remote(num_cpus=0)(module.CompileWorker)
-        self.actors = [worker.remote() for _ in range(compiler_count(num_cpus, os.cpu_count() or 1))]
+        self.actors = [worker.remote() for _ in range(compiler_count(num_cpus, joblib.cpu_count()))]
         self.pool = ActorPool(self.actors)
         self.is_shutdown = False
         self.local_worker = module.CompileWorker() if debug_mode else None
@@ -43,7 +43,7 @@ def _replace(module: ModuleType) -> None:
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.pipeline_parallel.stage_profiling",
-        reason="compilers take no logical CPU of Ray, and are no more than there are cores",
+        reason="compilers take no logical CPU of Ray, and are no more than the cores that may be used",
         apply=_replace,
         expects={"CompileWorkerPool.__init__": ("self", "num_cpus", "debug_mode"), "CompileWorker": None},
     ),

@@ -8,6 +8,7 @@ import socket
 from types import ModuleType
 from typing import Any
 
+import joblib
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -52,7 +53,7 @@ def _seat(mesh: Any, host: int, service: str, address: str) -> tuple[Any, int]:
 
     resources = mesh.host_info[host]["Resources"]
     node_devices = int(resources["GPU"])
-    cores = os.cpu_count() or 1
+    cores = joblib.cpu_count()
     seat = MeshSeat(
         process=host,
         processes=mesh.num_hosts,
