@@ -1,13 +1,14 @@
 # make demo             train a GPT on 4 CPU devices with the plan of DejavuStageOption
 # make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
-# make test             ruff, mypy, import-linter, pytest
+# make test             ruff, mypy, import-linter, pytest; 15 minutes on 2 cores
+# make test-all         the same with the tests that are marked as slow
 # make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
 # make schemas         write the JSON Schemas of files again, from their declared types
 # make calibrations     build the bundled calibrations again, from ../shared/data
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check pictures schemas calibrations clean
+.PHONY: help install demo test test-all check pictures schemas calibrations clean
 
 STAMP := .venv/installed
 AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
@@ -34,6 +35,9 @@ check: $(STAMP)
 
 test: check
 	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup
+
+test-all: export ALPA_DEJAVU_SLOW = 1
+test-all: test
 
 pictures: $(STAMP)
 	@.venv/bin/python examples/004_slicers.py --plots docs

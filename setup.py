@@ -99,6 +99,7 @@ setup(
         "exports": ["torch==2.13.0"],
         "dev": [
             "pytest",
+            "pytest-timeout",
             "pytest-xdist",
             "hypothesis",
             "import-linter>=2.1",

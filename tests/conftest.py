@@ -38,7 +38,11 @@ def no_columns(monkeypatch):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """With `pytest --dist loadgroup`, tests of a file run in one process, and those that start Ray in one, too."""
+    """With `pytest --dist loadgroup`, tests of a file run in one process, and those that start Ray in one, too. Slow
+    ones run where they are asked for.
+    """
     for item in items:
+        if item.get_closest_marker("slow") and not os.environ.get("ALPA_DEJAVU_SLOW"):
+            item.add_marker(pytest.mark.skip("slow: `make test-all` runs it, or ALPA_DEJAVU_SLOW=1"))
         group = "ray" if item.get_closest_marker("ray") else item.path.name
         item.add_marker(pytest.mark.xdist_group(group))

@@ -203,8 +203,10 @@ def test_a_process_runs_stages_on_cpu_devices_and_outlives_what_cannot_run(monke
 
 
 @pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [False, True], ids=["in a process", "in Alpa's workers"])
+@pytest.mark.parametrize("workers", [
+    pytest.param(False, id="in a process"),
+    pytest.param(True, id="in Alpa's workers", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_stages_are_measured_on_a_cluster_and_the_plan_trains(tmp_path, monkeypatch, workers):
     monkeypatch.chdir(tmp_path)
     if workers:

@@ -75,7 +75,6 @@ def test_two_stages_equal_one_device(name: str, cluster: None) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_a_planned_pipeline_equals_one_device(cluster: None) -> None:
     method = alpa.PipeshardParallel(
         num_micro_batches=2, layer_option=alpa.AutoLayerOption(2), stage_option=DejavuStageOption()
@@ -84,7 +83,6 @@ def test_a_planned_pipeline_equals_one_device(cluster: None) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_a_stage_may_be_frozen(cluster: None) -> None:
     method = alpa.PipeshardParallel(
         num_micro_batches=2, layer_option=alpa.AutoLayerOption(2), stage_option=two_stages()

@@ -138,7 +138,6 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_a_plan_runs_and_is_measured_beside_its_prediction(tmp_path):
     path, html = write_plan(two_stages(), tmp_path / "plan.json"), tmp_path / "report.html"
     history = tmp_path / "history.sqlite"

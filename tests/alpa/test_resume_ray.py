@@ -53,7 +53,6 @@ def undisturbed():
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_a_killed_host_costs_seconds_and_steps_but_no_person(tmp_path):
     from alpa_dejavu.alpa.ray_cluster import connected_cluster
 
@@ -86,7 +85,6 @@ def test_a_killed_host_costs_seconds_and_steps_but_no_person(tmp_path):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_training_runs_on_the_hosts_of_its_plan_where_others_are_there_too(tmp_path):
     from alpa_dejavu.alpa.ray_cluster import connected_cluster
 

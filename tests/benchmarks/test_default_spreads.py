@@ -20,6 +20,7 @@ def test_spread_by_hand():
 
 
 @pytest.mark.skipif(not TRAIN.is_dir(), reason=f"the measurements are to be in {TRAIN}")
+@pytest.mark.slow
 def test_the_constants_are_the_figures(tmp_path):
     out = tmp_path / "out.json"
     assert default_spreads.main(["--train", str(TRAIN), "--json", str(out)]) == 0

@@ -27,7 +27,6 @@ def test_a_far_prediction_is_missed():
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_programs_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(overlap_streams, "JUDGED", ((64, 1 << 12),))
     monkeypatch.setattr(overlap_streams, "FITTED", ((96, 1 << 13),))

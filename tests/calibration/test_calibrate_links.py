@@ -585,7 +585,6 @@ def test_measured_kinds_of_links_above_the_memorys_rate_are_refused_with_the_pai
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_two_raylets_are_calibrated(tmp_path):
     output = tmp_path / "here.json"
     result = command("calibrate", "--links", "--output", output, "--local", 1, "--hosts", 2)

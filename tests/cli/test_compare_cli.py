@@ -1,7 +1,6 @@
 """`alpa-dejavu compare`: its cells are what `alpa-dejavu plan` writes, and what it prints and refuses."""
 
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -149,7 +148,6 @@ def test_the_options_name_the_savings_that_there_are():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("ALPA_DEJAVU_SLOW"), reason="it plans gpt-6.7b: set ALPA_DEJAVU_SLOW=1")
 def test_the_guide_shows_what_is_printed(tmp_path):
     page = (ROOT / "docs" / "guides" / "compare-machines.md").read_text(encoding="utf-8")
     block = re.search(r"^```\n[$] alpa-dejavu (.*?)\n```$", page, flags=re.MULTILINE | re.DOTALL)[1]

@@ -48,7 +48,6 @@ QUICK = [
     "replan made.json --without p3.16xlarge-0", "history --history runs.sqlite",
     "playground draw-jobs trace.csv --seed 1", "--help", "plan --help", "playground jobs --help",
 ]  # fmt: skip
-SLOW = "what the pages show in full takes minutes: set ALPA_DEJAVU_SLOW=1 to try it"
 DEVICES = ("profile ", "calibrate ", "--real")
 """What needs a Ray cluster, and is tried where there is one."""
 
@@ -124,7 +123,6 @@ def test_sizes_that_no_terminal_has_change_nothing(folder, printed):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("ALPA_DEJAVU_SLOW"), reason=SLOW)
 @pytest.mark.parametrize("line", shell_commands())
 def test_at_eighty_columns_commands_of_the_pages_cut_nothing(folder, monkeypatch, line):
     if any(word in line for word in DEVICES) or "HOST" in line:

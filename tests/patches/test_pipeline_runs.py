@@ -9,7 +9,7 @@ from alpa.testing import assert_allclose, get_mlp_train_state_and_step
 
 from alpa_dejavu.alpa.local_cluster import local_cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,11 +43,15 @@ def _train(stage_option, schedule="1f1b", remat=False):
         assert_allclose(expected_loss, loss)
 
 
-@pytest.mark.parametrize(("schedule", "remat"), [("1f1b", True), ("gpipe", False), ("1f1b_overlap_friendly", False)])
+@pytest.mark.parametrize(("schedule", "remat"), [
+    ("1f1b", True), pytest.param("gpipe", False, marks=pytest.mark.slow),
+    pytest.param("1f1b_overlap_friendly", False, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_schedule_trains_as_one_device(schedule, remat):
     _train(alpa.UniformStageOption(2), schedule, remat)
 
 
+@pytest.mark.slow
 def test_stages_are_found_by_measuring_and_again_from_the_cache():
     _train(alpa.AutoStageOption())
     found = get_last_dp_result()
@@ -57,6 +61,7 @@ def test_stages_are_found_by_measuring_and_again_from_the_cache():
     assert get_last_dp_result()[1:3] == found[1:3]
 
 
+@pytest.mark.slow
 def test_stages_are_found_by_the_cost_model(tmp_path):
     database = get_global_cluster().profile_all(
         # By its whole path: a worker writes it, whose working directory is the one that Ray was started in.

@@ -20,7 +20,7 @@ from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.alpa.ray_cluster import host_names
 from alpa_dejavu.problem import Plan, StagePlan, Submesh
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 # A test run in the background ignores Ctrl-C, and so would the programs that it starts.
 _TRAINING = """
@@ -125,6 +125,7 @@ def test_meshes_of_another_session_free_nothing():
     assert asked == [1]
 
 
+@pytest.mark.slow
 def test_stages_on_two_hosts_and_a_checkpoint_for_another_plan(tmp_path):
     alpa.init("ray")
     state, batch, train_step = _train_step()

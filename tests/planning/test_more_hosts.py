@@ -59,7 +59,10 @@ def test_parts_of_hosts_that_do_not_pack_are_no_plan():
     assert steps[1] <= steps[0] * WORSE
 
 
-@pytest.mark.parametrize("model", ["gpt-125m", small], ids=["gpt", "mlp"])
+@pytest.mark.parametrize("model", [
+    pytest.param("gpt-125m", id="gpt", marks=pytest.mark.slow),
+    pytest.param(small, id="mlp"),
+])  # fmt: skip
 def test_a_host_more_never_makes_a_plan_slower(model):
     steps = [plan_model(model, "p3.16xlarge", hosts, batch=64, layers=4).plan.step_s for hosts in (1, 2, 3)]
     assert all(after <= before * WORSE for before, after in itertools.pairwise(steps))

@@ -18,7 +18,6 @@ def test_workers_need_a_cluster():
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 def test_two_workers_give_what_none_give_and_one_that_dies_is_replaced(tmp_path):
     init_fn, train_step, batches = regression()
     options = {"num_candidates": 6, "budget_steps": 40, "lanes": 2, "checkpoint_steps": 4}

@@ -149,6 +149,7 @@ def test_umap_by_name_is_asked_for_what_few_points_can_be(tensors, monkeypatch):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("umap") is None, reason="umap-learn is not installed")
+@pytest.mark.slow
 def test_umap_itself_inverts_points_near_the_best(tensors):
     chosen = CoarseToFine(Own(), "umap", best=1)
     coarse = chosen.start(ask(tensors, range(8)))

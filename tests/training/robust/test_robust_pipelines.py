@@ -15,7 +15,7 @@ from alpa_dejavu.training.robust.monitor import Monitor, WithSlots
 from alpa_dejavu.training.robust.repeats import checked_step
 from tampered_steps import make_step
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.ray
 
 WIDTH, STEPS = 64, 4
 DRAW = np.random.default_rng(0)
@@ -66,8 +66,8 @@ def two_stages():
 
 @pytest.mark.parametrize(("known", "replicas", "micro_batches", "option"), [
     (rule("suspicion"), 2, 1, two_stages),
-    (Prepared(rule("trimmed-mean"), (WorkerMomentum(0.5),)), 4, 4, two_stages),
-    (rule("suspicion", wrong=1), 4, 4, DejavuStageOption),
+    pytest.param(Prepared(rule("trimmed-mean"), (WorkerMomentum(0.5),)), 4, 4, two_stages, marks=pytest.mark.slow),
+    pytest.param(rule("suspicion", wrong=1), 4, 4, DejavuStageOption, marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_stages_train_as_plain_jax(known, replicas, micro_batches, option):
     plain = robust_value_and_grad(loss, known, replicas)
