@@ -18,6 +18,9 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # Ray would end workers where other programs have the machine's memory: tests don't hang on what else runs.
 os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 (Ray has it so)
 
+# Ray ends workers that haven't started within a minute, which they need on a full machine.
+os.environ["RAY_worker_register_timeout_seconds"] = "600"  # noqa: SIM112 (Ray has it so)
+
 _NUMBERS = itertools.count()
 # What is planned here is kept nowhere, and nothing that was is found. Below, each test has a folder of its own, too.
 os.environ["ALPA_DEJAVU_CACHE"] = tempfile.mkdtemp(prefix="alpa-dejavu-cache-")
@@ -36,13 +39,11 @@ def no_columns(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_itemcollected(item):
     """With `pytest --dist loadgroup`, tests of a file run in one process, and those that start Ray in one, too. Slow
     ones run where they are asked for.
     """
-    for item in items:
-        if item.get_closest_marker("slow") and not os.environ.get("ALPA_DEJAVU_SLOW"):
-            item.add_marker(pytest.mark.skip("slow: `make test-all` runs it, or ALPA_DEJAVU_SLOW=1"))
-        group = "ray" if item.get_closest_marker("ray") else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
+    if item.get_closest_marker("slow") and not os.environ.get("ALPA_DEJAVU_SLOW"):
+        item.add_marker(pytest.mark.skip("slow: `make test-all` runs it, or ALPA_DEJAVU_SLOW=1"))
+    # Here, since pytest-xdist reads groups before a `pytest_collection_modifyitems` of this file is called.
+    item.add_marker(pytest.mark.xdist_group("ray" if item.get_closest_marker("ray") else item.path.name))

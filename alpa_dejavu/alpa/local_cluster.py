@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 # Alpa asks for one CPU per mesh that it compiles for and one per host; these are names for Ray to count, not cores.
 _LOGICAL_CPUS_PER_DEVICE = 4
 _SYSTEM_CONFIG = {"prestart_worker_first_driver": False}
+_START_S = 300.0
+"""Within which hosts start; on a full machine they take long."""
 _COMMON = {"include_dashboard": False, "object_store_memory": 512 * 1024**2}
 
 
@@ -214,7 +216,7 @@ def _start(ray: Any, devices: int, hosts: int) -> Any:
         cluster.add_node(_system_config=_SYSTEM_CONFIG, **resources, **_COMMON)
         for _ in range(hosts - 1):
             cluster.add_node(**resources, **_COMMON)
-        cluster.wait_for_nodes()
+        cluster.wait_for_nodes(timeout=_START_S)
         ray.init(address=cluster.address, logging_level=logging.WARNING)
     except BaseException:
         cluster.shutdown()

@@ -30,7 +30,7 @@ def process(shell, *words, **environment):
     here = pathlib.Path(main.__file__).parents[1]
     return subprocess.run(
         ["sh", "-c", shell, "sh", *COMMAND, *map(str, words)],
-        capture_output=True, text=True, encoding="utf-8", timeout=120,
+        capture_output=True, text=True, encoding="utf-8", timeout=600,
         env={**os.environ, "PYTHONPATH": str(here), **environment},
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def test_a_broken_pipe_has_no_traceback(tmp_path):
     read, write = os.pipe()
     os.close(read)
     asked = [*COMMAND, "history", "--history", str(tmp_path / "history.sqlite")]
-    done = subprocess.run(asked, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run(asked, stdout=write, stderr=subprocess.PIPE, text=True, timeout=600)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "Error: standard output can't be written: Broken pipe\n")
 

@@ -410,7 +410,7 @@ def test_the_slider_says_what_each_worker_does(page, runs):
     asked = f"console.log(JSON.stringify({json.dumps(moments)}.map(t => statesAt(RUN, t).map(inWords))))"
     done = subprocess.run(
         ["node", "-"], input=f"const RUN = {json.dumps(kept)};\n{script}\n{asked}", capture_output=True, text=True,
-        check=True, timeout=60,
+        check=True, timeout=600,
     )  # fmt: skip
     said = json.loads(done.stdout)
     everything = list(zip(kept["worker"], kept["kind"], kept["other"], kept["start"], kept["stop"], strict=True))
