@@ -98,7 +98,7 @@ setup(
         "byzfl": ["byzfl>=0.0.11"],
         "exports": ["torch==2.13.0"],
         "dev": [
-            "pytest",
+            "pytest<9.2",  # pytest-xdist 3.8 can't keep a group of tests in one process with 9.2
             "pytest-timeout",
             "pytest-xdist",
             "hypothesis",

@@ -40,7 +40,7 @@ def no_columns(monkeypatch):
 
 
 def pytest_itemcollected(item):
-    """With `pytest --dist loadgroup`, tests of a file run in one process, and those that start Ray in one, too. Slow
+    """With `pytest --dist loadgroup`, tests of a file run in one process, and all that start Ray in one. Slow
     ones run where they are asked for.
     """
     if item.get_closest_marker("slow") and not os.environ.get("ALPA_DEJAVU_SLOW"):
