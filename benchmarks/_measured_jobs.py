@@ -13,7 +13,7 @@ import numpy as np
 from _measured_models import convolutions, language_model, mixer, perceptron
 from alpa_dejavu import layers, sharding
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.planning import GivenStage, estimate, plan_model
+from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 
 Drawn = TypeVar("Drawn")
@@ -93,15 +93,10 @@ def drawn(plans: Sequence[Drawn], count: int, seed: int) -> list[Drawn]:
     return [plans[n] for n in sorted(chosen.tolist())]
 
 
-def chosen_plan(job: Job, cluster: Cluster) -> Plan:
-    """What the planner chooses among all plans of a job."""
-    made = [
-        plan_model(
-            job.model, cluster, batch=job.batch, micro_batches=count, layers=job.layers, remat=REMAT, zero=ZERO
-        ).plan
-        for count in job.counts
-    ]
-    return dataclasses.replace(min(made, key=lambda plan: plan.step_s), model=job.name)
+def among_others(job: Job, cluster: Cluster, plan: Plan) -> Plan:
+    """A plan that was made elsewhere, costed as every plan of a job is."""
+    given = [dataclasses.replace(stage, hosts=None) for stage in given_stages(plan)]
+    return _costed(job, cluster, plan.num_micro_batches, given)
 
 
 def plan_of(job: Job, cluster: Cluster, count: int, stages: list[dict[str, Any]]) -> Plan:
@@ -113,6 +108,10 @@ def plan_of(job: Job, cluster: Cluster, count: int, stages: list[dict[str, Any]]
         across, along = shape if forced else (submesh.num_devices, 1)
         config = MeshConfig(shape, across, along, stage["options"])
         given.append(GivenStage(stage["layers"][0], stage["layers"][-1], submesh, config))
+    return _costed(job, cluster, count, given)
+
+
+def _costed(job: Job, cluster: Cluster, count: int, given: Sequence[GivenStage]) -> Plan:
     return estimate(_model(job, count), cluster, Run(count), given, name=job.name, batch=job.batch).plan
 
 

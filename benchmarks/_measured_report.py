@@ -13,9 +13,10 @@ from scipy.stats import spearmanr
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.problem import Plan
-from harness import Table
+from harness import Figure, Table
 
 Rounds = Sequence[Sequence[float]]
+MEDIAN_BELOW, WORST_BELOW = 0.03, 0.12
 
 
 def job_result(
@@ -180,6 +181,18 @@ def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
         "ours by AutoStageOption's": "{ours_to_auto:.2f}",
     }
     return Table.of(jobs, columns)
+
+
+def figures(jobs: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Held-out regrets beside their aims."""
+    regrets = {job["name"]: job["held_out_regret"] for job in jobs if "held_out_regret" in job}
+    if not regrets:
+        return []
+    middle, (worst, most) = statistics.median(regrets.values()), max(regrets.items(), key=lambda item: item[1])
+    return [
+        Figure("held-out regret", "median", f"under {MEDIAN_BELOW:.0%}", f"{middle:.1%}", middle < MEDIAN_BELOW),
+        Figure("held-out regret", "worst", f"under {WORST_BELOW:.0%}", f"{most:.1%} ({worst})", most < WORST_BELOW),
+    ]
 
 
 def summary(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

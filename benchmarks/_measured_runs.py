@@ -51,9 +51,10 @@ def _serve(connection: Connection, cores: list[int]) -> None:
 
     from alpa_dejavu.alpa.local_cluster import local_cluster
 
-    # AutoStageOption leaves its profile in the working directory.
+    # AutoStageOption leaves its profile in the working directory, ours what it learned in its cache.
     with tempfile.TemporaryDirectory() as directory, local_cluster(devices=len(cores)):
         os.chdir(directory)
+        os.environ["ALPA_DEJAVU_CACHE"] = directory
         ray.cloudpickle.register_pickle_by_value(_thread_times)
         answer_all(connection, _Server(cores))
 
@@ -128,6 +129,16 @@ class _Server:
         self._connect_anew()
         return auto_plan(JOBS[job], count)
 
+    def ours(self, job: str, count: int, profile: str) -> Plan:
+        """Our plan of a job for so many micro-batches, with stages measured as `profile` says; it isn't run."""
+        from alpa_dejavu import DejavuStageOption
+
+        self._connect_anew()
+        option = DejavuStageOption(profile=profile)
+        _plan(JOBS[job], count, option)
+        assert option.last_plan is not None, "it has planned"
+        return option.last_plan
+
     def _connect_anew(self) -> None:
         import alpa
         from alpa.api import clear_executable_cache
@@ -146,6 +157,14 @@ class _PlannedError(Exception):
 def auto_plan(job: Job, count: int) -> dict[str, Any]:
     """Has Alpa's AutoStageOption plan a job on the cluster that Alpa is connected to."""
     import alpa
+
+    seconds = _plan(job, count, alpa.AutoStageOption())
+    return {"planning_s": seconds, "num_micro_batches": count, "stages": last_stages()}
+
+
+def _plan(job: Job, count: int, option: Any) -> float:
+    """Has a stage option plan a job on the cluster that Alpa is connected to; the seconds that it took."""
+    import alpa
     from alpa.pipeline_parallel import stage_construction
 
     from alpa_dejavu.alpa._gradients import with_marked_gradients
@@ -155,7 +174,7 @@ def auto_plan(job: Job, count: int) -> dict[str, Any]:
     method = alpa.PipeshardParallel(
         num_micro_batches=count,
         layer_option=alpa.AutoLayerOption(job.layers),
-        stage_option=alpa.AutoStageOption(),
+        stage_option=option,
     )
     original = stage_construction.get_sliced_virtual_submeshes
 
@@ -171,7 +190,7 @@ def auto_plan(job: Job, count: int) -> dict[str, Any]:
         pass
     finally:
         stage_construction.get_sliced_virtual_submeshes = original
-    return {"planning_s": time.perf_counter() - start, "num_micro_batches": count, "stages": last_stages()}
+    return time.perf_counter() - start
 
 
 def last_stages() -> list[dict[str, Any]]:

@@ -3,9 +3,10 @@
     python benchmarks/measured_plans.py --json measured.json
 
 Three jobs are measured with every one of their plans, nine more with twelve drawn by a seed; which plans is decided
-before ours is known. Each device has a core of its own and computes on one thread. Runs of plans take turns, in an
-order that is drawn for each round, so what else the machine does meets them all. From the same runs: how far the
-simulation, given the measured times of the stages, is from the measured step.
+before ours is known. Ours is made by DejavuStageOption on the cluster, with an empty cache. Each device has a core of
+its own and computes on one thread. Runs of plans take turns, in an order that is drawn for each round, so what else the
+machine does meets them all. From the same runs: how far the simulation, given the measured times of the stages, is from
+the measured step. A run that was broken off goes on from its file, with the next job.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import numpy as np
 from tqdm import tqdm
 
-from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
-from _measured_report import job_result, jobs_table, summary, table
+from _measured_jobs import JOBS, Job, among_others, drawn, every_plan, label, plan_of
+from _measured_report import figures, job_result, jobs_table, summary, table
 from _measured_runs import ENVIRONMENT, runner, submesh_sizes
 from alpa_dejavu.calibration.measurement import measured
 from alpa_dejavu.clusters import named_cluster
@@ -41,17 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.update(ENVIRONMENT)
     cores = sorted(os.sched_getaffinity(0))[: given.devices]
     cluster = named_cluster("local-cpu", 1, len(cores))
-    settings = {**vars(given), "environment": ENVIRONMENT, "cores": cores}
-    result = Results(given.json, jobs=[], settings=settings)
+    result = Results(given.json, resumed_by=_settings(given, cores))
     print(f"{len(cores)} devices, each with a core of its own ({cores}) and one thread, with {ENVIRONMENT}")
     with contextlib.ExitStack() as stack:
         clusters = _Clusters(stack, cores)
         for name in given.jobs:
-            result["jobs"].append(_job(JOBS[name], cluster, clusters, given))
-            print(table(result["jobs"][-1]), flush=True)
-            result["summary"] = summary(result["jobs"])
-            result.write()
-    return result.shown(jobs_table(result["jobs"]), *result["summary"]["lines"])
+            job = JOBS[name]
+            print(table(result.known("jobs", name, lambda: _job(job, cluster, clusters, given))), flush=True)  # noqa: B023
+    jobs = [result["jobs"][name] for name in given.jobs]
+    result["summary"] = summary(jobs)
+    return result.shown(jobs_table(jobs), *result["summary"]["lines"], figures=figures(jobs))
+
+
+def _settings(given: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
+    """What a job's results depend on."""
+    names = ("plans", "most", "rounds", "steps", "tries", "auto", "profile", "seed")
+    return {name: getattr(given, name) for name in names} | {"environment": ENVIRONMENT, "cores": cores}
 
 
 def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
@@ -68,6 +74,8 @@ def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tries", type=at_least(1), default=3, help=said)
     parser.add_argument("--devices", type=at_least(1), default=min(2, cores), help="at most the cores")
     parser.add_argument("--auto", nargs="*", choices=list(JOBS), default=None, help="jobs that AutoStageOption plans")
+    said = "how ours may be measured while it is planned (default: %(default)s)"
+    parser.add_argument("--profile", choices=("auto", "never", "decisive"), default="auto", help=said)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(given)
     if arguments.devices > cores:
@@ -97,7 +105,8 @@ def _job(job: Job, cluster: Cluster, clusters: _Clusters, arguments: argparse.Na
     listed = drawn(every, arguments.most if job.complete else arguments.plans, arguments.seed)
     print(f"\n{job.name}: {len(listed)} of {len(every)} plans", flush=True)
     plans = {label(plan): plan for plan in listed}
-    ours = chosen_plan(job, cluster)
+    made = _ours(job, clusters, arguments.profile)
+    ours = among_others(job, cluster, made)
     auto: dict[str, Any] | None = None
     roles = {"ours": label(ours)}
     plans.setdefault(roles["ours"], ours)
@@ -110,8 +119,16 @@ def _job(job: Job, cluster: Cluster, clusters: _Clusters, arguments: argparse.Na
     listed_labels = [label(plan) for plan in listed]
     runs = _run(job, plans, clusters, arguments)
     result = job_result(job.name, len(every), listed_labels, roles, plans, runs)
-    return {**result, "auto": auto, "load_before": load, "load_after": os.getloadavg(),
+    planned = {"predicted_s": made.step_s, "planning_s": dict(made.planning_s), "notes": list(made.notes)}
+    return {**result, "auto": auto, "planned": planned, "load_before": load, "load_after": os.getloadavg(),
             "seconds": time.perf_counter() - started}  # fmt: skip
+
+
+def _ours(job: Job, clusters: _Clusters, profile: str) -> Plan:
+    """Our plan of a job: the one with the least prediction, of those for each number of micro-batches."""
+    with runner(clusters.cores) as alone:
+        made: list[Plan] = [alone("ours", job.name, count, profile) for count in job.counts]
+    return min(made, key=lambda plan: plan.step_s)
 
 
 def _run(job: Job, plans: dict[str, Plan], clusters: _Clusters, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Ended:
         code: the exit status; None: it had to be ended.
         stdout, stderr: what it printed.
         seconds: that it took.
-        memory_bytes: at its most.
+        memory_bytes: at its most; in a process that has run others before, over what that had.
         where: of the code where it hung or failed, as far as it is known.
         stopped: whether it was interrupted since it took too long.
     """

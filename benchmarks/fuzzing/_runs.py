@@ -90,10 +90,11 @@ def _variables(example: Example, folder: pathlib.Path) -> Mapping[str, str]:
 
 @contextlib.contextmanager
 def _memory_watched() -> Iterator[Callable[[], float]]:
-    """Gives the most memory that the process has had since, where Linux tells; elsewhere since it began."""
+    """Gives how much more memory the process has had since, at its most; only Linux tells of less than ever before."""
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    yield peak_bytes
+    before = peak_bytes()
+    yield lambda: peak_bytes() - before
 
 
 @final
@@ -162,14 +163,15 @@ def interrupted(example: Example, folder: pathlib.Path, after_s: float) -> Ended
         raise _OverTime
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, after_s)
-        ended = in_process(example, folder)
-    except _OverTime:
-        ended = Ended(None, "", "", after_s, peak_bytes())
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+    with _memory_watched() as peak:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, after_s)
+            ended = in_process(example, folder)
+        except _OverTime:
+            ended = Ended(None, "", "", after_s, peak())
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
     return dataclasses.replace(ended, stopped=True, where=failed_at(stacks[0])) if stacks else ended
 
 

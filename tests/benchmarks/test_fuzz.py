@@ -215,7 +215,9 @@ def test_an_example_that_takes_too_long_is_interrupted(monkeypatch, tmp_path):
 
     monkeypatch.setattr(_runs, "in_process", forever)
     before = signal.getsignal(signal.SIGALRM)
+    held = bytes(2**26)  # what the process had before isn't the example's
     found = interrupted(Example("plan", ("plan",)), tmp_path, 600.0)
+    assert found.memory_bytes < len(held)
     assert signal.getsignal(signal.SIGALRM) is before
     assert (found.code, found.stopped) == (None, True)
     assert faults(Example("plan", ("plan",)), found, tmp_path) == ("had to be ended",)

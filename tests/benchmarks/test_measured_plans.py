@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
-from _measured_report import held_out_regret, job_result, paired_ratio, summary, table
+from _measured_jobs import JOBS, REMAT, ZERO, Job, among_others, drawn, every_plan, label, plan_of
+from _measured_report import figures, held_out_regret, job_result, paired_ratio, summary, table
 from _measured_runs import submesh_sizes
 from _thread_times import seconds_without_core, thread_seconds
 from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.layers import concrete
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.simulation.step import StageTimes, simulate
 from alpa_dejavu.testing import example_cluster
 
@@ -38,9 +39,16 @@ def test_every_plan_is_there_once(small):
 
 def test_the_chosen_plan_is_the_best_predicted_of_all(small):
     plans = {label(plan): plan.step_s for plan in every_plan(small, CLUSTER)}
-    ours = chosen_plan(small, CLUSTER)
+    made = [
+        plan_model(
+            small.model, CLUSTER, batch=small.batch, micro_batches=count, layers=small.layers, remat=REMAT, zero=ZERO
+        ).plan
+        for count in small.counts
+    ]
+    ours = min(made, key=lambda plan: plan.step_s)
     assert plans[label(ours)] == pytest.approx(ours.step_s)
     assert ours.step_s <= min(plans.values()) * 1.02
+    assert among_others(small, CLUSTER, ours).step_s == pytest.approx(ours.step_s)
 
 
 def test_plans_are_drawn_by_the_seed(small):
@@ -157,6 +165,14 @@ def test_the_summary_is_over_jobs_and_plans(small):
     assert found["stages"][4] == {"forward_backward": pytest.approx(np.median(ratios)), "per_step": 0.0}
     assert any("median regret of 2 jobs: 20.0%" in line for line in found["lines"])
     assert summary([])["lines"] == []
+
+
+def test_held_out_regrets_are_judged_by_their_median_and_the_worst():
+    jobs = [{"name": name, "held_out_regret": share} for name, share in (("a", -0.01), ("b", 0.029), ("c", 0.12))]
+    median, worst = figures(jobs)
+    assert (median.measured, median.held) == ("2.9%", True)
+    assert (worst.measured, worst.held) == ("12.0% (c)", False)
+    assert figures([]) == []
 
 
 def test_threads_have_computed_and_have_waited_for_cores():
