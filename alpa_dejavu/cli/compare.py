@@ -23,6 +23,8 @@ from alpa_dejavu.cli.parameters import (
     calibration_option,
     communication_option,
     number_or_none,
+    overlap_option,
+    runtime_option,
 )
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.whole_run import asked_steps
@@ -60,14 +62,16 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 @click.option("--tokens", type=click.IntRange(min=1), help="Say what training so many tokens takes.")
 @communication_option
 @calibration_option
+@runtime_option
+@overlap_option
 @cache_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
 @collector_paused()
 def compare(
     model: str, sequence: int | None, train_last: int | None, clusters: Sequence[str], batch: int,
     micro_batches: int | str, layers: int | str, savings: Sequence[str], objective: str, steps: int | None,
-    samples: int | None, tokens: int | None, communication: str, calibration: str | None, no_cache: bool,
-    json_path: pathlib.Path | None,
+    samples: int | None, tokens: int | None, communication: str, calibration: str | None, runtime: str | None,
+    overlap: str | None, no_cache: bool, json_path: pathlib.Path | None,
 ) -> None:  # fmt: skip
     """Says which cluster trains a model soonest and cheapest, by each way to keep less in memory.
 
@@ -90,7 +94,7 @@ def compare(
         found = compared(
             model, clusters, batch, savings=[one for one in SAVINGS if one.name in (savings or _SAVINGS)], steps=whole,
             layers=cut, micro_batches=count, objective=objective, communication=communication,
-            calibration=calibration, cache=False if no_cache else None,
+            calibration=calibration, runtime=runtime, overlap=overlap, cache=False if no_cache else None,
         )  # fmt: skip
     to = console(takes_stdout(json_path))
     to.print(f"{found.model}, batch {found.batch}, on {units.counted(len(found.clusters), 'cluster')}:")

@@ -87,6 +87,8 @@ def compare(
     objective: str = "time",
     communication: str = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
+    runtime: str | None = None,
+    overlap: str | None = None,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> Comparison:
     """Returns what a step of a model takes and costs on each of several clusters, by each way to keep less in memory.
@@ -104,6 +106,8 @@ def compare(
         objective: "time" or "price": what each plan makes least.
         communication: a communication model's name, as `plan_model` takes it.
         calibration: measured figures of devices and links, as `plan_model` takes them, for all clusters.
+        runtime: the training framework that plans are for, by its name, as `plan_model` takes it.
+        overlap: whether devices communicate while they compute, by its name, as `plan_model` takes it.
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written.
 
     Raises:
@@ -119,7 +123,7 @@ def compare(
     _ = source.training  # a model that there isn't is told before anything is planned
     ask = functools.partial(
         plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
-        communication=communication, calibration=calibration,
+        communication=communication, calibration=calibration, runtime=runtime, overlap=overlap,
     )  # fmt: skip
     cells, plans = _grid(source, named, flags, savings, ask, steps)
     hindered = [cell.why_not for cell in cells if cell.figures is None and cell.fits]
