@@ -173,7 +173,7 @@ def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each job."""
     columns = {
         "job": "{name}",
-        "plans": "{measured_plans} of {plans_in_all}",
+        "plans": "{plans_listed} of {plans_in_all}",
         "ours over the best (rank)": "{regret:+.1%} ({rank})",
         "held out": "{held_out_regret:+.1%}",
         "a plan by chance": "{regret_of_a_plan_by_chance:+.1%}",
