@@ -5,8 +5,9 @@
 Of each job a few plans are drawn by a seed before anything is predicted. Both predictions are of the same plans, by the
 same models of latency and communication; what differs are the figures of the device and of the link. Stage seconds are
 those of a micro-batch, forward and backward, with what the worker does for it besides. Devices compute as those of
-`measured_plans.py` do, while they are calibrated too. The regret is that of the plan with the least prediction, among
-the plans that were measured.
+`measured_plans.py` do, while they are calibrated too. Each plan is measured twice, the second time when all plans of
+the job were; the repeatability is the mean difference of a stage's two measurements. The regret is that of the plan
+with the least prediction, among the plans that were measured.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ from alpa_dejavu.calibration import Calibration, read_calibration, write_calibra
 from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Plan
-from harness import Results, Table, at_least, options
+from harness import Figure, Results, Table, at_least, options
 
 JOB_NAMES = ("mlp", "gpt", "bert", "convolutions")
 WHEN = ("before", "after")
+MOST, REPEATED = 0.08, 1.3
 
 
 COLUMNS = {
     "job": "{job}",
     "stages": "{summary[stages]}",
+    "repeatability": "{summary[repeatability]:.1%}",
     **{when: f"{{summary[{when}][mape]:.1%}}, bias {{summary[{when}][bias]:+.1%}}" for when in WHEN},
     **{f"regret {when}": f"{{regret[{when}]:.1%}}" for when in WHEN},
 }
@@ -71,7 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result["all"] = _summary([stage for one in result["jobs"].values() for stage in one["stages"]])
             result.write()
     rows = [{"job": name, **one} for name, one in result["jobs"].items()]
-    return result.shown(Table.of([*rows, {"job": "all", "summary": result["all"]}], COLUMNS))
+    table = Table.of([*rows, {"job": "all", "summary": result["all"]}], COLUMNS)
+    return result.shown(table, *found.missing, figures=_figures(result["all"]))
+
+
+def _figures(found: dict[str, Any]) -> list[Figure]:
+    before, after = (found[when]["mape"] for when in WHEN)
+    most = max(MOST, REPEATED * found["repeatability"])
+    what, said = "mean error after calibrate", f"{after:.1%}"
+    aim = f"at most {MOST:.0%}, or {REPEATED} times the repeatability, {most:.1%}"
+    return [
+        Figure("stages", what, aim, said, after <= most),
+        Figure("stages", what, f"at most that before, {before:.1%}", said, after <= before),
+    ]
 
 
 def _calibrated(arguments: argparse.Namespace, result: dict[str, Any]) -> tuple[Cluster, Calibration]:
@@ -86,6 +101,7 @@ def _calibrated(arguments: argparse.Namespace, result: dict[str, Any]) -> tuple[
         found = calibrate(cluster, bench, measurements, arguments.budget, "this machine", bar.set_description_str)
     result["calibrate_s"], result["measurements"] = time.perf_counter() - started, len(measurements)
     result["fits"] = [dataclasses.asdict(fit) for fit in found.fits]
+    result["missing"] = list(found.missing)
     result["devices"] = {name: dataclasses.asdict(device) for name, device in found.devices.items()}
     if arguments.calibration is not None:
         write_calibration(found, arguments.calibration)
@@ -96,17 +112,19 @@ def _job(job: Job, cluster: Cluster, found: Calibration, arguments: argparse.Nam
     before, after = every_plan(job, cluster), every_plan(job, found.applied_to(cluster))
     later = {label(plan): plan for plan in after}
     stages, plans = [], []
-    for plan in tqdm(drawn(before, arguments.plans, arguments.seed), desc=job.name, unit="plan"):
+    listed = drawn(before, arguments.plans, arguments.seed)
+    runs = [_measured(plan, job, arguments.steps) for plan in tqdm([*listed, *listed], desc=job.name, unit="plan")]
+    for plan, measured, again in zip(listed, runs[: len(listed)], runs[len(listed) :], strict=True):
         other = later[label(plan)]
-        measured = _measured(plan, job, arguments.steps)
         seconds = {"measured_s": measured.step_s, "before_s": plan.step_s, "after_s": other.step_s}
         plans.append({"plan": label(plan), **seconds})
-        for n, times in enumerate(measured.stages):
+        for n, (times, repeated) in enumerate(zip(measured.stages, again.stages, strict=True)):
             stages.append(
                 {
                     "plan": label(plan),
                     "stage": n,
                     "measured_s": times.forward_s + times.backward_s,
+                    "again_s": repeated.forward_s + repeated.backward_s,
                     "computing_s": sum(measured.computing_s[n]),
                     "before_s": _stage_s(plan, n),
                     "after_s": _stage_s(other, n),
@@ -135,7 +153,8 @@ def _measured(plan: Plan, job: Job, steps: int) -> Any:
 
 def _summary(stages: list[dict[str, Any]]) -> dict[str, Any]:
     """Errors of stages as fractions."""
-    found: dict[str, Any] = {"stages": len(stages)}
+    again = [abs(stage["again_s"] / stage["measured_s"] - 1) for stage in stages]
+    found: dict[str, Any] = {"stages": len(stages), "repeatability": statistics.fmean(again)}
     for when in WHEN:
         errors = [stage[f"{when}_s"] / stage["measured_s"] - 1 for stage in stages]
         found[when] = {"mape": statistics.fmean(map(abs, errors)), "bias": statistics.fmean(errors)}

@@ -1,14 +1,19 @@
-"""A pipeline of two stages that computes next to nothing: what the runtime takes for a computation, step and send."""
+"""Small pipelines of one device a stage: one that computes next to nothing, by which it is known what the runtime takes
+for a computation, a step and a send; and those whose stages are probe programs.
+"""
 
 from __future__ import annotations
 
+import functools
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 from alpa_dejavu.alpa._profile import profile
+from alpa_dejavu.calibration.operators import PROGRAMS, Program
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 
-__all__ = ["relay_seconds"]
+__all__ = ["relay_seconds", "stage_seconds"]
 
 _WIDTH, _LAYERS, _MICRO_BATCHES, _STEPS = 16, 4, 4, 3
 
@@ -26,7 +31,8 @@ def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
         Mean seconds by name: "dispatch_s" of a stage's forward or backward, "step_s" of what a stage does once a step,
         "send_s" of an interstage transfer.
     """
-    stages = profile(_plan(cluster, max(num_bytes // (4 * _WIDTH), 1)), (), _STEPS, _relay).stages
+    plan = _plan(cluster, _relay, max(num_bytes // (4 * _WIDTH), 1), _LAYERS, 2)
+    stages = profile(plan, (), _STEPS, _relay).stages
     first, last = stages[0], stages[-1]
     # A large tensor may be there before its sender is done with sending it.
     sends = first.forward_post_s + first.forward_send_s, last.backward_post_s + last.backward_send_s
@@ -37,18 +43,35 @@ def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
     }
 
 
-def _plan(cluster: Cluster, rows: int) -> Plan:
-    """Two stages of one device each, for micro-batches of so many rows."""
+def stage_seconds(cluster: Cluster, program: Program) -> float:
+    """Measures a pipeline whose stages are a probe program each, on all devices of one host; returns the mean seconds
+    of a stage's forward and backward pass together.
+
+    Alpa must be connected to that host.
+
+    Args:
+        cluster: the cluster of the one host.
+        program: the program; its sizes are those of a micro-batch.
+    """
+    pieces = cluster.num_devices
+    model = functools.partial(_chain, program, pieces)
+    plan = _plan(cluster, model, program.sizes[0], pieces, pieces)
+    stages = profile(plan, (), _STEPS, model).stages
+    return statistics.fmean(stage.forward_s + stage.backward_s for stage in stages)
+
+
+def _plan(cluster: Cluster, model: Callable[..., Any], rows: int, layers: int, stages: int) -> Plan:
+    """Stages of one device each with equally many layers, for micro-batches of so many rows."""
     from alpa_dejavu.layers import trace
     from alpa_dejavu.planning import GivenStage, estimate
     from alpa_dejavu.sharding import model_of_step
 
-    model = model_of_step(trace(_relay, batch=rows), _LAYERS)
+    described = model_of_step(trace(model, batch=rows), layers)
     config = MeshConfig((1, 1), 1, 1, {"force_batch_dim_to_mesh_dim": 0})
-    half = _LAYERS // 2
-    stages = [GivenStage(first, first + half - 1, Submesh(1, 1), config) for first in (0, half)]
+    each = layers // stages
+    given = [GivenStage(first, first + each - 1, Submesh(1, 1), config) for first in range(0, layers, each)]
     batch = rows * _MICRO_BATCHES
-    return estimate(model, cluster, Run(_MICRO_BATCHES), stages, name="relay", batch=batch).plan
+    return estimate(described, cluster, Run(_MICRO_BATCHES), given, name="small", batch=batch).plan
 
 
 def _relay(batch_size: int) -> Any:
@@ -69,3 +92,29 @@ def _relay(batch_size: int) -> Any:
     weights = [jax.ShapeDtypeStruct((_WIDTH, _WIDTH), jnp.float32)] * _LAYERS
     data = jax.ShapeDtypeStruct((batch_size, _WIDTH), jnp.float32)
     return train_step, (weights, {"x": data, "y": data})
+
+
+def _chain(program: Program, pieces: int, batch_size: int) -> Any:
+    """A model of pieces that are a program each; a number goes from piece to piece, so that one waits for the other.
+
+    It is an array of one number, since Alpa sends no scalars.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    forward, weights, data = PROGRAMS[program.name](*program.sizes)
+
+    def train_step(state: Any, batch: Any) -> Any:
+        def loss(state: Any) -> Any:
+            carried = state["first"]
+            for piece in state["pieces"]:
+                x = batch["x"]
+                x = x + carried if jnp.issubdtype(x.dtype, jnp.floating) else x
+                carried = carried + forward(piece, x).mean()
+            return carried.sum()
+
+        value, gradients = jax.value_and_grad(loss)(state)
+        return jax.tree_util.tree_map(lambda weight, gradient: weight - 0.1 * gradient, state, gradients), value
+
+    state = {"first": jax.ShapeDtypeStruct((1,), jnp.float32), "pieces": [weights] * pieces}
+    return train_step, (state, {"x": jax.ShapeDtypeStruct((batch_size, *data.shape[1:]), data.dtype)})

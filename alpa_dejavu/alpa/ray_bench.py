@@ -2,7 +2,7 @@
 
 Programs run on all devices of a host at the same time, each in a worker of its own as the stages of a pipeline are,
 and so do copies between them and the host's memory. Collectives run by Alpa's own profiler, in workers that have all
-devices of a host. Pipelines run as plans do.
+devices of a host. Pipelines and stages run as plans do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.alpa._ray_ports import ray_ports
-from alpa_dejavu.alpa._relay import relay_seconds
+from alpa_dejavu.alpa._relay import relay_seconds, stage_seconds
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration.bench import (
     HOST_MEMORY,
@@ -85,16 +85,20 @@ class RayBench(Bench):
         `with` block runs; yields a function that measures a probe and returns seconds by name.
 
         Args:
-            place: what is measured ("programs", "collectives", "pipelines", "links" or a host's memory), and on which
-                kind of device or over which kind of links.
+            place: what is measured ("programs", "stages", "collectives", "pipelines", "links" or a host's memory), and
+                on which kind of device or over which kind of links.
         """
         if place.what == "programs":
             return self._programs(place.where)
+        if place.what == "stages":
+            return self._pipelines(1, self._cluster.hosts[0].num_devices, _run_stage)
         if place.what == HOST_MEMORY:
             return self._host_memory(place.where)
         if place.what == "links":
             return self._flows()
-        return self._collectives(place.where) if place.what == "collectives" else self._pipelines(place.where)
+        if place.what == "collectives":
+            return self._collectives(place.where)
+        return self._pipelines(*((1, 2) if place.where == WITHIN else (2, 1)), _run_pipeline)
 
     @contextlib.contextmanager
     def _programs(self, device: str) -> Iterator[Runner]:
@@ -128,16 +132,17 @@ class RayBench(Bench):
             yield ports
 
     @contextlib.contextmanager
-    def _pipelines(self, where: str) -> Iterator[Runner]:
+    def _pipelines(
+        self, hosts: int, devices: int, run: Callable[[Cluster, Probe], dict[str, float]]
+    ) -> Iterator[Runner]:
         from alpa.api import clear_executable_cache
 
-        hosts, devices = (1, 2) if where == WITHIN else (2, 1)
         device, link = self._cluster.hosts[0].device, self._cluster.links[0][0]
         names = [f"host-{n}" for n in range(hosts)]
-        cluster = Cluster.uniform("two devices", names, device, devices, link, self._cluster.links[0][-1])
+        cluster = Cluster.uniform("a part", names, device, devices, link, self._cluster.links[0][-1])
         with _connected(num_nodes=hosts, num_devices_per_node=devices), contextlib.ExitStack() as stack:
             stack.callback(clear_executable_cache)
-            yield functools.partial(_run_pipeline, cluster)
+            yield functools.partial(run, cluster)
 
 
 @contextlib.contextmanager
@@ -291,4 +296,12 @@ def _run_pipeline(cluster: Cluster, probe: Probe) -> dict[str, float]:
     try:
         return relay_seconds(cluster, probe.num_bytes)
     except ray.exceptions.RayError as error:
+        raise _told(error) from error
+
+
+def _run_stage(cluster: Cluster, probe: Probe) -> dict[str, float]:
+    assert isinstance(probe, Program), "stages are programs"
+    try:
+        return {"run_s": stage_seconds(cluster, probe)}
+    except Exception as error:  # whatever Alpa and its compiler raise for a stage, the calibration is made without it
         raise _told(error) from error

@@ -54,7 +54,7 @@ class DeviceModel:
     """
 
     def __init__(self, prior: Device, programs: Sequence[Program]) -> None:
-        self._prior, self._programs = prior, tuple(programs)
+        self.prior, self._programs = prior, tuple(programs)
         self._operators, self._starts = joined([operators(program) for program in programs])
         dtypes = [dtype for dtype in prior.flop_per_s if any(program.dtype == dtype for program in programs)]
         figures = _figures(prior, dtypes)
@@ -102,7 +102,7 @@ class DeviceModel:
             f"{known:.1%}: these stand"
         )
         spread = {name: max(sure, known) for name, sure in found.spread.items()}
-        return dataclasses.replace(found, figures=self._prior, spread=spread, refused=refused)
+        return dataclasses.replace(found, figures=self.prior, spread=spread, refused=refused)
 
     def _log_seconds(self, values: Array) -> Array:
         """Returns the logarithms of the seconds of all programs, shape (N,)."""
@@ -112,7 +112,7 @@ class DeviceModel:
         return log_s + values[len(self._names) :][self._family]
 
     def _device(self, values: Array) -> Device:
-        prior, found = self._prior, dict(zip(self._names, np.exp(values).tolist(), strict=False))
+        prior, found = self.prior, dict(zip(self._names, np.exp(values).tolist(), strict=False))
         # A dtype that wasn't measured keeps its ratio to single precision.
         faster = found["flop_per_s[float32]"] / prior.flop_per_s["float32"]
         rates = {dtype: found.get(f"flop_per_s[{dtype}]", rate * faster) for dtype, rate in prior.flop_per_s.items()}

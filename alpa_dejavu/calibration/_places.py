@@ -14,7 +14,7 @@ from alpa_dejavu.calibration._fit_links import LinkModel, predicted_s
 from alpa_dejavu.calibration._log_fit import Array
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
 from alpa_dejavu.calibration.measurements import Measurements
-from alpa_dejavu.calibration.operators import Program, programs
+from alpa_dejavu.calibration.operators import Program, programs, stage_programs
 from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.problem import Cluster, Device, Link
 
@@ -35,8 +35,8 @@ class Part:
         place: the place.
         probes: all programs, collectives, pipelines or probes of memory that can be measured there.
         devices: the model of programs on a kind of device; None at other places.
-        links: the model of collectives over a kind of link; None at other places. Pipelines and a host's memory have
-            no model: all of the few are measured.
+        links: the model of collectives over a kind of link; None at other places. Pipelines, stages and a host's
+            memory have no model: all of the few are measured.
     """
 
     place: Place
@@ -66,7 +66,10 @@ def parts_of(cluster: Cluster, measurements: Measurements, folder: str) -> list[
         measurements: what was measured before.
         folder: the folder of a host in which files are written and read; empty: the system's for temporary files.
     """
-    return [*_links(cluster, measurements), *_host_memory(cluster, folder), *_programs(cluster, measurements)]
+    return [
+        *_links(cluster, measurements), *_host_memory(cluster, folder), *_programs(cluster, measurements),
+        *_stages(cluster),
+    ]  # fmt: skip
 
 
 def devices_of(cluster: Cluster) -> dict[str, Device]:
@@ -99,6 +102,12 @@ def _programs(cluster: Cluster, measurements: Measurements) -> list[Part]:
         probes = list(dict.fromkeys((*programs(device), *before)))
         parts.append(Part(place, probes, devices=DeviceModel(device, probes)))
     return parts
+
+
+def _stages(cluster: Cluster) -> list[Part]:
+    """Returns the stages of pipelines by which fitted figures are judged, on the first kind of device."""
+    device = cluster.hosts[0].device
+    return [Part(Place("stages", device.name), stage_programs(device))]
 
 
 def _collectives(prior: Link, devices: int, across: bool) -> list[Collective]:

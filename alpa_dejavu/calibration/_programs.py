@@ -80,10 +80,10 @@ def _block(batch: int, length: int, hidden: int) -> Any:
     import jax.numpy as jnp
 
     def forward(weights: Any, x: Any) -> Any:
-        parts = jnp.split((_normal(x) @ weights["qkv"]).reshape(batch, length, 4, -1), 3, axis=-1)
+        parts = jnp.split((_normal(x) @ weights["qkv"]).reshape(*x.shape[:2], 4, -1), 3, axis=-1)
         scores = jnp.einsum("bqhd,bkhd->bhqk", parts[0], parts[1]) / math.sqrt(hidden // 4)
         scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, jnp.array(-1e4, scores.dtype))
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), parts[2]).reshape(batch, length, hidden)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), parts[2]).reshape(x.shape)
         x = x + mixed @ weights["out"]
         return x + jax.nn.gelu(_normal(x) @ weights["wide"]) @ weights["narrow"]
 

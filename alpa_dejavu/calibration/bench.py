@@ -152,15 +152,15 @@ class Place:
     two.
 
     Attributes:
-        what: "programs", "collectives", "pipelines", "links" or `HOST_MEMORY`.
-        where: a device's name for programs and for the memory of its hosts, `WITHIN` or `BETWEEN` for the others.
+        what: "programs", "stages", "collectives", "pipelines", "links" or `HOST_MEMORY`.
+        where: a device's name for programs, stages and the memory of its hosts, `WITHIN` or `BETWEEN` for the others.
     """
 
     what: str
     where: str
 
     def __str__(self) -> str:
-        joined = {"programs": " on", HOST_MEMORY: " of hosts with"}.get(self.what, "")
+        joined = {"programs": " on", "stages": " on", HOST_MEMORY: " of hosts with"}.get(self.what, "")
         return f"{self.what}{joined} {self.where}"
 
 
@@ -172,8 +172,8 @@ class Bench(abc.ABC):
         """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields a function
         that measures a probe.
 
-        The function takes a probe and returns seconds by name: "run_s" of a program or collective; "dispatch_s",
-        "step_s" and "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`; of a host's
-        memory seconds and bytes by `HostProbe.names`. It raises MeasurementError where one probe can't be measured,
-        though others may.
+        The function takes a probe and returns seconds by name: "run_s" of a program, a stage or a collective;
+        "dispatch_s", "step_s" and "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`;
+        of a host's memory seconds and bytes by `HostProbe.names`. It raises MeasurementError where one probe can't be
+        measured, though others may.
         """

@@ -1,7 +1,8 @@
 """Measuring a cluster within a budget, and making a calibration of what was found.
 
-Pipelines, links and the memory of hosts come first, since they are few; what is left of the budget goes to the
-devices. Each place gets a share of what is left, and what it doesn't need goes to the next ones.
+Pipelines, links and the memory of hosts come first, since they are few; most of what is left of the budget goes to the
+devices, and the rest to stages of pipelines, by which the devices' fitted figures are judged. Each place gets a share
+of what is left, and what it doesn't need goes to the next ones.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._fit_database import fit_database, fit_products
 from alpa_dejavu.calibration._fit_host_memory import found_host_memory
 from alpa_dejavu.calibration._fit_links import fit_sends
+from alpa_dejavu.calibration._judged import Judged
 from alpa_dejavu.calibration._log_fit import next_measurement
 from alpa_dejavu.calibration._places import Part, devices_of, parts_of
 from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, Bench, MeasurementError, Pipeline, Place, Probe
 from alpa_dejavu.calibration.database import Database
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.calibration.operators import Program
 from alpa_dejavu.problem import Cluster, Device
 
 if TYPE_CHECKING:
@@ -36,8 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "identity"]
 
 _log = logging.getLogger(__name__)
-_SHARES = {"pipelines": 0.4, "collectives": 0.4, HOST_MEMORY: 0.3, "programs": 1.0}
+_SHARES = {"pipelines": 0.4, "collectives": 0.4, HOST_MEMORY: 0.3, "programs": 0.75, "stages": 1.0}
 """The share of what is left of the budget when a place's turn comes; the places of its kind that are left split it."""
+_UNMEASURED, _KNOWN = {"stages": "fitted figures weren't judged by any"}, "what was known before stands"
 _LEAST_SPREAD = 0.05
 _MOST_FAILURES = 3
 
@@ -173,10 +177,9 @@ def _checked(seconds: Mapping[str, float]) -> Mapping[str, float]:
 def _found_devices(
     cluster: Cluster, places: Sequence[Part], measurements: Measurements
 ) -> tuple[dict[str, Device], dict[str, Mapping[str, float]], list[Fit], list[str]]:
-    runtime, refused = _runtime(measurements), list[str]()
+    runtime, refused, fits = _runtime(measurements), list[str](), list[Fit]()
     devices: dict[str, Device] = {}
     spread: dict[str, Mapping[str, float]] = {}
-    fits = []
     for part in places:
         if part.devices is None:
             continue
@@ -185,12 +188,26 @@ def _found_devices(
         origin = f"alpa-dejavu calibrate: {rows} programs on all devices of a host at a time"
         changed: dict[str, Any] = {name: value for name, (value, _) in runtime.items()}
         changed |= {"origin": origin} if rows and not found.refused else {}
-        refused += [f"{part.place}: {found.refused}"] if found.refused else []
         devices[kind] = dataclasses.replace(found.figures, **changed)
         spread[kind] = {**found.spread, **{name: sure for name, (_, sure) in runtime.items()}}
         left_out = "program" if found.held_out else ""
         fits.append(Fit(f"programs on {kind}", origin, rows, left_out, found.held_out))
+        stages = _stages(kind, measurements)
+        judged = Judged(part.devices.prior, devices[kind], stages)
+        if stages:
+            errors = {"mape": judged.before if judged.refused else judged.fitted}
+            fits.append(Fit(f"stages on {kind}", "alpa-dejavu calibrate: pipelines", len(stages), "stage", errors))
+        if judged.refused:
+            devices[kind] = part.devices.prior
+            spread[kind] = {name: max(sure, judged.before) for name, sure in spread[kind].items()}
+        refused += [f"{part.place}: {why}" for why in (found.refused, judged.refused) if why]
     return devices, spread, fits, refused
+
+
+def _stages(kind: str, measurements: Measurements) -> dict[Program, float]:
+    """Returns the seconds of each program that was measured as a stage of a pipeline."""
+    found = measurements.at(Place("stages", kind))
+    return {probe: took["run_s"] for probe, took in found.items() if isinstance(probe, Program)}
 
 
 def _found_links(
@@ -241,7 +258,7 @@ def _runtime(measurements: Measurements) -> dict[str, tuple[float, float]]:
 
 def _missing(places: Sequence[Part], measurements: Measurements) -> list[str]:
     said = [
-        f"{part.place}: nothing was measured, so what was known before stands; go on with --resume"
+        f"{part.place}: nothing was measured, so {_UNMEASURED.get(part.place.what, _KNOWN)}; go on with --resume"
         for part in places
         if not measurements.at(part.place)
     ]

@@ -37,12 +37,16 @@ _log = logging.getLogger(__name__)
 _VERSION = 2
 _KINDS: Mapping[str, type[Probe]] = {
     "programs": Program,
+    "stages": Program,
     "collectives": Collective,
     "pipelines": Pipeline,
     "links": Flows,
     HOST_MEMORY: HostProbe,
 }
-_SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
+_SECONDS = {
+    **{kind: {"run_s"} for kind in ("programs", "stages", "collectives")},
+    "pipelines": {"dispatch_s", "step_s", "send_s"},
+}
 
 
 @final
@@ -205,7 +209,7 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
     what, where, given = row.get("what"), row.get("where"), row.get("probe")
     if not isinstance(what, str) or what not in _KINDS or not isinstance(where, str) or not isinstance(given, dict):
         raise wrong(f"what is {what!r}, which must be one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it")
-    known = devices if what in ("programs", HOST_MEMORY) else [WITHIN, BETWEEN]
+    known = devices if what in ("programs", "stages", HOST_MEMORY) else [WITHIN, BETWEEN]
     if where not in known:
         raise wrong(f"where is {where!r}{near(where, known)}, but the cluster has {', '.join(map(repr, known))}")
     try:

@@ -19,7 +19,7 @@ from alpa_dejavu.calibration._programs import PROGRAMS
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.problem import Device, Operators
 
-__all__ = ["SINGLE", "Program", "joined", "operators", "programs"]
+__all__ = ["PROGRAMS", "SINGLE", "Program", "joined", "operators", "programs", "stage_programs"]
 
 _LONGEST_S = 0.1
 """Longer programs teach no more than shorter ones, and cost more of the budget."""
@@ -87,6 +87,18 @@ def programs(device: Device) -> list[Program]:
         if AnalyticLatency().predict(operators(program), device).total_s <= _LONGEST_S
         and _largest_bytes(operators(program)) <= _LARGEST * device.memory_bytes
     ]
+
+
+def stage_programs(device: Device) -> list[Program]:
+    """Returns the programs that stages of pipelines are made of, by which a device's fitted figures are judged: of each
+    part of a model the longest one with its gradients.
+    """
+    longest: dict[str, tuple[float, Program]] = {}
+    for program in programs(device):
+        if program.phase == "gradient" and program.dtype == "float32":
+            seconds = AnalyticLatency().predict(operators(program), device).total_s
+            longest[program.name] = max(longest.get(program.name, (0.0, program)), (seconds, program))
+    return [program for _, program in longest.values()]
 
 
 def _largest_bytes(of: Operators) -> float:

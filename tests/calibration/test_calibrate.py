@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import logging
+import re
 
 import pytest
 import ray
@@ -13,6 +14,7 @@ from alpa_dejavu.alpa import ray_bench
 from alpa_dejavu.calibration import read_calibration, write_calibration
 from alpa_dejavu.calibration._fit_devices import DeviceModel
 from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, predicted_s
+from alpa_dejavu.calibration._judged import Judged, stage_s
 from alpa_dejavu.calibration._log_fit import ENOUGH, next_measurement
 from alpa_dejavu.calibration.bench import (
     BETWEEN,
@@ -24,10 +26,10 @@ from alpa_dejavu.calibration.bench import (
 )
 from alpa_dejavu.calibration.calibrate import calibrate
 from alpa_dejavu.calibration.measurements import Measurement
-from alpa_dejavu.calibration.operators import SINGLE, Program, operators, programs
+from alpa_dejavu.calibration.operators import SINGLE, Program, operators, programs, stage_programs
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.latency import AnalyticLatency
-from measured_cluster import CALL_S, LINK, PRIOR, TRUE_LINK, MadeUp, cluster_of, kept, measure, took
+from measured_cluster import CALL_S, LINK, PRIOR, TRUE, TRUE_LINK, MadeUp, cluster_of, kept, measure, took
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -127,7 +129,7 @@ def test_the_budget_ends_it(tmp_path):
     measure(tmp_path, cluster_of(PRIOR, LINK, hosts=2), bench, budget_s=20.0)
     # A measurement that was begun is finished.
     assert 15 <= bench.now <= 22
-    assert {place.what for place in bench.opened} == {"pipelines", "collectives", HOST_MEMORY, "programs"}
+    assert {place.what for place in bench.opened} == {"pipelines", "collectives", HOST_MEMORY, "programs", "stages"}
 
 
 def test_a_run_is_resumed_without_measuring_again(tmp_path):
@@ -162,7 +164,7 @@ def test_a_single_device_has_no_links(tmp_path):
     bench = MadeUp()
     found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), bench)
     assert found.links == ()
-    assert {place.what for place in bench.opened} == {HOST_MEMORY, "programs"}
+    assert {place.what for place in bench.opened} == {HOST_MEMORY, "programs", "stages"}
     assert found.devices["test"].dispatch_s == PRIOR.dispatch_s
 
 
@@ -218,6 +220,7 @@ LINE = {"what": "programs", "where": "test", "probe": {"name": "add", "sizes": [
         (LINE | {"seconds": {"run_s": -0.5}}, "run_s is -0.5, but must be a finite number above 0"),
         (LINE | {"seconds": {"run_s": float("nan")}}, "run_s is nan"),
         (LINE | {"seconds": {"run_ms": 0.5}}, "must have run_s"),
+        (LINE | {"what": "stages", "seconds": {"send_s": 0.5}}, "must have run_s"),
         (LINE | {"where": "tset"}, "where is 'tset'; did you mean 'test'"),
         (LINE | {"what": "songs"}, "what is 'songs'"),
         (LINE | {"probe": {"name": "ad", "sizes": [8]}}, "there is no program 'ad'"),
@@ -303,7 +306,8 @@ def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     assert not ray.is_initialized()
     found = read_calibration(output)
     lines = (tmp_path / "c.json.measurements.jsonl").read_text(encoding="utf-8").splitlines()
-    assert {json.loads(line)["what"] for line in lines[1:]} == {"programs", "collectives", "pipelines", HOST_MEMORY}
+    kinds = {"programs", "stages", "collectives", "pipelines", HOST_MEMORY}
+    assert {json.loads(line)["what"] for line in lines[1:]} == kinds
     assert not [line for line in lines if "error" in json.loads(line)]
     device = found.devices["cpu"]
     assert min(device.flop_per_s["float32"], device.dispatch_s) > 0
@@ -340,3 +344,46 @@ def test_figures_that_predict_parts_of_models_better_are_taken(tmp_path):
     found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), MadeUp(), budget_s=40.0)
     assert not any("these stand" in said for said in found.missing)
     assert found.devices["test"].memory_bytes_per_s != PRIOR.memory_bytes_per_s
+
+
+class StagesUnlikePrograms(MadeUp):
+    """Programs take other times alone than in a pipeline, where they take what was known before."""
+
+    truth = PRIOR
+
+
+def test_figures_that_predict_stages_worse_than_those_before_are_not_taken(tmp_path):
+    bench = StagesUnlikePrograms()
+    found = measure(tmp_path, cluster_of(PRIOR, LINK), bench)
+    assert {program.name for program in bench.staged} == {"perceptron", "block", "convolution", "head"}
+    assert all(program.phase == "gradient" for program in bench.staged)
+    (said,) = (said for said in found.missing if "these stand" in said)
+    wanted = r"programs on test: fitted figures are \d+\.\d% off on 4 stages of .* from before 0\.0%: these stand"
+    assert re.fullmatch(wanted, said)
+    assert found.devices["test"] == PRIOR
+    (fit,) = (fit for fit in found.fits if fit.part == "stages on test")
+    assert (fit.rows, fit.held_out) == (4, {"mape": 0.0})
+    resumed = StagesUnlikePrograms()
+    assert measure(tmp_path, cluster_of(PRIOR, LINK), resumed, resume=True).devices["test"] == PRIOR
+    assert resumed.staged == []
+
+
+def test_figures_that_predict_stages_better_are_taken(tmp_path):
+    found = measure(tmp_path, cluster_of(PRIOR, LINK), MadeUp())
+    assert not any("these stand" in said for said in found.missing)
+    judged = Judged(PRIOR, found.devices["test"], dict.fromkeys(stage_programs(PRIOR), 1.0))
+    assert judged.before != judged.fitted
+    (fit,) = (fit for fit in found.fits if fit.part == "stages on test")
+    assert fit.held_out["mape"] < 0.2
+    assert Judged(PRIOR, TRUE, {}).refused == ""
+
+
+def test_errors_of_stages_are_those_by_hand():
+    (program, *_) = stage_programs(PRIOR)
+    alone_s = AnalyticLatency().predict(operators(program), PRIOR).total_s
+    assert stage_s(program, PRIOR) == pytest.approx(alone_s + 2 * PRIOR.dispatch_s)
+    slower = dataclasses.replace(PRIOR, dispatch_s=PRIOR.dispatch_s + alone_s / 2)
+    judged = Judged(PRIOR, slower, {program: stage_s(program, PRIOR) * 1.25})
+    assert judged.before == pytest.approx(0.2)
+    assert judged.fitted == pytest.approx(abs((2 * alone_s + 2e-3) / (1.25 * (alone_s + 2e-3)) - 1))
+    assert "on 1 stage of pipelines, those from before 20.0%" in judged.refused

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 
 from alpa_dejavu.calibration._fit_links import predicted_s
+from alpa_dejavu.calibration._judged import stage_s
 from alpa_dejavu.calibration.bench import Bench, Collective, HostProbe, MeasurementError
 from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.measurements import Measurements
@@ -34,14 +35,16 @@ def cluster_of(device, link, hosts=1, devices=2):
 class MadeUp(Bench):
     """A cluster whose true figures are known; each measurement takes a second, and has some noise."""
 
+    truth = TRUE
+
     def __init__(self, noise=0.03, failing=()):
-        self.now, self.opened, self.ran, self.failing = 0.0, [], [], failing
+        self.now, self.opened, self.ran, self.staged, self.failing = 0.0, [], [], [], failing
         self._noise, self._rng = noise, np.random.default_rng(0)
 
     @contextlib.contextmanager
     def open(self, place):
         self.opened.append(place)
-        yield self.run
+        yield self.stage if place.what == "stages" else self.run
 
     def run(self, probe):
         self.now += 1.0
@@ -49,6 +52,12 @@ class MadeUp(Bench):
         if getattr(probe, "name", "") in self.failing:
             raise MeasurementError("out of memory")
         return {name: value * np.exp(self._noise * self._rng.normal()) for name, value in took(probe).items()}
+
+
+    def stage(self, program):
+        self.now += 1.0
+        self.staged.append(program)
+        return {"run_s": stage_s(program, self.truth)}
 
 
 def took(probe):
