@@ -37,9 +37,10 @@ class Judged:
         """Returns why the figures from before stand; empty where fitted ones are nearer, or no stage was measured."""
         if self.fitted <= self.before:
             return ""
+        stages = units.counted(self._number, "stage")
         return (
-            f"fitted figures are {self.fitted:.1%} off on {units.counted(self._number, 'stage')} of pipelines, those from before "
-            f"{self.before:.1%}: these stand"
+            f"fitted figures are {self.fitted:.1%} off on {stages} of pipelines, those from before {self.before:.1%}: "
+            "these stand"
         )
 
 
