@@ -1,7 +1,7 @@
 """Fitted figures of a device beside those from before, on stages of pipelines that neither was fitted to.
 
-Programs that run alone, one after the other, find their arrays in caches and start at once. Stages of a pipeline don't,
-so a fit to programs may be right on other programs and wrong on stages.
+Programs that run alone start at once. A stage of a pipeline is started by the runtime, which sends and receives beside
+it, so a fit to programs may be right on other programs and wrong on stages.
 """
 
 from __future__ import annotations
