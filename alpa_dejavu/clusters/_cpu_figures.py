@@ -20,7 +20,7 @@ _CACHED_BYTES = float(1 << 20)
 _IMAGE = (4, 16, 16, 64)
 # XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
 _BELOW_FLOP = float(1 << 24)
-_BUDGET_S = 0.06
+_BUDGET_S, _BLOCK_S = 0.1, 0.005
 _LOOKUPS = 20_000
 _DISPATCH_LOOKUPS, _STEP_LOOKUPS = 40_000, 160_000
 """The work of Alpa's runtime, which is in Python: starting a computation on a device takes as long as so many lookups
@@ -147,18 +147,22 @@ def core_seconds(
     cpu_s: Callable[[], float] = time.process_time,
     wall_s: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several runs, after
-    a first run that compiles.
+    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several blocks of
+    runs, after a first run that compiles.
 
-    It isn't wall time, since what else runs on the machine must not change the result. It isn't the least, which may
-    miss a thread that still runs, nor the median, which contains spinning threads that wait for work. `cpu_s` and
-    `wall_s` are the clocks of this process, in seconds.
+    It isn't wall time, since what else runs on the machine must not change the result. A block has some milliseconds of
+    runs, since a thread may still run when the function is done. It isn't the least, nor the median, which contains
+    spinning threads that wait for work. `cpu_s` and `wall_s` are the clocks of this process, in seconds.
     """
     run()
+    began = wall_s()
+    run()
+    number = max(round(_BLOCK_S / max(wall_s() - began, 1e-6)), 1)
     seconds: list[float] = []
     stop = wall_s() + _BUDGET_S
     while len(seconds) < 5 or wall_s() < stop:
         before = cpu_s()
-        run()
-        seconds.append(cpu_s() - before)
+        for _ in range(number):
+            run()
+        seconds.append((cpu_s() - before) / number)
     return max(statistics.quantiles(seconds, n=10)[1], 1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pathlib
 import platform
 from collections.abc import Callable, Mapping
@@ -19,7 +20,8 @@ __all__ = ["keep_figures", "kept_figures"]
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
+_DEVICES_FLAG = "--xla_force_host_platform_device_count="
 _Figures = TypeVar("_Figures")
 
 
@@ -62,7 +64,8 @@ def _fingerprint() -> dict[str, Any]:
     except (OSError, StopIteration):
         model = platform.processor()
     versions = {name: installed_version(name) for name in ("jaxlib", "alpa_dejavu")}
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICES_FLAG)]
     return {
         "version": _VERSION, "machine": platform.node(), "cpu": model, "cores": usable_cores(),
-        "memory_bytes": machine_memory_bytes(), **versions,
+        "memory_bytes": machine_memory_bytes(), "xla_flags": sorted(flags), **versions,
     }  # fmt: skip

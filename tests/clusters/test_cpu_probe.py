@@ -125,6 +125,13 @@ def test_another_speed_another_machine_and_a_broken_file_are_measured_anew(probe
     assert len(probed) == 6
 
 
+def test_figures_are_those_of_the_compilers_flags(probed, monkeypatch):
+    for flags, times in (("", 1), ("--xla_force_host_platform_device_count=4", 1), ("--xla_cpu_a=1", 2), ("", 3)):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        in_another_process()
+        assert len(probed) == times
+
+
 def test_a_cache_that_cannot_be_written_or_may_hold_nothing_is_done_without(probed, tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path / "file" / "cache"))
