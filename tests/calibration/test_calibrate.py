@@ -299,7 +299,7 @@ def test_the_commands_budget_goes_by_the_clock_that_is_handed_in(tmp_path, monke
 @pytest.mark.slow
 def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     output = tmp_path / "c.json"
-    command = ["calibrate", "--output", str(output), "--local", "2", "--budget", "25"]
+    command = ["calibrate", "--output", str(output), "--local", "2", "--budget", "90"]
     # A look at the clock takes a second, whatever else runs meanwhile: there is one before each measurement.
     result = CliRunner().invoke(main, command, obj=itertools.count().__next__)
     assert result.exit_code == 0, result.output
