@@ -53,7 +53,6 @@ class MadeUp(Bench):
             raise MeasurementError("out of memory")
         return {name: value * np.exp(self._noise * self._rng.normal()) for name, value in took(probe).items()}
 
-
     def stage(self, program):
         self.now += 1.0
         self.staged.append(program)
