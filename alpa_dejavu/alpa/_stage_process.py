@@ -19,8 +19,10 @@ __all__ = ["Answer"]
 
 Answer = dict[str, float | str]
 """The seconds "cpu_s" of a run on all devices together and the "peak_bytes" of one device, or else the "error"."""
+_BLOCK_S = 0.02
+"""A block has runs for so many seconds, since a thread may still run when a run is done."""
 _ENOUGH_S, _FEWEST, _MOST = 0.15, 3, 20
-"""Runs go on for so many seconds on the CPU; so many there are at least, and at most."""
+"""Blocks go on for so many seconds on the CPU; so many there are at least, and at most, and so many runs in one."""
 
 
 def _main() -> None:
@@ -37,7 +39,7 @@ def _main() -> None:
         found = []
         for one in compiling:
             try:
-                found.append(_taken(one.result(), devices[: asked["num_devices"]]))
+                found.append(_taken(one.result(), devices[: asked["num_devices"]], asked["at_once"]))
             except Exception as error:  # whatever it fails by, the next module may run
                 found.append({"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"})
         answers.write(json.dumps(found).encode() + b"\n")
@@ -59,20 +61,35 @@ def _compiled(serialized: bytes, devices: list[Any]) -> Any:
     return MeshExecutable(devices[0].client, module, devices, len(devices))
 
 
-def _taken(executable: Any, devices: list[Any]) -> Answer:
-    """Returns what a run takes."""
+def _taken(executable: Any, devices: list[Any], at_once: int) -> Answer:
+    """Returns what a run takes while so many run at the same time: a core may be slower while the others compute."""
     client = devices[0].client
     given = [_stand_in(shape) for shape in executable.hlo_modules()[0].parameter_shapes()]
+
+    def run(number: int) -> None:
+        for _ in range(number):
+            results = executable.execute_sharded_on_local_devices(ready.pop())
+            for piece in (piece for result in results for piece in result):
+                piece.block_until_ready()
+
+    def block(number: int) -> tuple[float, float]:
+        """Returns the seconds on the CPU and on the wall of a run, of so many one after the other."""
+        # What they read is made before them, since a run may give back its arguments' memory.
+        for _ in range(number * at_once):
+            ready.append([[client.buffer_from_pyval(value, device) for device in devices] for value in given])
+        began, before = time.perf_counter(), time.process_time()
+        list(pool.map(run, [number] * at_once))
+        return (time.process_time() - before) / (number * at_once), (time.perf_counter() - began) / number
+
+    ready: list[list[list[Any]]] = []
     seconds: list[float] = []
-    while len(seconds) <= _FEWEST or (sum(seconds[1:]) < _ENOUGH_S and len(seconds) <= _MOST):
-        pieces = [[client.buffer_from_pyval(value, device) for device in devices] for value in given]
-        before = time.process_time()
-        results = executable.execute_sharded_on_local_devices(pieces)
-        for piece in (piece for result in results for piece in result):
-            piece.block_until_ready()
-        seconds.append(time.process_time() - before)
-    # The first run warms up. The least may miss a thread that still runs, others have threads that spin.
-    low = statistics.quantiles(seconds[1:], n=4)[0]
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        block(1)  # warms up
+        number = min(max(round(_BLOCK_S / max(block(1)[1], 1e-6)), 1), _MOST)
+        while len(seconds) < _FEWEST or (sum(seconds) * number * at_once < _ENOUGH_S and len(seconds) < _MOST):
+            seconds.append(block(number)[0])
+    # The least may miss a thread that still runs, others have threads that spin.
+    low = statistics.quantiles(seconds, n=4)[0]
     return {"cpu_s": max(low, 1e-9), "peak_bytes": float(executable.total_allocation_size())}
 
 

@@ -7,7 +7,6 @@ Ray, and what else runs on the machine hardly changes it.
 from __future__ import annotations
 
 import abc
-import contextlib
 import json
 import logging
 import os
@@ -26,7 +25,6 @@ __all__ = ["AlpaWorkers", "CpuProcess", "Program", "StageRunner", "Taken"]
 _log = logging.getLogger("alpa_dejavu")
 
 _PATIENCE_S = 60.0
-_FAREWELL_S = 5.0
 
 
 class Program(NamedTuple):
@@ -126,7 +124,8 @@ class CpuProcess(StageRunner):
 
     def run(self, programs: Sequence[Program], shape: tuple[int, int]) -> list[Taken]:
         """Returns for each program the wall time that its seconds on the CPU, and those of starting it as Alpa's
-        runtime does, make on cores that are free.
+        runtime does, make on cores of its own. The cores that it leaves free run it, too, since others compute beside
+        it in a pipeline.
         """
         num_devices = shape[0] * shape[1]
         found = self._answers([program.compiled.hlo.get_hlo_proto() for program in programs], num_devices)
@@ -139,21 +138,15 @@ class CpuProcess(StageRunner):
         process, self._process = self._process, None
         if process is None:
             return
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
-        try:
-            process.wait(_FAREWELL_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # it has nothing to lose
+        process.communicate()
 
     def _answers(self, modules: Sequence[bytes], num_devices: int) -> list[dict[str, Any]]:
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        asked = {"num_devices": num_devices, "sizes": list(map(len, modules))}
+        at_once = max(self._cores // num_devices, 1)
+        asked = {"num_devices": num_devices, "at_once": at_once, "sizes": list(map(len, modules))}
         try:
             process.stdin.write(b"".join([json.dumps(asked).encode(), b"\n", *modules]))
             process.stdin.flush()

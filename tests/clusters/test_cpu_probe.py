@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import threading
 
 import pytest
 
@@ -16,7 +17,7 @@ from alpa_dejavu.problem import Device, StridedReads
 def made_up_core(monkeypatch):
     """What a core of this machine, which has two, is said to do, in place of a measurement."""
     seconds = iter([1e-3, 1e-3, 0.5, 2e-3, 1e-2, 1e-3, 1e-3, 1.0, 2e-3])
-    monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run: (run(), next(seconds))[1])
+    monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run, at_once=1: (run(), next(seconds))[1])
     core = _cpu_figures.measured_core(1e9)
     assert list(seconds) == [], "each of them is measured once"
     monkeypatch.setattr(cpu_probe, "_core", lambda: core)
@@ -55,7 +56,7 @@ def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
         nonlocal cpu_s, wall_s, runs
         runs, cpu_s, wall_s = runs + 1, cpu_s + next(took_s), wall_s + 0.005
 
-    found = _cpu_figures.core_seconds(run, lambda: cpu_s, lambda: wall_s)
+    found = _cpu_figures.core_seconds(run, 1, lambda: cpu_s, lambda: wall_s)
     # One run compiles, and one tells how long a run is; of the others, which take 99 to 80 seconds in 100 milliseconds,
     # the second tenth's end counts.
     assert 20 <= runs - 2 <= 21
@@ -66,7 +67,7 @@ def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
         runs, wall_s = runs + 1, wall_s + 1.0
 
     runs = 0
-    assert _cpu_figures.core_seconds(slow, lambda: 0.0, lambda: wall_s) == 1e-9
+    assert _cpu_figures.core_seconds(slow, 1, lambda: 0.0, lambda: wall_s) == 1e-9
     assert runs == 7, "five at least, however long they take"
 
 
@@ -79,7 +80,29 @@ def test_seconds_that_threads_take_after_a_short_run_are_counted():
         if runs % 5 == 0:  # of five runs together
             cpu_s += 5 * 2e-3
 
-    assert _cpu_figures.core_seconds(run, lambda: cpu_s, lambda: wall_s) == pytest.approx(2e-3)
+    assert _cpu_figures.core_seconds(run, 1, lambda: cpu_s, lambda: wall_s) == pytest.approx(2e-3)
+
+
+def test_a_run_beside_others_has_the_cpus_seconds_of_one():
+    together, waits = threading.Barrier(2, timeout=60), [0]
+    runs = []
+
+    def run():
+        runs.append(threading.current_thread())
+        if waits[0] >= 2:  # one run compiles, one tells how long it takes
+            together.wait()
+        waits[0] += 1
+
+    wall_s = 0.0
+
+    def wall():
+        nonlocal wall_s
+        wall_s += 1.0
+        return wall_s
+
+    cpu_s = iter(float(n) for n in range(1000))
+    assert _cpu_figures.core_seconds(run, 2, lambda: next(cpu_s), wall) == 0.5, "two runs took a second"
+    assert len(set(runs[2:])) == 2
 
 
 def test_this_machine_is_measured():
@@ -156,10 +179,14 @@ def test_a_cache_that_cannot_be_written_or_may_hold_nothing_is_done_without(prob
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(("factor", "same"), [(1.0, True), (1.2, True), (1.5, False), (0.6, False)])
-def test_a_machine_matches_figures_that_are_about_what_it_reaches_now(monkeypatch, factor, same):
+@pytest.mark.parametrize(
+    ("products", "copies", "same"),
+    [(1.0, 1.0, True), (1.2, 1.2, True), (1.5, 1.0, False), (0.6, 1.0, False), (1.0, 1.8, True), (1.0, 2.2, False)],
+)
+def test_a_machine_matches_figures_that_are_about_what_it_reaches_now(monkeypatch, products, copies, same):
     core = Device("core", 1e9, {"float32": 2 * 384**3 / 1e-3}, 1e9, 2.0 * 2**24 / 1e-3)
-    monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run: 1e-3 * factor)
+    seconds = iter([1e-3 * products, 1e-3 * copies])
+    monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run, at_once: next(seconds))
     assert _cpu_figures.matching(core) is same
 
 
