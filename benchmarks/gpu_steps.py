@@ -1,0 +1,237 @@
+"""Predicted and measured training steps on a GPU: seconds, and bytes of memory.
+
+    python benchmarks/gpu_steps.py --score [FILE ...] --json OUT     (without a file: all in benchmarks/measured)
+    python benchmarks/gpu_steps.py --export FOLDER     (then, beside a GPU: python _gpu_exported.py FOLDER FILE)
+
+Each step is a plan of one stage on one GPU, for one micro-batch, as `alpa_dejavu.planning.estimate` estimates it for
+anybody: by the calibration that is taken by default, whose kernels are fitted to older GPUs; by data sheets; and by
+what `alpa-dejavu calibrate` finds with its probe programs on the same GPU. Nothing is fitted to a step. What is run
+is the very computation that is predicted: it is exported here, and compiled by the JAX of the machine with the GPU.
+No Ray is there, so the seconds that Alpa's runtime takes for a step are left out of the predictions. Bytes are those
+that XLA assigned to the step's arguments, results and temporary arrays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax import export
+from tqdm import tqdm
+
+from alpa_dejavu import layers, sharding
+from alpa_dejavu.calibration import Calibration
+from alpa_dejavu.calibration.bench import Bench, MeasurementError, Place, Probe
+from alpa_dejavu.calibration.calibrate import calibrate, identity
+from alpa_dejavu.calibration.measurements import Measurements
+from alpa_dejavu.calibration.operators import Program, programs
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.layers.models import model_function
+from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
+from harness import Results, Table, options, wrong_input_told
+from trials._score import spearman
+
+_MEASURED = Path(__file__).parent / "measured"
+_GPU = "NVIDIA H100 80GB HBM3"
+_MACHINES = {_GPU: "dgx-h100"}
+STEPS = (
+    ("gpt-125m", 4), ("gpt-125m", 16), ("gpt2-125m", 16), ("kraken-125m-4", 8), ("bert-base", 32), ("bert-large", 16),
+    ("gpt-350m", 8), ("gpt2-350m", 8), ("gpt-760m", 4), ("gpt-1.3b", 2), ("moe-380m", 8),
+    ("resnet-50", 64), ("resnet-50", 256), ("wresnet-250m", 32), ("wresnet-500m", 32),
+    ("transformer:hidden=2048,blocks=8,heads=16,kv_heads=4,vocabulary=32000,sequence=2048", 4),
+)  # fmt: skip
+"""Models and batches."""
+_INDICES = {"resnet-50": 1000, "wresnet-250m": 1000, "wresnet-500m": 1000}
+_BELOW = 30_000
+"""Tokens and classes are drawn below so many."""
+_PROBES_IN_A_ROUND = 60
+_ENOUGH_S = 1e6
+
+
+@wrong_input_told
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exports, or scores what was measured; returns 2 where an input is wrong, with what and where on stderr."""
+    parser = options(__doc__, needs_json=False)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--export", type=Path, metavar="FOLDER", help="export the steps and the probe programs")
+    what.add_argument("--score", type=Path, nargs="*", metavar="FILE", help="score files that were measured")
+    parser.add_argument("--steps", nargs="+", metavar="MODEL", help="only those of these models")
+    given = parser.parse_args(arguments)
+    wanted = [one for one in STEPS if not given.steps or one[0] in given.steps]
+    if given.export is not None:
+        exported(given.export, wanted)
+        return 0
+    result, said = Results(given.json, rows=[]), list[str]()
+    for file in given.score or sorted(_MEASURED.glob("*_steps.json")):
+        measured = json.loads(file.read_text(encoding="utf-8"))
+        cluster = one_device(measured["gpu"])
+        probed = calibrated(cluster, measured)
+        steps = [row for row in measured["rows"] if row["kind"] == "step" and (row["model"], row["batch"]) in wanted]
+        found = [predicted(row, cluster, probed) for row in tqdm(steps, desc="steps")]
+        result["rows"] += [{"gpu": measured["gpu"], **row} for row in found]
+        said += [*_summary(found), *(f"calibrate: {one}." for one in probed.missing if one.startswith("programs"))]
+        said += [f"{one['model']}, {one['batch']}: {_why(one['error'])}." for one in measured["failed"]]
+    return result.shown(Table.of(result["rows"], _COLUMNS), *said)
+
+
+def exported(folder: Path, steps: Sequence[tuple[str, int]]) -> None:
+    """Writes each step and each pass of a probe program as JAX exports it for CUDA, and a list of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index: list[dict[str, Any]] = []
+
+    def written(name: str, function: Callable[..., Any], given: Sequence[Any]) -> dict[str, Any]:
+        made = export.export(jax.jit(function, keep_unused=True), platforms=["cuda"])(*given)
+        (folder / f"{name}.mlir").write_bytes(made.mlir_module_serialized)
+        ends = {"in": made.in_avals, "out": made.out_avals}
+        shapes = {end: [[list(one.shape), str(one.dtype)] for one in avals] for end, avals in ends.items()}
+        return {"name": f"{name}.mlir", "platforms": made.platforms, **shapes}
+
+    for number, (model, batch) in enumerate(tqdm(steps, desc="steps")):
+        step, arguments = model_function(model)(batch)
+        paths, tree = jax.tree_util.tree_flatten_with_path(arguments)
+        leaves = [leaf for _, leaf in paths]
+        zeros = [n for n, (path, _) in enumerate(paths) if ".optimizer" in jax.tree_util.keystr(path)]
+        state = len(jax.tree_util.tree_leaves(arguments[0]))
+
+        def flat(*values: Any, step: Any = step, tree: Any = tree) -> Any:
+            return jax.tree_util.tree_leaves(step(*jax.tree_util.tree_unflatten(tree, values)))
+
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+        file = written(f"step{number}", flat, shapes)
+        assert file["in"][:state] == file["out"][:state], "a step's first results are its next state"
+        index.append({
+            "kind": "step", "round": 0, "case": {"model": model, "batch": batch}, "state": state, "zeros": zeros,
+            "below": _INDICES.get(model, _BELOW), "files": [file],
+        })  # fmt: skip
+    for number, program in enumerate(tqdm(programs(one_device(_GPU).hosts[0].device), desc="probe programs")):
+        passes = []
+        for which, one in enumerate(program.passes()):
+            leaves, tree = jax.tree_util.tree_flatten(one.arguments)
+
+            def flat_pass(*values: Any, one: Any = one, tree: Any = tree) -> Any:
+                return one.function(*jax.tree_util.tree_unflatten(tree, values))
+
+            passes.append(written(f"probe{number}.{which}", flat_pass, leaves))
+        case = {**dataclasses.asdict(program), "sizes": list(program.sizes)}
+        index.append({"kind": "probe", "round": 1 + number // _PROBES_IN_A_ROUND, "case": case, "files": passes})
+    (folder / "index.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+
+
+def calibrated(cluster: Cluster, measured: Mapping[str, Any]) -> Calibration:
+    """What `alpa-dejavu calibrate` makes of the probe programs that were measured on the one device of a cluster."""
+    with tempfile.TemporaryDirectory() as folder:
+        measurements = Measurements(Path(folder) / "measurements.jsonl", identity(cluster), resume=False)
+        return calibrate(cluster, _FromFile(measured), measurements, _ENOUGH_S, "measured")
+
+
+@final
+class _FromFile(Bench):
+    """A bench whose programs were measured before; it has nothing else."""
+
+    def __init__(self, measured: Mapping[str, Any]) -> None:
+        self._seconds = {
+            Program(row["name"], tuple(row["sizes"]), row["phase"], row["dtype"]): float(row["run_s"])
+            for row in measured["rows"]
+            if row["kind"] == "probe"
+        }
+
+    @contextlib.contextmanager
+    def open(self, place: Place) -> Iterator[Callable[[Probe], Mapping[str, float]]]:
+        yield self._run_s
+
+    def _run_s(self, probe: Probe) -> Mapping[str, float]:
+        if not isinstance(probe, Program) or probe not in self._seconds:
+            raise MeasurementError("it wasn't measured")
+        return {"run_s": self._seconds[probe]}
+
+
+def predicted(row: Mapping[str, Any], cluster: Cluster, probed: Calibration) -> dict[str, Any]:
+    """A step's predictions beside what was measured."""
+    found, sheets, own = (_plan(row["model"], row["batch"], cluster, of) for of in (None, "none", probed))
+    assert found.confidence is not None, "estimates have an interval"
+    lower, upper = found.confidence.interval_s
+    (stage,) = found.stages
+    return {
+        **row,
+        "predicted_s": found.step_s,
+        "lower_s": lower,
+        "upper_s": upper,
+        "inside": lower <= row["step_s"] <= upper,
+        "by_sheets_s": sheets.step_s,
+        "probed_s": own.step_s,
+        "memory_bytes": stage.memory_bytes,
+    }
+
+
+def _plan(model: str, batch: int, cluster: Cluster, calibration: Calibration | str | None) -> Plan:
+    described = sharding.model_of_step(layers.trace(model, batch=batch), "auto")
+    given = [GivenStage(0, described.num_layers - 1, Submesh(1, 1), MeshConfig((1, 1), 1, 1, {}))]
+    return estimate(described, cluster, Run(1), given, name=model, batch=batch, calibration=calibration).plan
+
+
+def one_device(gpu: str) -> Cluster:
+    """One device of the machine type that has a GPU, without what Alpa's runtime takes for a step.
+
+    Raises:
+        ValueError: the GPU's machine type isn't known.
+    """
+    if gpu not in _MACHINES:
+        raise ValueError(f"gpu is {gpu!r}, but must be one of {', '.join(_MACHINES)}; add its machine type")
+    cluster = named_cluster(_MACHINES[gpu], 1, 1)
+    (host,) = cluster.hosts
+    device = dataclasses.replace(host.device, dispatch_s=0.0, step_s=0.0)
+    return dataclasses.replace(cluster, hosts=(dataclasses.replace(host, device=device),))
+
+
+_COLUMNS = {
+    "step": lambda row: f"{row['model'].partition(':')[0]}, {row['batch']}",
+    "measured": "{step_s:seconds}",
+    "predicted": lambda row: f"{1e3 * row['predicted_s']:.3g} ms ({row['predicted_s'] / row['step_s'] - 1:+.0%})",
+    "90 % interval": "{lower_s:seconds} to {upper_s:seconds}",
+    "inside": lambda row: row["inside"],
+    "by data sheets": lambda row: f"{row['by_sheets_s'] / row['step_s'] - 1:+.0%}",
+    "by its own probes": lambda row: f"{row['probed_s'] / row['step_s'] - 1:+.0%}",
+    "memory": lambda row: f"{row['peak_bytes'] / 2**30:.3g} GiB",
+    "memory predicted": lambda row: f"{row['memory_bytes'] / row['peak_bytes'] - 1:+.0%}",
+}
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on the errors of all steps."""
+    if not rows:
+        return []
+
+    def errors(name: str, of: str = "step_s") -> list[float]:
+        return [abs(row[name] / row[of] - 1) for row in rows]
+
+    said = [
+        f"{what} {statistics.median(errors(name)):.0%} on the median and {max(errors(name)):.0%} at worst"
+        for what, name in (
+            ("by default", "predicted_s"), ("by data sheets", "by_sheets_s"), ("by its own probes", "probed_s"),
+        )
+    ]  # fmt: skip
+    memory = errors("memory_bytes", "peak_bytes")
+    inside = sum(row["inside"] for row in rows)
+    ranks = spearman(*(np.array([row[name] for row in rows]) for name in ("step_s", "predicted_s")))
+    return [
+        f"Steps are predicted with an error of {'; '.join(said)}. {inside} of {len(rows)} are inside the 90 % interval;"
+        f" the rank correlation is {ranks:.2f}. Memory: {statistics.median(memory):.0%} on the median, "
+        f"{max(memory):.0%} at worst."
+    ]
+
+
+def _why(error: str) -> str:
+    return "it ran out of memory" if "RESOURCE_EXHAUSTED" in error else error
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
