@@ -158,7 +158,7 @@ def measure(folder: Path, out: Path, most_s: float) -> dict[str, Any]:
         some = [case for case in cases if case["round"] == number]
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             compiling = [[pool.submit(_compiled, _read(folder, file)) for file in case["files"]] for case in some]
-        print(f"round {number}: {len(some)} compiled after {time.monotonic() - began:.0f} s", flush=True)
+        print(f"round {number}: {len(some)} compiled after", round(time.monotonic() - began), flush=True)
         for case, parts in zip(some, compiling, strict=True):
             try:
                 programs = [one.result() for one in parts]
@@ -169,7 +169,7 @@ def measure(folder: Path, out: Path, most_s: float) -> dict[str, Any]:
                 result["failed"].append({**case["case"], "error": f"{type(error).__name__}: {error}"[:300]})
             parts.clear()
             out.write_text(json.dumps(result, indent=1))
-        print(f"round {number}: timed after {time.monotonic() - began:.0f} s", flush=True)
+        print(f"round {number}: timed after", round(time.monotonic() - began), flush=True)
     return result
 
 

@@ -28,6 +28,7 @@ from jax import export
 from tqdm import tqdm
 
 from alpa_dejavu import layers, sharding
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.calibration.bench import Bench, MeasurementError, Place, Probe
 from alpa_dejavu.calibration.calibrate import calibrate, identity
@@ -195,12 +196,12 @@ def one_device(gpu: str) -> Cluster:
 _COLUMNS = {
     "step": lambda row: f"{row['model'].partition(':')[0]}, {row['batch']}",
     "measured": "{step_s:seconds}",
-    "predicted": lambda row: f"{1e3 * row['predicted_s']:.3g} ms ({row['predicted_s'] / row['step_s'] - 1:+.0%})",
+    "predicted": lambda row: f"{units.seconds(row['predicted_s'])} ({row['predicted_s'] / row['step_s'] - 1:+.0%})",
     "90 % interval": "{lower_s:seconds} to {upper_s:seconds}",
     "inside": lambda row: row["inside"],
     "by data sheets": lambda row: f"{row['by_sheets_s'] / row['step_s'] - 1:+.0%}",
     "by its own probes": lambda row: f"{row['probed_s'] / row['step_s'] - 1:+.0%}",
-    "memory": lambda row: f"{row['peak_bytes'] / 2**30:.3g} GiB",
+    "memory": lambda row: units.size(row["peak_bytes"]),
     "memory predicted": lambda row: f"{row['memory_bytes'] / row['peak_bytes'] - 1:+.0%}",
 }
 

@@ -172,7 +172,6 @@ class _Streams:
             port = free.getsockname()[1]
         done = multiprocessing.get_context("spawn").RawValue("i", 0)
         with contextlib.ExitStack() as running:
-
             def start(serve: Any, *more: Any) -> Remote:
                 return running.enter_context(Remote.started(serve, *more, done, name=serve.__name__, patience_s=2.0))
 

@@ -168,7 +168,6 @@ BEYOND = Network("digits-mlp", 0.1, 14.0, 1.0, " at a high rate")
 
 def row(network: Network, results: Results, seeds: Sequence[int]) -> Row:
     """What comes of all ways on a network."""
-
     def alone(option: Option, seed: int) -> Floats:
         name = f"{network.title}, {option.name}, seed {seed}"
         found: Floats = results.known("runs", name, partial(network.run, option, seed))["loss"]
@@ -275,11 +274,8 @@ def tuned(results: Results) -> list[Table]:
                 for seed in TUNING_SEEDS
             ]
             mixes.append({"network": network.name, **dataclasses.asdict(mixing), "s": _mean(found)})
-    settings = {
-        "network": "{network}",
-        **{name: f"{{{name}:g}}" for name in ("rate", "averaged", "drop")},
-        "known seconds first": "{known_first}",
-    }
+    settings = {"network": "{network}", **{name: f"{{{name}:g}}" for name in ("rate", "averaged", "drop")},
+                "known seconds first": "{known_first}"}
     return [Table.of(rates, {"network": "{network}", "rate": "{rate:g}", "options that reach it": "{reached}",
                              "mean of options": "{s:seconds}"}),
             Table.of(mixes, {**settings, "mean of seeds": "{s:seconds}"}, "Turns")]  # fmt: skip

@@ -97,7 +97,6 @@ class Bench:
 
     def run(self, exchange: str, way: Exchange, spread: str, cut: Split, moved: str, seed: int, rate: float) -> Row:
         """A run of a seed: steps, bytes and accuracy at each look."""
-
         def made() -> Row:
             job = Job(_problem("digits-mlp"), GRADIENT_S, BATCH, _sgd(rate), shards=cut, moves=MOVED[moved])
             history = simulate(job, example_cluster(WORKERS, 1), way, until=Until(steps=STEPS), seed=seed, looks=LOOKS)
@@ -115,7 +114,6 @@ class Bench:
 
     def rate(self, exchange: str, way: Exchange) -> float:
         """The learning rate of an exchange, by a seed that isn't judged."""
-
         def accuracy(rate: float) -> float:
             row = self.run(exchange, way, "independent", SPREAD["independent"], "full", 0, rate)
             return float(np.mean(row["accuracy"]))
@@ -124,7 +122,6 @@ class Bench:
 
     def labels(self, name: str, trained: Problem, seed: int, rate: float) -> Row:
         """Accuracies of an unbalanced problem: of all labels, and of the rarest."""
-
         def made() -> Row:
             job = Job(trained, GRADIENT_S, BATCH, _sgd(rate), shards=split("independent"))
             until = Until(steps=LONG_STEPS)

@@ -117,9 +117,8 @@ CASES = {
     "memory": Case("memory runs out", 2, 1, _memory, ("memory ran out",), batch=2048, tight=True),
     "host": Case("a host is killed, without a disk", 3, 1, _host, ("lost",), disk=False),
     "replica": Case("a suspected replica is left out", 1, 4, lambda _: None, ("left out",), replicas=4),
-    "joins": Case(
-        "a host joins, many steps are left", 2, 1, LocalCluster.add_host, ("joined",), LARGE, 512, 8, 110, grows=True
-    ),
+    "joins": Case("a host joins, many steps are left", 2, 1, LocalCluster.add_host, ("joined",), LARGE, 512, 8, 110,
+                  grows=True),
     "late": Case("a host joins, few steps are left", 2, 1, LocalCluster.add_host, (), LARGE, 512, 8, grows=True),
 }
 

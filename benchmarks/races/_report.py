@@ -67,7 +67,7 @@ def overview(result: dict[str, Any], plan: Plan) -> Table:
         if cells:
             rows.append({"way": way.name, **cells})
     columns = {"steps to the target over one start's": "{way}", **{name: f"{{{name}}}" for name in by_network}}
-    title = f'{plan.workers} workers, {len(plan.seeds)} seeds; intervals of 95 %; after "at" the compute'
+    title = f"{plan.workers} workers, {len(plan.seeds)} seeds; intervals of 95 %; after \"at\" the compute"
     return Table.of(rows, columns, title)
 
 

@@ -133,10 +133,13 @@ def test_a_block_that_is_left_out_is_as_if_it_werent_there():
     small = trained.narrowed((32, 0, 16))
     assert jax.tree.map(np.shape, small.init(jax.random.PRNGKey(0))) == jax.tree.map(np.shape, narrow)
     inputs, targets = (each[:8] for each in trained.train)
-    assert np.abs(trained.logits(there, inputs) - small.logits(narrow, inputs)).max() < 1e-2  # of logits of about 1e4
+    whole = trained.logits(there, inputs)
+    # They are added up in other orders, in single precision.
+    assert np.abs(whole - small.logits(narrow, inputs)).max() < 1e-5 * np.abs(whole).max()
     gradient = jax.grad(trained.loss)(there, (inputs, targets))
     looked = jax.grad(small.loss)(narrow, (inputs, targets))
-    assert np.abs(gradient["stem"]["kernel"] - looked["stem"]["kernel"]).max() < 1e-2
+    of_stem = gradient["stem"]["kernel"]
+    assert np.abs(of_stem - looked["stem"]["kernel"]).max() < 1e-5 * np.abs(of_stem).max()
 
 
 def test_local_steps_average_each_parameter_over_those_that_had_it():
