@@ -1,5 +1,5 @@
-"""Runs exported JAX programs on the GPU at hand and times them. It stands alone: nothing of this project is imported,
-so that it runs on a bare machine with a JAX of its own.
+"""Runs exported JAX programs on the GPU at hand and times them. With `_gpu_layers.py` beside it, it stands alone:
+nothing of the package is imported, so that it runs on a bare machine with a JAX of its own.
 
     python benchmarks/_gpu_exported.py FOLDER OUT.json [--most-s 420]
 
@@ -21,7 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_BLOCKS, _BLOCK_S, _PROBE_S, _FEWEST = 5, 0.5, 0.15, 5
+from _gpu_layers import seconds_of
+
+_BATCH_S, _PROBE_S, _FEWEST = 0.5, 0.15, 5
 
 
 def _read(folder: Path, file: Mapping[str, Any]) -> Any:
@@ -93,16 +95,7 @@ def _step(program: Any, case: Mapping[str, Any]) -> dict[str, Any]:
 
     given = _drawn(program, case["below"], case["zeros"])
 
-    def seconds(count: int) -> float:
-        began = time.perf_counter()
-        for _ in range(count):
-            made = program(*given)
-        jax.block_until_ready(made)
-        return (time.perf_counter() - began) / count
-
-    seconds(2)
-    count = max(3, min(100, int(_BLOCK_S / seconds(2))))
-    step_s = statistics.median(seconds(count) for _ in range(_BLOCKS))
+    step_s = seconds_of(program, given, _BATCH_S)
     of = program.memory_analysis()
     state_bytes = sum(one.nbytes for one in given[: case["state"]])
     kept_bytes = of.argument_size_in_bytes + of.output_size_in_bytes - state_bytes

@@ -184,8 +184,8 @@ def _compiled(case: dict[str, Any]) -> Any:
         return jax.jit(_function(case)).lower(*jax.eval_shape(lambda: _arguments(case))).compile()
 
 
-def seconds_of(run: Any, arguments: tuple[Any, ...]) -> float:
-    """The median over batches of calls of a call's share."""
+def seconds_of(run: Any, arguments: Sequence[Any], each_s: float = _BATCH_S) -> float:
+    """The median over batches of calls, of about so many seconds each, of a call's share."""
     import jax
 
     def batch_s(count: int) -> float:
@@ -196,7 +196,7 @@ def seconds_of(run: Any, arguments: tuple[Any, ...]) -> float:
         return (time.perf_counter() - began) / count
 
     batch_s(2)
-    count = max(3, min(100, int(_BATCH_S / batch_s(2))))
+    count = max(3, min(100, int(each_s / batch_s(2))))
     return statistics.median(batch_s(count) for _ in range(_BATCHES))
 
 

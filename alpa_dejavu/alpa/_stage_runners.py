@@ -129,9 +129,9 @@ class CpuProcess(StageRunner):
         """
         num_devices = shape[0] * shape[1]
         found = self._answers([program.compiled.hlo.get_hlo_proto() for program in programs], num_devices)
-        at_once = min(num_devices, self._cores)
+        cores = min(num_devices, self._cores)
         start_s = num_devices * self._dispatch_s
-        return [Taken((float(one["cpu_s"]) + start_s) / at_once, float(one["peak_bytes"])) for one in found]
+        return [Taken((float(one["cpu_s"]) + start_s) / cores, float(one["peak_bytes"])) for one in found]
 
     def close(self) -> None:
         """Ends the process."""
