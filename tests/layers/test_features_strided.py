@@ -52,6 +52,29 @@ def test_loops_over_transposed_values_read_them_against_their_order():
     assert strided_bytes(lambda x: jnp.transpose(x, (1, 0, 2)) + 1, X) == ([], 0.0)
 
 
+def test_the_transposed_product_of_two_matrices_is_computed_the_other_way_round():
+    def accumulated(total, x, weight, cotangent):
+        _, pull = jax.vjp(lambda weight: x @ weight, weight)
+        return total + pull(cotangent)[0]
+
+    for x, cotangent in ((jnp.zeros((8, 16)), jnp.zeros((8, 32))), (X, jnp.zeros((4, 8, 32)))):
+        _, rest = strided_bytes(accumulated, WEIGHT, x, WEIGHT, cotangent)
+        assert rest == 0.0
+        text = jax.jit(accumulated).lower(WEIGHT, x, WEIGHT, cotangent).compile().as_text()
+        assert "f32[16,32]{0,1}" not in text, "nor does XLA make it in the other order"
+
+
+def test_a_transposed_product_that_is_read_both_ways_or_has_a_batch_is_read_against_its_order():
+    def both_ways(x):
+        product = x @ x
+        return product.T + 1, product + 1
+
+    square, batch = jnp.zeros((16, 16)), jnp.zeros((2, 8, 8))
+    assert strided_bytes(lambda x: (x @ x).T + 1, square) == ([0.0], 0.0)
+    assert strided_bytes(both_ways, square) == ([0.0], square.nbytes)
+    assert strided_bytes(lambda x: jnp.swapaxes(x @ x, 1, 2) + 1, batch) == ([0.0], batch.nbytes)
+
+
 def test_convolutions_over_holes_are_known():
     def convolution(x, kernel):
         return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))

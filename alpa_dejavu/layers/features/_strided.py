@@ -3,14 +3,16 @@
 A product whose operands aren't matrices yet is made one of matrices: the first operand is brought into the order
 (batch, free, contracted), the second into (batch, contracted, free). Where that moves an operand's last dimension, the
 copy reads a cache line for each element. The copy is fused with the element-wise loop that makes the operand, and
-evaluates it again: it then reads all that the loop reads in that order. So do loops over transposed values.
+evaluates it again: it then reads all that the loop reads in that order. So do loops over transposed values. Only the
+transposed product of two matrices, such as a gradient by weights, costs nothing: it is computed the other way round.
 
 References:
-    `DotDecomposer` and `CpuInstructionFusion` in XLA.
+    `AlgebraicSimplifier`, `DotDecomposer` and `CpuInstructionFusion` in XLA.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -35,6 +37,9 @@ class Strided:
         self._read: dict[Value, dict[Value, None]] = {}
         self._expensive: set[Value] = set()
         self._made: set[Value] = set()
+        uses = Counter(value for step in steps for value in step.inputs)
+        products = (step.outputs[0] for step, kind in zip(steps, kinds, strict=True) if kind == "dot")
+        self._turned = {value for value in products if len(value.shape) == 2 and uses[value] == 1}
         for step, kind in zip(steps, kinds, strict=True):
             if step.primitive in ALIASES:
                 self._follow(step)
@@ -59,7 +64,8 @@ class Strided:
         """Notes whether a renamed value is transposed: then its last dimension lies elsewhere."""
         if step.primitive == "transpose":
             order = step.params["permutation"]
-            if step.inputs[0].num_bytes and order[-1] != len(order) - 1:
+            given = step.inputs[0]
+            if given.num_bytes and order[-1] != len(order) - 1 and given not in self._turned:
                 self._transposed.add(step.outputs[0])
         elif step.inputs and step.inputs[0] in self._transposed:
             self._transposed.add(step.outputs[0])
