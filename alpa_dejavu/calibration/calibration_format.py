@@ -80,6 +80,7 @@ class DeviceData(TypedDict):
     transcendental_flop: NotRequired[GivenPositive]
     dilated_flop_per_s: NotRequired[GivenPositive]
     strided: NotRequired[Strided]
+    weight_bytes_per_s: NotRequired[GivenPositive]
     crowding: NotRequired[GivenPositive]
     origin: NotRequired[Words]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ __all__ = ["core_seconds", "matching", "measured_core"]
 
 _SIDE = 384
 _COPY_BYTES = 1 << 24
+_WEIGHTS, _WEIGHT_BYTES = 64, 1 << 20
+"""Arrays of this size, so many that no cache holds all: the weights of a small model on several devices."""
 _TINY, _CHAIN = 24, 64
 _SMALL_SIDE = 128
 _LARGE_ROWS, _CACHED_ROWS = 1024, 256
@@ -60,6 +63,7 @@ def measured_core(memory_bytes: float) -> Device:
         uncached, cached = (_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS))
         strided = StridedReads(uncached, cached, _CACHED_BYTES)
         dilated = _dilated_rate()
+        weights = _weight_bytes_per_s()
     lookup_s = _lookup_s()
     return Device(
         name="core",
@@ -73,6 +77,7 @@ def measured_core(memory_bytes: float) -> Device:
         small_products=SmallProducts(_BELOW_FLOP, small / large),
         dilated_flop_per_s=min(dilated, large),
         strided=strided,
+        weight_bytes_per_s=min(weights, copied),
     )
 
 
@@ -98,6 +103,23 @@ def _copied_bytes_per_s() -> float:
     block = jax.device_put(np.zeros(_COPY_BYTES // 4, np.float32))
     add = jax.jit(lambda x: x + 1)
     return 2.0 * _COPY_BYTES / _seconds(lambda: add(block).block_until_ready())
+
+
+def _weight_bytes_per_s() -> float:
+    """Returns the bytes per second that are read and written where many arrays are added to in turns, each of which is
+    then a new array, as an accumulated gradient is.
+    """
+    import jax
+    import numpy as np
+
+    arrays = [jax.device_put(np.zeros(_WEIGHT_BYTES // 4, np.float32)) for _ in range(_WEIGHTS)]
+    add, turns = jax.jit(lambda x: x + 1), itertools.count()
+
+    def run() -> None:
+        turn = next(turns) % _WEIGHTS
+        arrays[turn] = add(arrays[turn]).block_until_ready()
+
+    return 2.0 * _WEIGHT_BYTES / _seconds(run)
 
 
 def _product_rate(side: int) -> float:

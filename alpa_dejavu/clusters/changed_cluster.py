@@ -223,6 +223,7 @@ def slower(device: Device, factor: float) -> Device:
         memory_bytes_per_s=device.memory_bytes_per_s / factor,
         dilated_flop_per_s=None if device.dilated_flop_per_s is None else device.dilated_flop_per_s / factor,
         strided=None if device.strided is None else device.strided.scaled(1 / factor),
+        weight_bytes_per_s=None if device.weight_bytes_per_s is None else device.weight_bytes_per_s / factor,
         kernel_s=device.kernel_s * factor,
         dispatch_s=device.dispatch_s * factor,
         step_s=device.step_s * factor,

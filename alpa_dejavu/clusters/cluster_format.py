@@ -82,6 +82,7 @@ class OwnDeviceData(TypedDict):
     transcendental_flop: NotRequired[GivenPositive]
     dilated_flop_per_s: NotRequired[FlopPerSFigure]
     strided: NotRequired[Strided]
+    weight_bytes_per_s: NotRequired[_BytesPerS]
     crowding: NotRequired[GivenPositive]
     origin: NotRequired[Words]
 

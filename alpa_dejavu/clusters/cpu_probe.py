@@ -52,6 +52,7 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         transcendental_flop=core.transcendental_flop,
         dilated_flop_per_s=None if core.dilated_flop_per_s is None else core.dilated_flop_per_s * cores / num_devices,
         strided=None if core.strided is None else core.strided.scaled(cores / num_devices),
+        weight_bytes_per_s=None if core.weight_bytes_per_s is None else core.weight_bytes_per_s * cores / num_devices,
         dispatch_s=core.dispatch_s * slowdown,
         step_s=core.step_s * slowdown,
         origin=f"measured on this machine, {num_devices} devices at a time",

@@ -77,6 +77,8 @@ class Device:
         strided: the rates of reads against the order in memory; None: such reads cost nothing extra.
         transcendental_flop: how many additions an exponential or tanh counts as: a polynomial and a division, and
             more where a compiler evaluates it again for each of its uses.
+        weight_bytes_per_s: the rate at which parameters and their gradients are read and written, which no cache holds
+            from one use to the next; None: that of other arrays.
         crowding: the factor by which operators take longer in a stage of several devices, where these share a process.
         origin: where the figures are from.
     """
@@ -93,6 +95,7 @@ class Device:
     transcendental_flop: float = 16.0
     dilated_flop_per_s: float | None = None
     strided: StridedReads | None = None
+    weight_bytes_per_s: float | None = None
     crowding: float = 1.0
     origin: str = ""
 
@@ -100,8 +103,9 @@ class Device:
         owner = f"device {self.name}"
         for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding"):
             checks.positive(owner, field, getattr(self, field))
-        if self.dilated_flop_per_s is not None:
-            checks.positive(owner, "dilated_flop_per_s", self.dilated_flop_per_s)
+        for field in ("dilated_flop_per_s", "weight_bytes_per_s"):
+            if getattr(self, field) is not None:
+                checks.positive(owner, field, getattr(self, field))
         for field in ("kernel_s", "dispatch_s", "step_s"):
             checks.not_negative(owner, field, getattr(self, field))
         if "float32" not in self.flop_per_s:

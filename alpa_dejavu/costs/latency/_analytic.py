@@ -27,26 +27,29 @@ class AnalyticLatency(LatencyModel):
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Returns the roofline's seconds of each operator on a device, with a spread of zero."""
         parts = roofline_parts(operators, device)
-        mean = (np.maximum(parts.work_s, parts.traffic_s) + parts.start_s + parts.strided_s) * operators.count
+        bound_s = np.maximum(parts.work_s, parts.traffic_s)
+        mean = (bound_s + parts.start_s + parts.strided_s + parts.weights_s) * operators.count
         return Latency(mean, np.zeros_like(mean))
 
 
 @final
 class RooflineParts(NamedTuple):
-    """The parts of each operator's roofline seconds per run: the longer of work and traffic counts, plus start and
-    strided reads.
+    """The parts of each operator's roofline seconds per run: the longer of work and traffic counts, plus start, strided
+    reads and weights.
     """
 
     work_s: NDArray[np.float64]
     traffic_s: NDArray[np.float64]
     start_s: NDArray[np.float64]
     strided_s: NDArray[np.float64]
+    weights_s: NDArray[np.float64]
 
 
 def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
-    """Returns the parts of the roofline's seconds of each operator on a device: work, traffic, start and strided reads.
+    """Returns the parts of the roofline's seconds of each operator on a device: work, traffic, start, strided reads, and
+    weights, which are parameters and their gradients.
 
-    Strided reads take nothing on a device that declares no rate for them.
+    Strided reads take nothing on a device that declares no rate for them, and weights are part of the traffic.
     """
     rate = np.full(len(operators), device.vector_flop_per_s)
     products = operators.dtype[operators.is_product].tolist()
@@ -62,5 +65,9 @@ def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
     if strided is not None:
         cached = operators.strided_bytes < strided.cached_bytes
         strided_s = operators.strided_bytes / np.where(cached, strided.cached_bytes_per_s, strided.bytes_per_s)
+    weights_s = np.zeros(len(operators))
+    if device.weight_bytes_per_s is not None:
+        of_weights = operators.unbatched_read_bytes + operators.unbatched_written_bytes
+        traffic, weights_s = traffic - of_weights, of_weights / device.weight_bytes_per_s
     start_s = np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
-    return RooflineParts(work / rate, traffic / device.memory_bytes_per_s, start_s, strided_s)
+    return RooflineParts(work / rate, traffic / device.memory_bytes_per_s, start_s, strided_s, weights_s)
