@@ -46,8 +46,8 @@ class RooflineParts(NamedTuple):
 
 
 def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
-    """Returns the parts of the roofline's seconds of each operator on a device: work, traffic, start, strided reads, and
-    weights, which are parameters and their gradients.
+    """Returns the parts of the roofline's seconds of each operator on a device: work, traffic, start, strided reads,
+    and weights, which are parameters and their gradients.
 
     Strided reads take nothing on a device that declares no rate for them, and weights are part of the traffic.
     """
