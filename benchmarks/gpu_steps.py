@@ -41,7 +41,7 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.layers.features import layer_features
 from alpa_dejavu.layers.models import model_function
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
+from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, Submesh
 from harness import Results, Table, options, wrong_input_told
 from trials._score import spearman
 
@@ -161,7 +161,8 @@ class _FromFile(Bench):
 
 def predicted(row: Mapping[str, Any], cluster: Cluster, probed: Calibration) -> dict[str, Any]:
     """A step's predictions beside what was measured."""
-    found, sheets, own = (_plan(row["model"], row["batch"], cluster, of) for of in (None, "none", probed))
+    described = sharding.model_of_step(layers.trace(row["model"], batch=row["batch"]), "auto")
+    found, sheets, own = (_plan(described, row, cluster, of) for of in (None, "none", probed))
     assert found.confidence is not None, "estimates have an interval"
     lower, upper = found.confidence.interval_s
     (stage,) = found.stages
@@ -180,10 +181,12 @@ def predicted(row: Mapping[str, Any], cluster: Cluster, probed: Calibration) -> 
     }
 
 
-def _plan(model: str, batch: int, cluster: Cluster, calibration: Calibration | str | None) -> Plan:
-    described = sharding.model_of_step(layers.trace(model, batch=batch), "auto")
+def _plan(
+    described: Model, row: Mapping[str, Any], cluster: Cluster, calibration: Calibration | str | None
+) -> Plan:
     given = [GivenStage(0, described.num_layers - 1, Submesh(1, 1), MeshConfig((1, 1), 1, 1, {}))]
-    return estimate(described, cluster, Run(1), given, name=model, batch=batch, calibration=calibration).plan
+    run, name, batch = Run(1), row["model"], row["batch"]
+    return estimate(described, cluster, run, given, name=name, batch=batch, calibration=calibration).plan
 
 
 def one_device(gpu: str) -> Cluster:

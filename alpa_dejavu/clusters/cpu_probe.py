@@ -20,6 +20,7 @@ from alpa_dejavu._util.machine_memory import machine_memory_bytes
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
 from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
+from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.problem import Device
 
 __all__ = ["measured_cpu"]
@@ -38,21 +39,14 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
     """
     core = _core()
     cores = usable_cores()
-    # While all devices compute, each has its share of a core.
+    # While all devices compute, each has its share of the cores' rates; alone, none starts sooner than a core does.
     slowdown = max(num_devices / cores, 1.0)
     whole = machine_memory_bytes() if memory_bytes is None else memory_bytes
-    return Device(
+    return dataclasses.replace(
+        slower(core, num_devices / cores),
         name="cpu",
         memory_bytes=whole / num_devices,
-        flop_per_s={dtype: rate * cores / num_devices for dtype, rate in core.flop_per_s.items()},
-        vector_flop_per_s=core.vector_flop_per_s * cores / num_devices,
-        memory_bytes_per_s=core.memory_bytes_per_s * cores / num_devices,
         kernel_s=core.kernel_s * slowdown,
-        small_products=core.small_products,
-        transcendental_flop=core.transcendental_flop,
-        dilated_flop_per_s=None if core.dilated_flop_per_s is None else core.dilated_flop_per_s * cores / num_devices,
-        strided=None if core.strided is None else core.strided.scaled(cores / num_devices),
-        weight_bytes_per_s=None if core.weight_bytes_per_s is None else core.weight_bytes_per_s * cores / num_devices,
         dispatch_s=core.dispatch_s * slowdown,
         step_s=core.step_s * slowdown,
         origin=f"measured on this machine, {num_devices} devices at a time",

@@ -28,8 +28,6 @@ class Predicted:
     memory: Predicted | None = None
 
 
-
-
 def from_logs(mean: NDArray[np.float64], spread: NDArray[np.float64], memory: Predicted | None = None) -> Predicted:
     """The medians as means, since errors are scored as shares, with ends as far as the spread says."""
     reach = REACH_90 * spread

@@ -26,9 +26,7 @@ class AnalyticLatency(LatencyModel):
 
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Returns the roofline's seconds of each operator on a device, with a spread of zero."""
-        parts = roofline_parts(operators, device)
-        bound_s = np.maximum(parts.work_s, parts.traffic_s)
-        mean = (bound_s + parts.start_s + parts.strided_s + parts.weights_s) * operators.count
+        mean = roofline_parts(operators, device).once_s * operators.count
         return Latency(mean, np.zeros_like(mean))
 
 
@@ -43,6 +41,11 @@ class RooflineParts(NamedTuple):
     start_s: NDArray[np.float64]
     strided_s: NDArray[np.float64]
     weights_s: NDArray[np.float64]
+
+    @property
+    def once_s(self) -> NDArray[np.float64]:
+        """Returns the seconds of one run of each operator, shape (operators,)."""
+        return np.maximum(self.work_s, self.traffic_s) + self.start_s + self.strided_s + self.weights_s
 
 
 def roofline_parts(operators: Operators, device: Device) -> RooflineParts:

@@ -44,18 +44,19 @@ class MeasuredRoofline(LatencyModel):
 
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Returns the roofline's seconds of each operator on a device, and their standard deviation (spread)."""
-        work_s, traffic_s, start_s, strided_s, weights_s = roofline_parts(operators, device)
+        parts = roofline_parts(operators, device)
+        work_s, traffic_s, start_s, strided_s, weights_s = parts
         for dtype, curve in self.products.get(device.name, {}).items():
             chosen = operators.is_product & (operators.dtype == dtype)
             work_s[chosen] *= curve.factor(np.maximum(operators.flop[chosen], 1.0))
         bound_s = np.maximum(work_s, traffic_s)
-        once_s = bound_s + start_s + strided_s + weights_s
+        once_s = parts.once_s
         memory, start, weights = (
             self.figure_spread(device, name) for name in ("memory_bytes_per_s", "kernel_s", "weight_bytes_per_s")
         )
         of_bound = np.where(work_s >= traffic_s, self._of_work(operators, device), memory)
-        off_s = np.hypot(np.hypot(bound_s * of_bound, start_s * start), strided_s * self._of_strided(operators, device))
-        off_s = np.hypot(off_s, weights_s * weights)
+        of_strided = self._of_strided(operators, device)
+        off_s = np.hypot.reduce([bound_s * of_bound, start_s * start, strided_s * of_strided, weights_s * weights])
         relative = np.divide(off_s, once_s, out=np.zeros_like(once_s), where=once_s > 0)
         mean = once_s * operators.count
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
