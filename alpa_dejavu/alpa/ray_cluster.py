@@ -8,7 +8,7 @@ from typing import Any, final
 
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import local_links, machine_for, named_cluster
-from alpa_dejavu.clusters.cpu_link import measured_cpu_link
+from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.problem import Cluster, Host
 
@@ -155,9 +155,10 @@ def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
         Host(names[n], measured_cpu(devices * machines.count(machine)), devices)
         for n, machine in zip(equal_hosts(virtual_mesh), machines, strict=True)
     ]
-    within, between = local_links()
-    if len(hosts) > 1 and len(set(machines)) == 1:
-        between = measured_cpu_link(between)
+    usual = local_links()
+    within, between = cpu_links(usual, hosts[0].device, devices, devices * machines.count(machines[0]))
+    if len(set(machines)) > 1:
+        between = usual[1]
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
     cores = usable_cores() if len(set(machines)) == 1 else None
     machine = "" if cores is None else "local-cpu"

@@ -93,6 +93,8 @@ class LinkData(TypedDict):
     send_latency_s: NotRequired[Given]
     send_bytes_per_s: NotRequired[Given]
     pair_bytes_per_s: NotRequired[Given]
+    cached_bytes_per_s: NotRequired[Given]
+    cached_bytes: NotRequired[Given]
 
 
 class SharedLinkData(LinkData):

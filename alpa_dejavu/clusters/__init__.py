@@ -12,7 +12,7 @@ import dataclasses
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
-from alpa_dejavu.clusters.cpu_link import measured_cpu_link
+from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.clusters.machine_file import device as _device
 from alpa_dejavu.clusters.machine_file import devices_and_hosts, known_machines, read_machine
@@ -56,8 +56,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     device = measured_cpu(used * num_hosts) if data["device"] is None else _device(data["device"])
     hosts = [f"{data['name']}-{n}" for n in range(num_hosts)]
     within, between = _link(data["within"]), _link(data["between"])
-    if data["device"] is None and num_hosts > 1:
-        between = measured_cpu_link(between)
+    if data["device"] is None:
+        within, between = cpu_links((within, between), device, used, used * num_hosts)
     # Price and memory are those of a whole machine, however many of its devices are used.
     of_host = _price(data), _memory_margin(data), _host_memory(data)
     cluster = Cluster.uniform(

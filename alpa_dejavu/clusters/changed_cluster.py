@@ -195,7 +195,7 @@ def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: fl
 
 
 def _carrying(link: Link, factor: float) -> Link:
-    names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s")
+    names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s", "cached_bytes_per_s")
     known = {name: getattr(link, name) for name in names}
     return dataclasses.replace(link, **{name: rate * factor for name, rate in known.items() if rate is not None})
 

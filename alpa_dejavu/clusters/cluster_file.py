@@ -27,6 +27,7 @@ from alpa_dejavu._util.json_file import peek, read_checked
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import machine_file as machine_file
+from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 REMEDY = "schemas/cluster-1.json says what each key may be, and `write_cluster` writes a right one"
 EVERY = "*"
-_FIGURES = {"latency_s", "bytes_per_s", "send_latency_s", "send_bytes_per_s", "pair_bytes_per_s"}
+_FIGURES = {field.name for field in dataclasses.fields(Link)} - {"shares"}
 _SECONDS = ("kernel_s", "dispatch_s", "step_s")
 _OF_HOST: Sequence[tuple[str, str, Callable[[Mapping[str, Any]], object]]] = (
     ("price_per_hour", "price_per_hour", machine_file.price),
@@ -153,7 +154,9 @@ class _File:
             try:
                 device = measured_cpu(local) if measured[n] else _device(said if machine is None else machine)
                 inside: Mapping[str, Any] = said if "within" in said or machine is None else machine
-                within.append(link_of(inside["within"]))
+                link = link_of(inside["within"])
+                own = measured[n] and inside is machine
+                within.append(cpu_links((link, link), device, counts[n], local)[0] if own else link)
                 of_host: dict[str, Any] = {
                     field: read(said if name in said or machine is None else machine)
                     for field, name, read in _OF_HOST

@@ -95,6 +95,8 @@ class WithinData(TypedDict):
     send_latency_s: NotRequired[_Seconds]
     send_bytes_per_s: NotRequired[_BytesPerS]
     pair_bytes_per_s: NotRequired[_BytesPerS]
+    cached_bytes_per_s: NotRequired[_BytesPerS]
+    cached_bytes: NotRequired[BytesFigure]
     shares: NotRequired[_Shares]
 
 
@@ -130,6 +132,8 @@ LinkEntryData = TypedDict(
         "send_latency_s": NotRequired[_Seconds],
         "send_bytes_per_s": NotRequired[_BytesPerS],
         "pair_bytes_per_s": NotRequired[_BytesPerS],
+        "cached_bytes_per_s": NotRequired[_BytesPerS],
+        "cached_bytes": NotRequired[BytesFigure],
         "shares": NotRequired[_Shares],
     },
 )

@@ -1,7 +1,8 @@
-"""The link between two processes of this machine, as CPU devices of several Ray nodes have it: measured once, and kept.
+"""The links between CPU devices of this machine, measured once and kept: those of one process, and of several.
 
-Two processes of one device each run all-reduces through gloo, over the loopback interface. So do Alpa's workers where
-a stage has devices of several Ray nodes of one machine.
+The devices of a Ray node are devices of one process, whose collectives go through memory. Those of several Ray nodes of
+one machine are devices of a process each, whose collectives gloo carries over the loopback interface. Both are measured
+by all-reduces. A tensor goes from stage to stage through Ray, which is work for a core: Python's, and copies.
 """
 
 from __future__ import annotations
@@ -14,107 +15,237 @@ import os
 import socket
 import statistics
 import time
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
-from alpa_dejavu.problem import Link
+from alpa_dejavu.problem import Device, Link
 
-__all__ = ["LOOPBACK", "joined_by_gloo", "measured_cpu_link"]
+__all__ = ["LOOPBACK", "cpu_links", "joined_by_gloo"]
 
 _log = logging.getLogger(__name__)
 
-_FILE = "this-machine-link.json"
+_BETWEEN_FILE, _WITHIN_FILE = "this-machine-link.json", "this-machine-links-of-{}.json"
 _SMALL_BYTES, _LARGE_BYTES = 1 << 10, 1 << 24
-_RUNS = 15
+_ALL_BYTES = 1 << 28
+"""The largest arrays of all devices of a process have so many bytes together, at most."""
+_CACHED_SHARE = 16
+"""Arrays of this part of the largest size are still in the cache when the next all-reduce reads them."""
+_RUNS, _SMALL_RUNS, _FEWEST_RUNS, _ENOUGH_S = 15, 50, 3, 0.3
+_CHAIN = 5
 LOOPBACK = "127.0.0.1"
 _PATIENCE_S = 20.0
+_SENT_STARTS = {"within": 1.6, "between": 3.0}
+_SENT_COPIES = {"within": 20.0, "between": 27.0}
+"""A tensor's way through Ray takes as long as so many starts of a computation by Alpa's runtime, and each byte as long
+as so many that are read from memory or written there. Between Ray nodes it goes through two more processes. Measured as
+what steps took longer, on two cores, when the same two stages were on one node, and on two."""
+
+
+def cpu_links(usual: tuple[Link, Link], device: Device, num_devices: int, all_devices: int) -> tuple[Link, Link]:
+    """Returns the links within a host of CPU devices and between two such hosts, all of them on this machine, as they
+    are while all devices compute: measured, or as they are kept from before.
+
+    Args:
+        usual: the two links as they are taken, with a warning, where nothing can be measured.
+        device: one of the devices, with the starts and copies that a tensor's way through Ray consists of.
+        num_devices: how many devices the host has, which are those of one process.
+        all_devices: how many devices all hosts on this machine have together.
+    """
+    within, between = usual
+    if num_devices > 1:
+        within = _beside(_measured_within(num_devices, within), num_devices, all_devices)
+    if all_devices > num_devices:
+        between = _beside(_measured_between(between), 2, all_devices)
+    return _sending(within, device, "within"), _sending(between, device, "between")
+
+
+def _sending(link: Link, device: Device, where: str) -> Link:
+    """Returns the link with the latency and the rate of a tensor that goes through Ray."""
+    bytes_per_s = device.weight_bytes_per_s or device.memory_bytes_per_s
+    return dataclasses.replace(
+        link,
+        send_latency_s=_SENT_STARTS[where] * device.dispatch_s,
+        send_bytes_per_s=bytes_per_s / _SENT_COPIES[where],
+    )
+
+
+def _beside(link: Link, num_devices: int, all_devices: int) -> Link:
+    """Returns the link between so many devices, measured while no others computed, as it is while all do."""
+    together, alone = (max(count / usable_cores(), 1.0) for count in (all_devices, num_devices))
+    factor = max(together / alone, 1.0)
+    names = ("bytes_per_s", "cached_bytes_per_s")
+    rates = {name: getattr(link, name) / factor for name in names if getattr(link, name) is not None}
+    return dataclasses.replace(link, latency_s=link.latency_s * factor, **rates)
 
 
 @functools.cache
-def measured_cpu_link(otherwise: Link) -> Link:
-    """Returns a link with the latency and rate of collectives between two processes of this machine, measured or as
-    they are kept from before; transfers from stage to stage, which go another way, keep theirs.
+def _measured_within(num_devices: int, usual: Link) -> Link:
+    """Returns the link between devices of one process."""
 
-    Args:
-        otherwise: the link to be changed, which is returned as it is, with a warning, where nothing can be measured.
-    """
-    found = kept_figures(_FILE, lambda kept: (float(kept["latency_s"]), float(kept["bytes_per_s"])))
-    if found is None:
-        started = time.perf_counter()
-        try:
-            found = _measured()
-        except (OSError, EOFError, RuntimeError) as error:
-            _log.warning("the link between processes can't be measured (%s): the usual one is taken", error)
-            return otherwise
-        _log.info("measured the link between processes in %s", units.seconds(time.perf_counter() - started))
-        keep_figures(_FILE, {"latency_s": found[0], "bytes_per_s": found[1]})
-    latency_s, bytes_per_s = found
-    send_latency_s, send_bytes_per_s = otherwise.sending
-    return dataclasses.replace(
-        otherwise, latency_s=latency_s, bytes_per_s=bytes_per_s,
-        send_latency_s=send_latency_s, send_bytes_per_s=send_bytes_per_s,
-    )  # fmt: skip
+    def measured() -> dict[str, float]:
+        serve = _all_reduce_within, num_devices
+        small_s, cached_s, large_s = _answer([serve], f"{num_devices} devices of a process")
+        rounds, large = 2 * (num_devices - 1), _large_bytes(num_devices)
+        moved = rounds / num_devices * large
+        return {
+            "latency_s": small_s / rounds,
+            "bytes_per_s": moved / large_s,
+            "cached_bytes_per_s": moved / _CACHED_SHARE / cached_s,
+            # In between, the cache holds a part of them.
+            "cached_bytes": large / _CACHED_SHARE**0.5,
+        }
+
+    return _known(_WITHIN_FILE.format(num_devices), "devices of a process", measured, usual)
 
 
-def _measured() -> tuple[float, float]:
-    """Returns latency and rate of a message: an all-reduce of two devices is two messages of half the bytes each.
+@functools.cache
+def _measured_between(usual: Link) -> Link:
+    """Returns the link between devices of two processes: an all-reduce of two is two messages of half the bytes."""
+
+    def measured() -> dict[str, float]:
+        with socket.socket() as free:
+            free.bind((LOOPBACK, 0))
+            port = free.getsockname()[1]
+        small_s, large_s = _answer([(_all_reduce_between, rank, port) for rank in range(2)], "two processes")
+        return {"latency_s": small_s / 2, "bytes_per_s": _LARGE_BYTES / large_s}
+
+    return _known(_BETWEEN_FILE, "processes", measured, usual)
+
+
+def _known(file: str, between: str, measured: Callable[[], dict[str, float]], usual: Link) -> Link:
+    """Returns the link with the figures that are kept in a file, or else measured and then kept there."""
+    found = kept_figures(file, _link)
+    if found is not None:
+        return found
+    started = time.perf_counter()
+    try:
+        figures = measured()
+        found = _link(figures)
+    except (OSError, EOFError, RuntimeError, ValueError) as error:
+        _log.warning("the link between %s can't be measured (%s): the usual one is taken", between, error)
+        return usual
+    _log.info("measured the link between %s in %s", between, units.seconds(time.perf_counter() - started))
+    keep_figures(file, figures)
+    return found
+
+
+def _link(figures: Mapping[str, Any]) -> Link:
+    names = {field.name for field in dataclasses.fields(Link)} & set(figures)
+    return Link(**{name: figures[name] for name in names})
+
+
+def _answer(serves: list[tuple[Any, ...]], of: str) -> tuple[float, ...]:
+    """Returns what the first of some processes sends, which run side by side.
 
     Raises:
         RuntimeError, EOFError, OSError: a process ended early, or took too long.
     """
-    with socket.socket() as free:
-        free.bind((LOOPBACK, 0))
-        port = free.getsockname()[1]
     with contextlib.ExitStack() as running:
         ends = [
-            running.enter_context(child_process(_all_reduce, rank, port, name=f"link-{rank}", patience_s=2.0))
-            for rank in range(2)
+            running.enter_context(child_process(*serve, name=f"link-{n}", patience_s=2.0))
+            for n, serve in enumerate(serves)
         ]
         if not ends[0].poll(_PATIENCE_S):
-            raise RuntimeError(f"two processes didn't exchange anything in {units.seconds(_PATIENCE_S)}")
-        small_s, large_s = ends[0].recv()
-    # What goes on beside delays single messages, as it will; the rate is that of the fastest one.
-    return statistics.median(small_s) / 2, _LARGE_BYTES / min(large_s)
+            raise RuntimeError(f"{of} didn't exchange anything in {units.seconds(_PATIENCE_S)}")
+        found: tuple[float, ...] = ends[0].recv()
+        return found
 
 
-def _all_reduce(connection: Connection, rank: int, port: int) -> None:
-    """Sends the seconds of small and of large all-reduces between this process and another one, from the first of them.
+def _large_bytes(num_devices: int) -> int:
+    return min(_LARGE_BYTES, _ALL_BYTES // num_devices)
+
+
+def _all_reduce_within(connection: Connection, num_devices: int) -> None:
+    """Sends the seconds of a small, a cached and a large all-reduce between devices of this process."""
+    os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
+    large = _large_bytes(num_devices)
+    small_s, cached_s, large_s = (_chained_s(size) for size in (_SMALL_BYTES, large // _CACHED_SHARE, large))
+    connection.send((small_s, max(cached_s - small_s, 1e-9), max(large_s - small_s, 1e-9)))
+
+
+def _chained_s(num_bytes: int) -> float:
+    """Returns the seconds of an all-reduce between this process's devices, of several in one program, each of the last
+    one's result: without what starting a program takes.
+    """
+    import jax
+    import numpy as np
+
+    array = _spread(np.zeros((len(jax.devices()), num_bytes // 4), np.float32))
+    programs = [_summed(count) for count in (1, 1 + _CHAIN)]
+    alone_s, chained_s = (statistics.median(_taken(program, array)) for program in programs)
+    return max(chained_s - alone_s, 1e-9) / _CHAIN
+
+
+def _all_reduce_between(connection: Connection, rank: int, port: int) -> None:
+    """Sends the seconds of a small and of a large all-reduce between this process and another one, from the first of
+    them.
 
     All ports are on the loopback interface.
     """
     os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    import jax
     import numpy as np
-    from jax.experimental.shard_map import shard_map
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     service = joined_by_gloo(rank, f"{LOOPBACK}:{port}")
-    mesh = Mesh(np.array(jax.devices()), ("x",))
-    summed = jax.jit(
-        shard_map(lambda a: jax.lax.psum(a, "x"), mesh=mesh, in_specs=PartitionSpec("x"), out_specs=PartitionSpec())
-    )
+    summed = _summed(1)
 
-    def seconds(num_bytes: int) -> list[float]:
-        here = jax.device_put(np.ones((1, num_bytes // 4), np.float32), jax.local_devices()[0])
-        sharding = NamedSharding(mesh, PartitionSpec("x"))
-        array = jax.make_array_from_single_device_arrays((2, num_bytes // 4), sharding, [here])
-        summed(array).block_until_ready()
-        taken = []
-        for _ in range(_RUNS):
-            started = time.perf_counter()
-            summed(array).block_until_ready()
-            taken.append(time.perf_counter() - started)
-        return taken
+    def taken(num_bytes: int, runs: int) -> list[float]:
+        return _taken(summed, _spread(np.ones((2, num_bytes // 4), np.float32)), runs)
 
-    taken = seconds(_SMALL_BYTES), seconds(_LARGE_BYTES)
+    # Many a message waits for a core, as it will in training: the mean counts. The rate is that of the fastest one.
+    found = statistics.fmean(taken(_SMALL_BYTES, _SMALL_RUNS)), min(taken(_LARGE_BYTES, _RUNS))
     if rank == 0:
-        connection.send(taken)
+        connection.send(found)
     with contextlib.suppress(EOFError):  # the one who asked closes the connection
         connection.recv()
     del service
+
+
+def _summed(count: int) -> Any:
+    """Returns a program that adds up the rows of an array, one on each device, so many times one after the other."""
+    import jax
+    from jax.experimental.shard_map import shard_map
+    from jax.sharding import PartitionSpec
+
+    def summed(row: Any) -> Any:
+        for _ in range(count):
+            row = jax.lax.psum(row, "x")
+        return row
+
+    rows = PartitionSpec("x")
+    return jax.jit(shard_map(summed, mesh=_mesh(), in_specs=rows, out_specs=rows, check_rep=False))
+
+
+def _spread(rows: Any) -> Any:
+    """Returns an array with a row on each device of all processes."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    sharding = NamedSharding(_mesh(), PartitionSpec("x"))
+    return jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])
+
+
+def _mesh() -> Any:
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh
+
+    return Mesh(np.array(jax.devices()), ("x",))
+
+
+def _taken(program: Any, array: Any, runs: int = _RUNS) -> list[float]:
+    """Returns the seconds of so many runs of a program, or of fewer long ones, after a first one that compiles."""
+    program(array).block_until_ready()
+    taken: list[float] = []
+    while len(taken) < _FEWEST_RUNS or (len(taken) < runs and sum(taken) < _ENOUGH_S):
+        started = time.perf_counter()
+        program(array).block_until_ready()
+        taken.append(time.perf_counter() - started)
+    return taken
 
 
 def joined_by_gloo(rank: int, address: str) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.problem import checks
 
 
@@ -23,6 +26,8 @@ class Link:
         shares: names of the media that it goes over together with other links, such as a host's network card or a
             switch. All that goes at a time over links with such a name shares the medium's rate (`Cluster.media`).
             Empty: the link is shared only by groups of devices that communicate at the same time.
+        cached_bytes_per_s, cached_bytes: the rate of a message in a collective that has fewer than so many bytes, where
+            a CPU's cache holds it and `bytes_per_s` is that of messages from memory; None: all have the same rate.
     """
 
     latency_s: float
@@ -31,6 +36,8 @@ class Link:
     send_bytes_per_s: float | None = None
     pair_bytes_per_s: float | None = None
     shares: tuple[str, ...] = ()
+    cached_bytes_per_s: float | None = None
+    cached_bytes: float | None = None
 
     def __post_init__(self) -> None:
         named = (self.shares,) if isinstance(self.shares, str) else tuple(self.shares)
@@ -42,6 +49,11 @@ class Link:
         checks.not_negative("link", "send_latency_s", self.sending[0])
         checks.positive("link", "send_bytes_per_s", self.sending[1])
         checks.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
+        if (self.cached_bytes_per_s is None) != (self.cached_bytes is None):
+            raise ValueError("link: cached_bytes_per_s and cached_bytes belong together; give both or neither")
+        if self.cached_bytes_per_s is not None and self.cached_bytes is not None:
+            checks.positive("link", "cached_bytes_per_s", self.cached_bytes_per_s)
+            checks.positive("link", "cached_bytes", self.cached_bytes)
 
     def group_bytes_per_s(self, size: int) -> float:
         """Returns the bytes per second that each device has in a collective among `size` devices, by its links to the
@@ -53,6 +65,15 @@ class Link:
         if self.pair_bytes_per_s is None:
             return self.bytes_per_s
         return min(self.bytes_per_s, max(size - 1, 1) * self.pair_bytes_per_s)
+
+    def rates(self, size: int, num_bytes: FloatArray) -> FloatArray:
+        """Returns the bytes per second that each device has in a collective among `size` devices for messages of each
+        size in bytes, in the shape of `num_bytes`.
+        """
+        rate = np.full(num_bytes.shape, self.group_bytes_per_s(size))
+        if self.cached_bytes is not None:
+            rate[num_bytes < self.cached_bytes] = self.cached_bytes_per_s
+        return rate
 
     @property
     def sending(self) -> tuple[float, float]:

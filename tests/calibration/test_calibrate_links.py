@@ -37,7 +37,8 @@ from alpa_dejavu.calibration.calibrate_links import calibrate_links, links_ident
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import local_links
-from alpa_dejavu.clusters.cpu_link import measured_cpu_link
+from alpa_dejavu.clusters.cpu_link import cpu_links
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.costs.communication import Links
 from alpa_dejavu.problem import Link, host_kinds
 from alpa_dejavu.testing import example_cluster
@@ -592,7 +593,7 @@ def test_two_raylets_are_calibrated(tmp_path):
     assert not ray.is_initialized()
     found = read_calibration(output)
     # The network comes on top of what processes of this machine take to exchange, and Ray to carry.
-    known = measured_cpu_link(local_links()[1])
+    _, known = cpu_links(local_links(), measured_cpu(2), 1, 2)
     for link in (found.host_links.links[0][1], found.host_links.links[1][0]):
         assert link.latency_s > known.latency_s
         assert 0 < link.bytes_per_s < known.bytes_per_s

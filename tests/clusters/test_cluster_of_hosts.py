@@ -204,7 +204,7 @@ RATES, SECONDS = st.floats(1.0, 1e9), st.floats(0.0, 1e3)
 LINKS = st.builds(
     Link, SECONDS, RATES, st.none() | SECONDS, st.none() | RATES, st.none() | RATES,
     st.lists(st.sampled_from(["x", "y", "ä"]), max_size=2, unique=True).map(tuple),
-)  # fmt: skip
+) | st.builds(Link, SECONDS, RATES, cached_bytes_per_s=RATES, cached_bytes=RATES)  # fmt: skip
 DEVICES = st.builds(
     Device, st.text(min_size=1, max_size=3), RATES, st.fixed_dictionaries({"float32": RATES, "int8": RATES}), RATES,
     st.just(1e12), SECONDS, SECONDS, SECONDS, st.none() | st.builds(SmallProducts, RATES, RATES), RATES,

@@ -1,55 +1,91 @@
-"""The link between processes of this machine: measured once, kept, and the usual one where that fails."""
+"""The links between CPU devices of this machine: measured once, kept, and the usual ones where that fails."""
 
 import json
 import logging
 
+import numpy as np
 import pytest
 
 from alpa_dejavu.clusters import cpu_link, local_links
-from alpa_dejavu.clusters.cpu_link import measured_cpu_link
-from alpa_dejavu.problem import Link
+from alpa_dejavu.clusters.cpu_link import cpu_links
+from alpa_dejavu.problem import Device, Link
 
-USUAL = local_links()[1]
+USUAL = local_links()
+LARGE = 1 << 24
+DEVICE = Device("cpu", 1e9, {"float32": 1e9}, 1e9, 1e9, dispatch_s=1e-3, weight_bytes_per_s=5e8)
+
+
+def forget():
+    cpu_link._measured_within.cache_clear()
+    cpu_link._measured_between.cache_clear()
 
 
 @pytest.fixture(autouse=True)
-def nothing_known():
-    measured_cpu_link.cache_clear()
+def nothing_known(monkeypatch):
+    monkeypatch.setattr(cpu_link, "usable_cores", lambda: 2)
+    forget()
     yield
-    measured_cpu_link.cache_clear()
+    forget()
 
 
-def test_two_processes_measure_it_and_others_find_it_kept(monkeypatch):
-    found = measured_cpu_link(USUAL)
-    assert found != USUAL
-    assert found.latency_s > 0
-    assert found.bytes_per_s > 1e6
-    assert found.sending == USUAL.sending
-    measured_cpu_link.cache_clear()
-    monkeypatch.setattr(cpu_link, "_measured", lambda: pytest.fail("it is kept"))
-    assert measured_cpu_link(USUAL) == found
+def test_processes_measure_them_and_others_find_them_kept(monkeypatch):
+    found = cpu_links(USUAL, DEVICE, 2, 4)
+    for link, usual in zip(found, USUAL, strict=True):
+        assert (link.latency_s, link.bytes_per_s) != (usual.latency_s, usual.bytes_per_s)
+        assert link.latency_s > 0
+        assert link.bytes_per_s > 1e6
+    assert found[0].cached_bytes_per_s > 1e6
+    forget()
+    monkeypatch.setattr(cpu_link, "_answer", lambda *_: pytest.fail("they are kept"))
+    assert cpu_links(USUAL, DEVICE, 2, 4) == found
 
 
-def _ends(connection, rank, port):
+def test_tensors_go_through_ray_at_a_devices_starts_and_copies():
+    usual = Link(1.0, 2.0), Link(3.0, 4.0)
+    within, between = cpu_links(usual, DEVICE, 1, 1)
+    assert within == Link(1.0, 2.0, 1.6e-3, 5e8 / 20)
+    assert between == Link(3.0, 4.0, 3.0e-3, 5e8 / 27)
+
+
+def test_beside_other_hosts_devices_of_a_process_have_a_smaller_share(monkeypatch):
+    monkeypatch.setattr(cpu_link, "_answer", lambda serves, of: (6e-6, 1e-3, 0.1) if len(serves) == 1 else (1e-3, 0.1))
+    sizes = np.array([LARGE / 16, LARGE])
+    alone, _ = cpu_links(USUAL, DEVICE, 4, 4)
+    assert alone.latency_s == pytest.approx(1e-6)
+    assert alone.rates(4, sizes) == pytest.approx([1.5 * LARGE / 16 / 1e-3, 1.5 * LARGE / 0.1])
+    beside, between = cpu_links(USUAL, DEVICE, 4, 12)
+    assert beside.latency_s == pytest.approx(3e-6)
+    assert beside.rates(4, sizes) == pytest.approx(alone.rates(4, sizes) / 3)
+    assert (between.latency_s, between.bytes_per_s) == (6 * 0.5e-3, LARGE / 0.1 / 6)
+
+
+def _ends(connection, *_):
     """A process that ends before it has measured anything."""
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("nothing")])
-def test_where_it_fails_the_usual_one_is_taken_with_a_warning(monkeypatch, caplog, error):
-    def fails():
+def test_where_it_fails_the_usual_ones_are_taken_with_a_warning(monkeypatch, caplog, error):
+    def fails(*_):
         raise error
 
-    monkeypatch.setattr(cpu_link, *(("_all_reduce", _ends) if error is None else ("_measured", fails)))
+    if error is None:
+        for name in ("_all_reduce_within", "_all_reduce_between"):
+            monkeypatch.setattr(cpu_link, name, _ends)
+    else:
+        monkeypatch.setattr(cpu_link, "_answer", fails)
     with caplog.at_level(logging.WARNING):
-        assert measured_cpu_link(USUAL) == USUAL
-    assert "can't be measured" in caplog.text
+        found = cpu_links(USUAL, DEVICE, 2, 4)
+    for link, usual in zip(found, USUAL, strict=True):
+        assert link.bytes_per_s == usual.bytes_per_s / 2
+    assert caplog.text.count("can't be measured") == 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"latency_s": 1.0})])
 def test_what_is_kept_broken_is_measured_anew(monkeypatch, tmp_path, text):
     monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path))
-    monkeypatch.setattr(cpu_link, "_measured", lambda: (1e-3, 1e9))
-    (tmp_path / "this-machine-link.json").write_text(text)
-    found = measured_cpu_link(Link(5.0, 6.0))
-    assert found == Link(1e-3, 1e9, 5.0, 6.0)
-    assert json.loads((tmp_path / "this-machine-link.json").read_text())["bytes_per_s"] == 1e9
+    monkeypatch.setattr(cpu_link, "_answer", lambda *_: (2e-3, 0.25))
+    file = tmp_path / "this-machine-link.json"
+    file.write_text(text)
+    _, between = cpu_links(USUAL, DEVICE, 1, 2)
+    assert (between.latency_s, between.bytes_per_s) == (1e-3, LARGE / 0.25)
+    assert json.loads(file.read_text())["bytes_per_s"] == between.bytes_per_s

@@ -40,6 +40,14 @@ def test_stages_may_send_by_another_way():
     assert float(AlphaBeta().seconds("send", 1e6, Group(cluster, (0, 0)))) == pytest.approx(2.0)
 
 
+def test_messages_that_a_cache_holds_have_their_own_rate():
+    link = Link(1e-5, 1e9, cached_bytes_per_s=1e10, cached_bytes=4e6)
+    cluster = Cluster("c", example_cluster(1).hosts, ((link,),))
+    few, many = AlphaBeta().seconds("all_reduce", [2e6, 4e6], Group(cluster, (0, 0)))
+    assert few == pytest.approx(2 * (1e-5 + 1e6 / 1e10))
+    assert many == pytest.approx(2 * (1e-5 + 2e6 / 1e9))
+
+
 def test_nonsense_is_refused():
     cluster = example_cluster()
     with pytest.raises(ValueError, match="no collective 'gossip'"):

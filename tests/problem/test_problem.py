@@ -28,6 +28,8 @@ from alpa_dejavu.testing import example_cluster
         (lambda: Device("d", 1, {"float32": float("nan")}, 1, 1), "nan"),
         (lambda: Link(-1, 1), "latency_s is -1"),
         (lambda: Link(0, 0), "bytes_per_s is 0"),
+        (lambda: Link(0, 1, cached_bytes=1), "cached_bytes_per_s and cached_bytes belong together"),
+        (lambda: Link(0, 1, cached_bytes_per_s=0, cached_bytes=1), "cached_bytes_per_s is 0"),
         (lambda: Host("h", example_cluster().hosts[0].device, 0), "num_devices is 0"),
         (lambda: Cluster("c", (), ()), "no hosts"),
         (lambda: Cluster("c", example_cluster().hosts, ((Link(0, 1),),)), "2 hosts"),

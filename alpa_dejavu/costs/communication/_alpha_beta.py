@@ -43,5 +43,5 @@ class AlphaBeta(CommunicationModel):
         sharing = group.concurrent if len(members) > 1 else 1
         leaving = max(here * (group.size - here) for here in members) if len(members) > 1 else rounds
         shares = leaving if collective == "all_to_all" else rounds
-        rate = link.group_bytes_per_s(group.size)
-        return np.where(sizes > 0, rounds * link.latency_s + shares * sizes / group.size * sharing / rate, 0.0)
+        moved = shares * sizes / group.size * sharing
+        return np.where(sizes > 0, rounds * link.latency_s + moved / link.rates(group.size, sizes), 0.0)
