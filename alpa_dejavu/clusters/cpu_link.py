@@ -30,13 +30,13 @@ __all__ = ["LOOPBACK", "cpu_links", "joined_by_gloo"]
 _log = logging.getLogger(__name__)
 
 _BETWEEN_FILE, _WITHIN_FILE = "this-machine-link.json", "this-machine-links-of-{}.json"
-_SMALL_BYTES, _LARGE_BYTES = 1 << 10, 1 << 24
+_SMALL_BYTES, _LARGE_BYTES = 1 << 14, 1 << 24
 _ALL_BYTES = 1 << 28
 """The largest arrays of all devices of a process have so many bytes together, at most."""
 _CACHED_SHARE = 16
 """Arrays of this part of the largest size are still in the cache when the next all-reduce reads them."""
-_RUNS, _SMALL_RUNS, _FEWEST_RUNS, _ENOUGH_S = 15, 50, 3, 0.3
-_CHAIN = 5
+_CHAIN, _SIDE, _LEAST_SIDE = 5, 384, 16
+_RUNS, _FEWEST_RUNS, _ENOUGH_S = 40, 3, 0.25
 LOOPBACK = "127.0.0.1"
 _PATIENCE_S = 20.0
 _SENT_STARTS = {"within": 1.6, "between": 3.0}
@@ -75,12 +75,13 @@ def _sending(link: Link, device: Device, where: str) -> Link:
 
 
 def _beside(link: Link, num_devices: int, all_devices: int) -> Link:
-    """Returns the link between so many devices, measured while no others computed, as it is while all do."""
+    """Returns the link between so many devices, measured while no others computed, as it is while all do: copies take
+    longer, waiting doesn't.
+    """
     together, alone = (max(count / usable_cores(), 1.0) for count in (all_devices, num_devices))
-    factor = max(together / alone, 1.0)
     names = ("bytes_per_s", "cached_bytes_per_s")
-    rates = {name: getattr(link, name) / factor for name in names if getattr(link, name) is not None}
-    return dataclasses.replace(link, latency_s=link.latency_s * factor, **rates)
+    rates = {name: getattr(link, name) for name in names if getattr(link, name) is not None}
+    return dataclasses.replace(link, **{name: rate * alone / together for name, rate in rates.items()})
 
 
 @functools.cache
@@ -164,21 +165,7 @@ def _all_reduce_within(connection: Connection, num_devices: int) -> None:
     """Sends the seconds of a small, a cached and a large all-reduce between devices of this process."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
     large = _large_bytes(num_devices)
-    small_s, cached_s, large_s = (_chained_s(size) for size in (_SMALL_BYTES, large // _CACHED_SHARE, large))
-    connection.send((small_s, max(cached_s - small_s, 1e-9), max(large_s - small_s, 1e-9)))
-
-
-def _chained_s(num_bytes: int) -> float:
-    """Returns the seconds of an all-reduce between this process's devices, of several in one program, each of the last
-    one's result: without what starting a program takes.
-    """
-    import jax
-    import numpy as np
-
-    array = _spread(np.zeros((len(jax.devices()), num_bytes // 4), np.float32))
-    programs = [_summed(count) for count in (1, 1 + _CHAIN)]
-    alone_s, chained_s = (statistics.median(_taken(program, array)) for program in programs)
-    return max(chained_s - alone_s, 1e-9) / _CHAIN
+    connection.send(_all_reduces_s(_LEAST_SIDE, statistics.median, _SMALL_BYTES, large // _CACHED_SHARE, large))
 
 
 def _all_reduce_between(connection: Connection, rank: int, port: int) -> None:
@@ -188,16 +175,9 @@ def _all_reduce_between(connection: Connection, rank: int, port: int) -> None:
     All ports are on the loopback interface.
     """
     os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    import numpy as np
-
     service = joined_by_gloo(rank, f"{LOOPBACK}:{port}")
-    summed = _summed(1)
-
-    def taken(num_bytes: int, runs: int) -> list[float]:
-        return _taken(summed, _spread(np.ones((2, num_bytes // 4), np.float32)), runs)
-
-    # Many a message waits for a core, as it will in training: the mean counts. The rate is that of the fastest one.
-    found = statistics.fmean(taken(_SMALL_BYTES, _SMALL_RUNS)), min(taken(_LARGE_BYTES, _RUNS))
+    # Many a small message waits for a core that computes, as it will in training: the mean counts.
+    found = _all_reduces_s(_SIDE, statistics.fmean, _SMALL_BYTES, _LARGE_BYTES)
     if rank == 0:
         connection.send(found)
     with contextlib.suppress(EOFError):  # the one who asked closes the connection
@@ -205,19 +185,45 @@ def _all_reduce_between(connection: Connection, rank: int, port: int) -> None:
     del service
 
 
-def _summed(count: int) -> Any:
-    """Returns a program that adds up the rows of an array, one on each device, so many times one after the other."""
+def _all_reduces_s(side: int, of_small: Callable[[list[float]], float], small: int, *others: int) -> list[float]:
+    """Returns the seconds of an all-reduce of a small number of bytes between all devices, and what others take longer.
+
+    Each is one of several in a program, and follows a product of matrices with so many rows on each device, as in a
+    stage. `of_small` says which of several runs' seconds count for small ones; of the others the fastest do.
+    """
+    least_s = _all_reduced_s(side, small, min)
+    longer_s = (_all_reduced_s(side, size, min) - least_s for size in others)
+    return [_all_reduced_s(side, small, of_small), *(max(seconds, 1e-9) for seconds in longer_s)]
+
+
+def _all_reduced_s(side: int, num_bytes: int, of_runs: Callable[[list[float]], float]) -> float:
+    import jax
+    import numpy as np
+
+    devices = len(jax.devices())
+    given = [_spread(np.zeros((devices, *shape), np.float32)) for shape in ((num_bytes // 4,), (side, side))]
+    alone_s, beside_s = (of_runs(_taken(_program(exchanging), *given)) for exchanging in (False, True))
+    return max(beside_s - alone_s, 1e-9) / _CHAIN
+
+
+def _program(exchanging: bool) -> Any:
+    """Returns a program that multiplies a matrix on each device, several times one after the other, and each time also
+    adds up a row of all devices, if it is exchanging.
+    """
     import jax
     from jax.experimental.shard_map import shard_map
     from jax.sharding import PartitionSpec
 
-    def summed(row: Any) -> Any:
-        for _ in range(count):
-            row = jax.lax.psum(row, "x")
-        return row
+    def computed(row: Any, square: Any) -> Any:
+        for _ in range(_CHAIN):
+            # Each waits for the one before it.
+            square = square @ (square + row[0, 0])
+            row = row + square[0, 0, 0]
+            row = jax.lax.psum(row, "x") if exchanging else row
+        return row, square
 
     rows = PartitionSpec("x")
-    return jax.jit(shard_map(summed, mesh=_mesh(), in_specs=rows, out_specs=rows, check_rep=False))
+    return jax.jit(shard_map(computed, mesh=_mesh(), in_specs=rows, out_specs=rows, check_rep=False))
 
 
 def _spread(rows: Any) -> Any:
@@ -237,13 +243,15 @@ def _mesh() -> Any:
     return Mesh(np.array(jax.devices()), ("x",))
 
 
-def _taken(program: Any, array: Any, runs: int = _RUNS) -> list[float]:
-    """Returns the seconds of so many runs of a program, or of fewer long ones, after a first one that compiles."""
-    program(array).block_until_ready()
+def _taken(program: Any, *given: Any) -> list[float]:
+    """Returns the seconds of several runs of a program, after a first one that compiles."""
+    import jax
+
+    jax.block_until_ready(program(*given))
     taken: list[float] = []
-    while len(taken) < _FEWEST_RUNS or (len(taken) < runs and sum(taken) < _ENOUGH_S):
+    while len(taken) < _FEWEST_RUNS or (len(taken) < _RUNS and sum(taken) < _ENOUGH_S):
         started = time.perf_counter()
-        program(array).block_until_ready()
+        jax.block_until_ready(program(*given))
         taken.append(time.perf_counter() - started)
     return taken
 

@@ -228,7 +228,11 @@ def _measured(
     """Measures the stage that is most worth it, and returns True; False if none is."""
     stages = dict(_stages(candidates))
     state.seen |= dict.fromkeys(stages)
-    left = {stage: candidate for stage, candidate in stages.items() if stage not in state.tried}
+    left = {
+        stage: candidate
+        for stage, candidate in stages.items()
+        if stage not in state.tried and not _apart(search.costs, stage)
+    }
     if not left:
         return False
     factors = state.errors.drawn(_DRAWS, seed=2 + len(state.tried))
@@ -264,6 +268,13 @@ def _measured(
 def _stages(candidates: Sequence[Candidate]) -> Iterator[tuple[StageChoice, Candidate]]:
     """Yields the stages of some plans, each with a plan that has it."""
     return ((stage, candidate) for candidate in candidates for stage in candidate.stages)
+
+
+def _apart(costs: Costs, stage: StageChoice) -> bool:
+    """Returns whether a stage is on several Ray nodes that share a CPU: its devices are processes then, and what these
+    exchange isn't in a measurement, which is made in one process.
+    """
+    return costs.cluster.shared and costs.space.submeshes[stage.submesh].num_hosts > 1
 
 
 def _alone(cluster: Cluster, submesh: Submesh) -> float:

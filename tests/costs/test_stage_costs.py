@@ -14,6 +14,7 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
+from alpa_dejavu.costs.stage_devices import StagePlaces
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -33,6 +34,18 @@ def test_remat_computes_forward_again_and_exchanges_again():
     assert extra[0, 1] == pytest.approx(2 * 1e9 / 4 / 1e12)
     assert again["collective_backward_s"][0, 1] == pytest.approx(2 * plain["collective_backward_s"][0, 1])
     assert np.array_equal(again["compute_forward_s"], plain["compute_forward_s"])
+
+
+@pytest.mark.parametrize(("cores", "apart"), [(None, False), (2, True)])
+@pytest.mark.parametrize(("submesh", "axis"), [(Submesh(2, 2), 1), (Submesh(2, 2), 0), (Submesh(1, 2), 1)])
+def test_on_several_nodes_of_a_cpu_all_devices_exchange_as_processes(cores, apart, submesh, axis):
+    cluster = dataclasses.replace(example_cluster(2, 2), cores=cores)
+    places = StagePlaces(chain(1), cluster)
+    config = MeshConfig((submesh.num_devices // 2, 2), submesh.num_devices // 2, 2)
+    (group,) = places.groups(places.on_submesh(submesh, range(submesh.num_hosts)), config, axis)
+    across = axis == 0 or (apart and submesh.num_hosts > 1)
+    assert group.size == 2
+    assert group.cluster.slowest_link(group.hosts) == cluster.links[0][1 if across else 0]
 
 
 def test_zero_3_gathers_for_each_micro_batch_instead_of_once_a_step():

@@ -139,6 +139,21 @@ def test_stages_that_cannot_be_measured_are_asked_for_once_and_said():
 
 
 @pytest.mark.parametrize("cores", [None, 4], ids=["own", "shared"])
+def test_a_stage_on_several_nodes_of_one_cpu_is_not_measured_in_one_process(cores):
+    link = example_cluster(1).links[0][0]
+    cluster = dataclasses.replace(example_cluster(2, 2, memory_bytes=2.0**34), cores=cores, links=((link, link),) * 2)
+    offered = space(hosts=2, devices=2)
+    asked = set()
+
+    def measure(stage):
+        asked.add(offered.submeshes[stage.submesh].num_hosts)
+
+    planned(MODEL, cluster, offered, RUN, chooser=Measured(measure, 60.0, seconds=lambda: 0.0), margin=COUNTED)
+    assert (2 in asked) is (cores is None)
+    assert asked
+
+
+@pytest.mark.parametrize("cores", [None, 4], ids=["own", "shared"])
 @pytest.mark.parametrize("sites", [True, False], ids=["sites", "no sites"])
 def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
     hosts = dataclasses.replace(unlike.two_and_two(), cores=cores)
