@@ -191,19 +191,23 @@ def _all_reduces_s(side: int, of_small: Callable[[list[float]], float], small: i
     Each is one of several in a program, and follows a product of matrices with so many rows on each device, as in a
     stage. `of_small` says which of several runs' seconds count for small ones; of the others the fastest do.
     """
-    least_s = _all_reduced_s(side, small, min)
-    longer_s = (_all_reduced_s(side, size, min) - least_s for size in others)
-    return [_all_reduced_s(side, small, of_small), *(max(seconds, 1e-9) for seconds in longer_s)]
+    alone, beside = _runs(side, small)
+    least_s = min(beside) - min(alone)
+    seconds = [of_small(beside) - of_small(alone)]
+    for size in others:
+        alone, beside = _runs(side, size)
+        seconds.append(min(beside) - min(alone) - least_s)
+    return [max(each, 1e-9) / _CHAIN for each in seconds]
 
 
-def _all_reduced_s(side: int, num_bytes: int, of_runs: Callable[[list[float]], float]) -> float:
+def _runs(side: int, num_bytes: int) -> tuple[list[float], list[float]]:
+    """Returns the seconds of runs of a program with products alone, and of one with all-reduces between them."""
     import jax
     import numpy as np
 
     devices = len(jax.devices())
     given = [_spread(np.zeros((devices, *shape), np.float32)) for shape in ((num_bytes // 4,), (side, side))]
-    alone_s, beside_s = (of_runs(_taken(_program(exchanging), *given)) for exchanging in (False, True))
-    return max(beside_s - alone_s, 1e-9) / _CHAIN
+    return _taken(_program(False), *given), _taken(_program(True), *given)
 
 
 def _program(exchanging: bool) -> Any:
