@@ -42,8 +42,9 @@ _PATIENCE_S = 20.0
 _SENT_STARTS = {"within": 1.6, "between": 3.0}
 _SENT_COPIES = {"within": 20.0, "between": 27.0}
 """A tensor's way through Ray takes as long as so many starts of a computation by Alpa's runtime, and each byte as long
-as so many that are read from memory or written there. Between Ray nodes it goes through two more processes. Measured as
-what steps took longer, on two cores, when the same two stages were on one node, and on two."""
+as so many that are read from memory or written there. Between Ray nodes it goes through two more processes. On two
+cores, the former was the CPU time of sends, and the latter is what steps took longer with the same stages on two nodes.
+"""
 
 
 def cpu_links(usual: tuple[Link, Link], device: Device, num_devices: int, all_devices: int) -> tuple[Link, Link]:
@@ -96,7 +97,8 @@ def _measured_within(num_devices: int, usual: Link) -> Link:
         return {
             "latency_s": small_s / rounds,
             "bytes_per_s": moved / large_s,
-            "cached_bytes_per_s": moved / _CACHED_SHARE / cached_s,
+            # Too short to be measured, it isn't taken for nothing.
+            "cached_bytes_per_s": moved / _CACHED_SHARE / max(cached_s, large_s / _CACHED_SHARE**2),
             # In between, the cache holds a part of them.
             "cached_bytes": large / _CACHED_SHARE**0.5,
         }
@@ -165,7 +167,10 @@ def _all_reduce_within(connection: Connection, num_devices: int) -> None:
     """Sends the seconds of a small, a cached and a large all-reduce between devices of this process."""
     os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}"}
     large = _large_bytes(num_devices)
-    connection.send(_all_reduces_s(_LEAST_SIDE, statistics.median, _SMALL_BYTES, large // _CACHED_SHARE, large))
+    _, *others_s = _all_reduces_s(_LEAST_SIDE, statistics.median, _SMALL_BYTES, large // _CACHED_SHARE, large)
+    # A small one is a program of its own: threads are woken for it, as in a stage, where they wait for one another.
+    alone_s = statistics.median(_taken(_program(True, 1), *_given(_LEAST_SIDE, _SMALL_BYTES)))
+    connection.send([alone_s, *others_s])
 
 
 def _all_reduce_between(connection: Connection, rank: int, port: int) -> None:
@@ -202,16 +207,21 @@ def _all_reduces_s(side: int, of_small: Callable[[list[float]], float], small: i
 
 def _runs(side: int, num_bytes: int) -> tuple[list[float], list[float]]:
     """Returns the seconds of runs of a program with products alone, and of one with all-reduces between them."""
+    given = _given(side, num_bytes)
+    return _taken(_program(False), *given), _taken(_program(True), *given)
+
+
+def _given(side: int, num_bytes: int) -> list[Any]:
+    """Returns a row of so many bytes and a square matrix for each device."""
     import jax
     import numpy as np
 
     devices = len(jax.devices())
-    given = [_spread(np.zeros((devices, *shape), np.float32)) for shape in ((num_bytes // 4,), (side, side))]
-    return _taken(_program(False), *given), _taken(_program(True), *given)
+    return [_spread(np.zeros((devices, *shape), np.float32)) for shape in ((num_bytes // 4,), (side, side))]
 
 
-def _program(exchanging: bool) -> Any:
-    """Returns a program that multiplies a matrix on each device, several times one after the other, and each time also
+def _program(exchanging: bool, count: int = _CHAIN) -> Any:
+    """Returns a program that multiplies a matrix on each device, so many times one after the other, and each time also
     adds up a row of all devices, if it is exchanging.
     """
     import jax
@@ -219,7 +229,7 @@ def _program(exchanging: bool) -> Any:
     from jax.sharding import PartitionSpec
 
     def computed(row: Any, square: Any) -> Any:
-        for _ in range(_CHAIN):
+        for _ in range(count):
             # Each waits for the one before it.
             square = square @ (square + row[0, 0])
             row = row + square[0, 0, 0]
