@@ -28,7 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu._util import units
-from alpa_dejavu.clusters.cpu_link import LOOPBACK, joined_by_gloo
+from alpa_dejavu.clusters.cpu_exchange import LOOPBACK, joined_by_gloo
 from alpa_dejavu.costs._streams import makespan_s
 from alpa_dejavu.costs.overlap import SLOWDOWNS, Overlap
 from harness import Figure, Remote, Results, Table, answer_all, at_least, options, wrong_input_told

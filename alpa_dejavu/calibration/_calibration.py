@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, final
 from alpa_dejavu.calibration._calibration_text import calibration_text
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
-from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
@@ -244,7 +243,7 @@ class Calibration:
     def _measured(self, host: Host) -> Host:
         """Returns the host with the measured figures of its devices and its memory, where there are some."""
         kind = host.device.name
-        device = slower(self.devices[kind], host.slowdown) if kind in self.devices else host.device
+        device = self.devices[kind].slower(host.slowdown) if kind in self.devices else host.device
         memory = self.host_memory[kind].applied_to(host.memory) if kind in self.host_memory else host.memory
         return dataclasses.replace(host, device=device, memory=memory)
 

@@ -77,11 +77,12 @@ class LinkModel:
 
     def _link(self, values: Array) -> Link:
         latency_s, rate = np.exp(values[:2]).tolist()
-        # What else is known of the rate is off by the same factor.
-        others = {name: getattr(self._prior, name) for name in ("pair_bytes_per_s", "cached_bytes_per_s")}
-        factor = rate / self._prior.bytes_per_s
-        scaled = {name: other * factor for name, other in others.items() if other is not None}
-        return dataclasses.replace(self._prior, latency_s=latency_s, bytes_per_s=rate, **scaled)
+        prior = self._prior
+        # What else is known of the rate of collectives is off by the same factor.
+        link = prior.carrying(rate / prior.bytes_per_s)
+        return dataclasses.replace(
+            link, latency_s=latency_s, bytes_per_s=rate, send_bytes_per_s=prior.send_bytes_per_s
+        )
 
 
 def predicted_s(collective: Collective, link: Link, devices: int) -> float:

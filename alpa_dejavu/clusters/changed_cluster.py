@@ -14,7 +14,6 @@ __all__ = [
     "faster_devices",
     "faster_links",
     "slowed",
-    "slower",
     "with_hosts",
     "with_more_memory",
     "without",
@@ -50,7 +49,7 @@ def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
     part = dataclasses.replace(part, hosts=kept)
     if cluster.shared:
         fewer = part.num_devices / cluster.num_devices
-        kept = tuple(dataclasses.replace(host, device=slower(host.device, fewer)) for host in kept)
+        kept = tuple(dataclasses.replace(host, device=host.device.slower(fewer)) for host in kept)
     name = counted_name(len(left), cluster.machine) if cluster.machine else cluster.name
     fewer_devices = [f"{host.name}/{n}" for host in kept for n in sorted(devices.get(host.name, ()))]
     if fewer_devices:
@@ -88,7 +87,7 @@ def with_hosts(cluster: Cluster, joined: Mapping[str, int]) -> Cluster:
     hosts = tuple(dataclasses.replace(cluster.hosts[like], name=name) for like, name in zip(likes, names, strict=True))
     if cluster.shared:
         more = sum(host.num_devices for host in hosts) / cluster.num_devices
-        hosts = tuple(dataclasses.replace(host, device=slower(host.device, more)) for host in hosts)
+        hosts = tuple(dataclasses.replace(host, device=host.device.slower(more)) for host in hosts)
 
     def link(a: int, b: int) -> Link:
         if alone is not None and a != b:
@@ -150,7 +149,7 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
     if host not in names:
         raise ValueError(f"cluster {cluster.name} has no host {host!r}{near(host, names)}; it has {_some(names)}")
     hosts = tuple(
-        dataclasses.replace(each, device=slower(each.device, factor), slowdown=factor * each.slowdown)
+        dataclasses.replace(each, device=each.device.slower(factor), slowdown=factor * each.slowdown)
         if each.name == host
         else each
         for each in cluster.hosts
@@ -165,7 +164,7 @@ def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster,
     new: dict[Device, Device] = {}
     hosts = []
     for each in cluster.hosts:
-        device = slower(each.device, 1 / factor) if each.device.name == name else each.device
+        device = each.device.slower(1 / factor) if each.device.name == name else each.device
         new |= {device: each.device} if device is not each.device else {}
         hosts.append(dataclasses.replace(each, device=device))
     return dataclasses.replace(cluster, hosts=tuple(hosts)), new
@@ -186,18 +185,12 @@ def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: fl
     """
     faster = frozenset(ends)
     links = tuple(
-        tuple(_carrying(link, factor) if (a, b) in faster else link for b, link in enumerate(row))
+        tuple(link.carrying(factor) if (a, b) in faster else link for b, link in enumerate(row))
         for a, row in enumerate(cluster.links)
     )
     over = {medium for a, b in ends for medium in cluster.links[a][b].shares}
     media = {medium: rate * factor if medium in over else rate for medium, rate in cluster.media.items()}
     return dataclasses.replace(cluster, links=links, media=media)
-
-
-def _carrying(link: Link, factor: float) -> Link:
-    names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s", "cached_bytes_per_s")
-    known = {name: getattr(link, name) for name in names}
-    return dataclasses.replace(link, **{name: rate * factor for name, rate in known.items() if rate is not None})
 
 
 def fair_ratio(before: Cluster, after: Cluster) -> float:
@@ -210,24 +203,6 @@ def fair_ratio(before: Cluster, after: Cluster) -> float:
     """
     rates = [sum(host.num_devices * host.device.rate("float32") for host in each.hosts) for each in (before, after)]
     return _FAIR * rates[0] / rates[1]
-
-
-def slower(device: Device, factor: float) -> Device:
-    """Returns the device on which everything takes `factor` times as long: its rates are divided by the factor, its
-    seconds multiplied.
-    """
-    return dataclasses.replace(
-        device,
-        flop_per_s={dtype: rate / factor for dtype, rate in device.flop_per_s.items()},
-        vector_flop_per_s=device.vector_flop_per_s / factor,
-        memory_bytes_per_s=device.memory_bytes_per_s / factor,
-        dilated_flop_per_s=None if device.dilated_flop_per_s is None else device.dilated_flop_per_s / factor,
-        strided=None if device.strided is None else device.strided.scaled(1 / factor),
-        weight_bytes_per_s=None if device.weight_bytes_per_s is None else device.weight_bytes_per_s / factor,
-        kernel_s=device.kernel_s * factor,
-        dispatch_s=device.dispatch_s * factor,
-        step_s=device.step_s * factor,
-    )
 
 
 def _some(names: list[str], kind: str = "hosts") -> str:

@@ -20,7 +20,6 @@ from alpa_dejavu._util.machine_memory import machine_memory_bytes
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cpu_figures import matching, measured_core
 from alpa_dejavu.clusters._machine_figures import keep_figures, kept_figures
-from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.problem import Device
 
 __all__ = ["measured_cpu"]
@@ -43,7 +42,7 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
     slowdown = max(num_devices / cores, 1.0)
     whole = machine_memory_bytes() if memory_bytes is None else memory_bytes
     return dataclasses.replace(
-        slower(core, num_devices / cores),
+        core.slower(num_devices / cores),
         name="cpu",
         memory_bytes=whole / num_devices,
         kernel_s=core.kernel_s * slowdown,

@@ -103,22 +103,20 @@ class StagePlaces:
                 number = {host: n for n, host in enumerate(dict.fromkeys(group))}
                 found.setdefault(tuple((number[host], kinds[host]) for host in group), group)
             at_a_time = len(every) * self._abreast(hosts)
-            cluster = self._apart if len(set(hosts)) > 1 else self._cluster
+            cluster = self._apart if self._cluster.apart(len(set(hosts))) else self._cluster
             self._groups[key] = [Group(cluster, group, at_a_time) for group in found.values()]
         return self._groups[key]
 
     @functools.cached_property
     def _apart(self) -> Cluster:
-        """The cluster as a stage on several of its hosts has it: where hosts are Ray nodes that share a CPU, each
-        device of such a stage is a process, and so even those of one host exchange over the link between hosts.
+        """The cluster as a stage has it whose devices are processes of one CPU: even those of one host exchange over
+        the link between hosts.
         """
-        cluster = self._cluster
-        if not cluster.shared or len(cluster.hosts) == 1:
-            return cluster
         links = tuple(
-            tuple(row[a - 1] if a == b else link for b, link in enumerate(row)) for a, row in enumerate(cluster.links)
+            tuple(row[a - 1] if a == b else link for b, link in enumerate(row))
+            for a, row in enumerate(self._cluster.links)
         )
-        return dataclasses.replace(cluster, links=links)
+        return dataclasses.replace(self._cluster, links=links)
 
     def _abreast(self, hosts: tuple[int, ...]) -> int:
         """Returns how many stages like one share its hosts, if it is on several: their groups are at it at a time."""

@@ -228,10 +228,12 @@ def _measured(
     """Measures the stage that is most worth it, and returns True; False if none is."""
     stages = dict(_stages(candidates))
     state.seen |= dict.fromkeys(stages)
+    cluster, submeshes = search.costs.cluster, search.costs.space.submeshes
+    # A measurement is made in one process, and has nothing of what several exchange.
     left = {
         stage: candidate
         for stage, candidate in stages.items()
-        if stage not in state.tried and not _apart(search.costs, stage)
+        if stage not in state.tried and not cluster.apart(submeshes[stage.submesh].num_hosts)
     }
     if not left:
         return False
@@ -253,12 +255,12 @@ def _measured(
         state.peaks |= {} if ratio is None else {stage: ratio}
     nominal = Factors(np.ones_like(factors.common[:1]), np.ones_like(factors.own[:1]))
     predicted = float(search.predicted_s(candidate, stage, nominal)[0])
-    predicted *= _alone(search.costs.cluster, search.costs.space.submeshes[stage.submesh])
+    predicted *= _alone(cluster, submeshes[stage.submesh])
     took = "it failed" if seconds is None else units.seconds(seconds)
     _log.info("measured %s: %s, predicted %s", stage, took, units.seconds(predicted))
     if seconds is not None:
         resolved = resolved_stage(candidate, stage, search.resolver)
-        noise = _NOISE[search.costs.cluster.shared]
+        noise = _NOISE[cluster.shared]
         state.errors = state.errors.measured(
             resolved.micro_batch, resolved, stage.first, stage.last, seconds / predicted, noise
         )
@@ -268,13 +270,6 @@ def _measured(
 def _stages(candidates: Sequence[Candidate]) -> Iterator[tuple[StageChoice, Candidate]]:
     """Yields the stages of some plans, each with a plan that has it."""
     return ((stage, candidate) for candidate in candidates for stage in candidate.stages)
-
-
-def _apart(costs: Costs, stage: StageChoice) -> bool:
-    """Returns whether a stage is on several Ray nodes that share a CPU: its devices are processes then, and what these
-    exchange isn't in a measurement, which is made in one process.
-    """
-    return costs.cluster.shared and costs.space.submeshes[stage.submesh].num_hosts > 1
 
 
 def _alone(cluster: Cluster, submesh: Submesh) -> float:

@@ -128,6 +128,23 @@ class Device:
         """
         return self.flop_per_s.get(dtype, self.flop_per_s["float32"])
 
+    def slower(self, factor: float) -> Device:
+        """Returns the device on which everything takes `factor` times as long: its rates are divided by the factor, its
+        seconds multiplied.
+        """
+        return dataclasses.replace(
+            self,
+            flop_per_s={dtype: rate / factor for dtype, rate in self.flop_per_s.items()},
+            vector_flop_per_s=self.vector_flop_per_s / factor,
+            memory_bytes_per_s=self.memory_bytes_per_s / factor,
+            dilated_flop_per_s=None if self.dilated_flop_per_s is None else self.dilated_flop_per_s / factor,
+            strided=None if self.strided is None else self.strided.scaled(1 / factor),
+            weight_bytes_per_s=None if self.weight_bytes_per_s is None else self.weight_bytes_per_s / factor,
+            kernel_s=self.kernel_s * factor,
+            dispatch_s=self.dispatch_s * factor,
+            step_s=self.step_s * factor,
+        )
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +247,12 @@ class Cluster:
     def shared(self) -> bool:
         """Returns whether all devices of the cluster are parts of one CPU."""
         return self.cores is not None
+
+    def apart(self, num_hosts: int) -> bool:
+        """Returns whether the devices of a stage on so many hosts are processes of one CPU: hosts that share it are Ray
+        nodes, and only those of a single node are devices of one process.
+        """
+        return self.shared and num_hosts > 1
 
     def core_share(self, num_devices: int) -> float:
         """Returns the share of a core that each device has while so many of them compute; 1 where each has its own."""

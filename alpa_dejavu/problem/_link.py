@@ -66,6 +66,12 @@ class Link:
             return self.bytes_per_s
         return min(self.bytes_per_s, max(size - 1, 1) * self.pair_bytes_per_s)
 
+    def carrying(self, factor: float) -> Link:
+        """Returns the link that carries `factor` times the bytes per second; latencies stay as they are."""
+        names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s", "cached_bytes_per_s")
+        known = {name: getattr(self, name) for name in names}
+        return dataclasses.replace(self, **{name: rate * factor for name, rate in known.items() if rate is not None})
+
     def rates(self, size: int, num_bytes: FloatArray) -> FloatArray:
         """Returns the bytes per second that each device has in a collective among `size` devices for messages of each
         size in bytes, in the shape of `num_bytes`.

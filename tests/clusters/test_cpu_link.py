@@ -69,7 +69,7 @@ def test_where_it_fails_the_usual_ones_are_taken_with_a_warning(monkeypatch, cap
         raise error
 
     if error is None:
-        for name in ("_all_reduce_within", "_all_reduce_between"):
+        for name in ("all_reduce_within", "all_reduce_between"):
             monkeypatch.setattr(cpu_link, name, _ends)
     else:
         monkeypatch.setattr(cpu_link, "_answer", fails)

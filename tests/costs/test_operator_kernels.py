@@ -6,7 +6,6 @@ import pytest
 
 from alpa_dejavu.calibration import prices
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.latency._operator_kernels import OperatorKernels
 from alpa_dejavu.costs.latency.learned import DataSheet
 from alpa_dejavu.problem import Operator, Operators
@@ -55,7 +54,7 @@ def test_a_slower_device_takes_so_much_longer_for_everything(name):
     operators = Operators.of([PLAIN, BATCHED, ADD, dataclasses.replace(PLAIN, dtype="float16")])
     own = model.predict(operators, device).mean_s
     for factor in (0.5, 1.3, 4.0):
-        assert model.predict(operators, slower(device, factor)).mean_s == pytest.approx(factor * own)
+        assert model.predict(operators, device.slower(factor)).mean_s == pytest.approx(factor * own)
 
 
 def test_others_stream_what_a_device_moves():

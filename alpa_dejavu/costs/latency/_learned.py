@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.normal import REACH_90
-from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.latency._adapted import AdaptedKernels
 from alpa_dejavu.costs.latency._analytic import AnalyticLatency
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
@@ -161,7 +160,7 @@ class LearnedLatency(LatencyModel):
         """
         sheet = self.sheets[device.name]
         slowdown = sheet.flop_per_s / device.vector_flop_per_s
-        nominal = slower(device, 1 / slowdown)
+        nominal = device.slower(1 / slowdown)
         own = dataclasses.replace(sheet, memory_bytes_per_s=nominal.memory_bytes_per_s)
         return self._kernels.of(operators, nominal, own), slowdown
 
