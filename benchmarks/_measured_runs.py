@@ -27,10 +27,6 @@ ENVIRONMENT = {
     # products and for parts of loops, are one pool for all of its devices, for which they would wait in turns.
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false "
     "--xla_disable_hlo_passes=onednn-matmul-rewriter,cpu-parallel-task-assigner",
-    # A program's temporaries stay with the process, as they do on an accelerator, instead of being given back to the
-    # system and taken from it page by page in each run.
-    "MALLOC_MMAP_THRESHOLD_": "4294967296",
-    "MALLOC_TRIM_THRESHOLD_": "4294967296",
 }
 """What the processes of devices run with."""
 _PATIENCE_S = 60.0

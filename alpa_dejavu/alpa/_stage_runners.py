@@ -167,7 +167,7 @@ class CpuProcess(StageRunner):
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            from alpa_stock_jax.pipeline_profile_workers import compiler_environment
+            from alpa_stock_jax._cpu_process import cpu_environment
 
             paths = os.pathsep.join(filter(None, sys.path))
             self._process = subprocess.Popen(
@@ -175,6 +175,6 @@ class CpuProcess(StageRunner):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **compiler_environment(self._num_devices), "PYTHONPATH": paths},
+                env={**os.environ, **cpu_environment(self._num_devices, os.environ), "PYTHONPATH": paths},
             )
         return self._process

@@ -14,9 +14,10 @@ from typing import Any
 from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
+from alpa_stock_jax._cpu_process import cpu_environment
+
 __all__ = ["MeshSeat", "make_backend", "worker_environment"]
 
-_DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 _CONNECT_TIMEOUT_S = 60
 _HEARTBEAT_S = 5
 _MISSED_HEARTBEATS = 3
@@ -50,15 +51,9 @@ def worker_environment(seat: MeshSeat, environment: dict[str, str]) -> dict[str,
         seat: the worker's place.
         environment: the driver's variables.
     """
-    flags = [
-        flag
-        for flag in environment.get("XLA_FLAGS", "").split()
-        if not flag.startswith((_DEVICE_COUNT_FLAG, "--xla_gpu_"))
-    ]
     return {
         "ALPA_IS_WORKER": "True",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join([*flags, f"{_DEVICE_COUNT_FLAG}={seat.devices}"]),
+        **cpu_environment(seat.devices, environment),
         # XLA's client and its kernels take the size of their thread pools from this variable.
         "NPROC": str(seat.threads),
     }

@@ -16,25 +16,14 @@ import ray
 from ray.util import ActorPool
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from alpa_stock_jax._cpu_process import cpu_environment
 from alpa_stock_jax._patch import Patch
-
-_DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
 def _fill(pool: Any, actors: Sequence[Any]) -> None:
     pool.actors = list(actors)
     pool.pool = ActorPool(pool.actors)
     pool.is_shutdown = False
-
-
-def compiler_environment(num_devices: int) -> dict[str, str]:
-    """The variables of a process that compiles for a CPU mesh without running anything on it."""
-    flags = [
-        flag
-        for flag in os.environ.get("XLA_FLAGS", "").split()
-        if not flag.startswith((_DEVICE_COUNT_FLAG, "--xla_gpu_"))
-    ]
-    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"{_DEVICE_COUNT_FLAG}={num_devices}"])}
 
 
 def _on_cpu(module: ModuleType, original: Callable[..., None], replacement: Callable[..., None]) -> Any:
@@ -60,7 +49,7 @@ def _compile_for_cost_model(module: ModuleType) -> None:
     ) -> None:
         worker = ray.remote(num_cpus=0)(module.HloCostModelProfileWorker).options(
             scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group),
-            runtime_env={"env_vars": compiler_environment(mesh_num_devices)},
+            runtime_env={"env_vars": cpu_environment(mesh_num_devices, os.environ)},
         )
         _fill(pool, [worker.remote(prof_result, mesh_num_devices, num_micro_batches) for _ in range(num_cpus)])
 

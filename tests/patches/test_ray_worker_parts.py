@@ -15,11 +15,13 @@ from alpa_stock_jax.ray_nodes import node_address
 def test_a_worker_starts_with_its_own_number_of_devices():
     seat = MeshSeat(process=0, processes=1, devices=2, service="", hostname="", threads=3)
     flags = "--xla_force_host_platform_device_count=8 --xla_gpu_autotune_level=4 --xla_cpu_enable_fast_math=false"
-    environment = worker_environment(seat, {"XLA_FLAGS": flags, "HOME": "/"})
+    environment = worker_environment(seat, {"XLA_FLAGS": flags, "HOME": "/", "MALLOC_TRIM_THRESHOLD_": "5"})
     assert environment == {
         "ALPA_IS_WORKER": "True",
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=2",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+        "MALLOC_TRIM_THRESHOLD_": "5",
         "NPROC": "3",
     }
 
