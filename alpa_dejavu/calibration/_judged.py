@@ -6,6 +6,7 @@ it, so a fit to programs may be right on other programs and wrong on stages.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from typing import final
@@ -22,6 +23,9 @@ __all__ = ["Judged", "stage_s"]
 class Judged:
     """How far off two sets of figures of a device are on stages that were measured.
 
+    There are few stages, so fitted figures must be nearer by more than what chance makes of as many: the standard error
+    of the mean difference.
+
     Args:
         before: the device with the figures from before.
         fitted: the device with fitted figures.
@@ -29,18 +33,21 @@ class Judged:
     """
 
     def __init__(self, before: Device, fitted: Device, stages: Mapping[Program, float]) -> None:
-        self.before, self.fitted = (_error(device, stages) for device in (before, fitted))
+        was, now = (_errors(device, stages) for device in (before, fitted))
+        self.before, self.fitted = (statistics.fmean(errors or [0.0]) for errors in (was, now))
         self._number = len(stages)
+        nearer = [one - other for one, other in zip(was, now, strict=True)]
+        self._by_chance = statistics.stdev(nearer) / math.sqrt(len(nearer)) if len(nearer) > 1 else 0.0
 
     @property
     def refused(self) -> str:
         """Returns why the figures from before stand; empty where fitted ones are nearer, or no stage was measured."""
-        if self.fitted <= self.before:
+        if self.before - self.fitted >= self._by_chance:
             return ""
         stages = units.counted(self._number, "stage")
         return (
-            f"fitted figures are {self.fitted:.1%} off on {stages} of pipelines, those from before {self.before:.1%}: "
-            "these stand"
+            f"fitted figures are {self.fitted:.1%} off on {stages} of pipelines, those from before {self.before:.1%}"
+            f"{', which may be chance' if self.fitted < self.before else ''}: these stand"
         )
 
 
@@ -49,7 +56,6 @@ def stage_s(program: Program, device: Device) -> float:
     return AnalyticLatency().predict(operators(program), device).total_s + 2 * device.dispatch_s
 
 
-def _error(device: Device, stages: Mapping[Program, float]) -> float:
-    """Returns the mean absolute error, as a share of the measured seconds."""
-    errors = [abs(stage_s(program, device) / seconds - 1) for program, seconds in stages.items()]
-    return statistics.fmean(errors) if errors else 0.0
+def _errors(device: Device, stages: Mapping[Program, float]) -> list[float]:
+    """Returns the absolute error on each stage, as a share of its measured seconds."""
+    return [abs(stage_s(program, device) / seconds - 1) for program, seconds in stages.items()]
