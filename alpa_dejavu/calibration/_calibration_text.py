@@ -45,7 +45,9 @@ def calibration_text(calibration: Calibration) -> str:
 
 
 def _without_none(figures: Device | Link) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(figures).items() if value is not None and value != ()}
+    return dataclasses.asdict(
+        figures, dict_factory=lambda pairs: {name: value for name, value in pairs if value is not None and value != ()}
+    )
 
 
 def _host_memory_text(found: MeasuredHostMemory) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from alpa_dejavu.calibration._calibration import FAMILY_SPREAD
 from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, summary
 from alpa_dejavu.calibration.operators import SINGLE, Program, joined, operators
 from alpa_dejavu.costs.latency import AnalyticLatency
-from alpa_dejavu.problem import Device, SmallProducts, StridedReads
+from alpa_dejavu.problem import Device, SmallProducts
 
 __all__ = ["DeviceModel"]
 
@@ -28,6 +28,7 @@ _PRIOR_SPREAD: Mapping[str, float] = {
     "vector_flop_per_s": 0.7,
     "memory_bytes_per_s": 0.7,
     "dilated_flop_per_s": 1.0,
+    "extreme_flop_per_s": 1.0,
     "strided": 1.0,
     "kernel_s": 1.0,
     "transcendental_flop": 1.0,
@@ -35,7 +36,7 @@ _PRIOR_SPREAD: Mapping[str, float] = {
     "call_s": 1.0,
 }
 """How far the priors may be off: those of a data sheet are peaks, those of the driver's probes ran alone."""
-_STRIDED = ("strided[bytes_per_s]", "strided[cached_bytes_per_s]")
+_STRIDED = ("bytes_per_s", "cached_bytes_per_s", "near_bytes_per_s")
 _SINGLE_WEIGHT = 0.5
 _CALL_S, _KERNEL_S = 1e-4, 1e-6
 
@@ -55,7 +56,9 @@ class DeviceModel:
 
     def __init__(self, prior: Device, programs: Sequence[Program]) -> None:
         self.prior, self._programs = prior, tuple(programs)
-        self._operators, self._starts = joined([operators(program) for program in programs])
+        # A program runs again and again on the same arrays, so what it is passed stays in the cache.
+        together, self._starts = joined([operators(program) for program in programs])
+        self._operators = dataclasses.replace(together, passed_bytes=np.zeros(len(together)))
         dtypes = [dtype for dtype in prior.flop_per_s if any(program.dtype == dtype for program in programs)]
         figures = _figures(prior, dtypes)
         self._names = (*figures, "call_s")
@@ -118,8 +121,8 @@ class DeviceModel:
         rates = {dtype: found.get(f"flop_per_s[{dtype}]", rate * faster) for dtype, rate in prior.flop_per_s.items()}
         small, strided = prior.small_products, prior.strided
         if strided is not None:
-            uncached, cached = (found[name] for name in _STRIDED)
-            strided = StridedReads(uncached, cached, strided.cached_bytes)
+            known = {name: found[f"strided[{name}]"] for name in _STRIDED if f"strided[{name}]" in found}
+            strided = dataclasses.replace(strided, **known)
         return dataclasses.replace(
             prior,
             flop_per_s=rates,
@@ -128,6 +131,7 @@ class DeviceModel:
             kernel_s=found["kernel_s"],
             transcendental_flop=found["transcendental_flop"],
             dilated_flop_per_s=found.get("dilated_flop_per_s"),
+            extreme_flop_per_s=found.get("extreme_flop_per_s"),
             strided=strided,
             small_products=None if small is None else SmallProducts(small.below_flop, found["small_products"]),
         )
@@ -140,9 +144,10 @@ def _figures(prior: Device, dtypes: Sequence[str]) -> dict[str, float]:
     figures |= {"kernel_s": max(prior.kernel_s, _KERNEL_S), "transcendental_flop": prior.transcendental_flop}
     if prior.small_products is not None:
         figures["small_products"] = prior.small_products.share
-    if prior.dilated_flop_per_s is not None:
-        figures["dilated_flop_per_s"] = prior.dilated_flop_per_s
+    for name in ("dilated_flop_per_s", "extreme_flop_per_s"):
+        if getattr(prior, name) is not None:
+            figures[name] = getattr(prior, name)
     if prior.strided is not None:
-        rates = prior.strided.bytes_per_s, prior.strided.cached_bytes_per_s
-        figures |= dict(zip(_STRIDED, rates, strict=True))
+        rates = {name: getattr(prior.strided, name) for name in _STRIDED}
+        figures |= {f"strided[{name}]": rate for name, rate in rates.items() if rate is not None}
     return figures

@@ -79,8 +79,9 @@ class DeviceData(TypedDict):
     small_products: NotRequired[SmallProducts]
     transcendental_flop: NotRequired[GivenPositive]
     dilated_flop_per_s: NotRequired[GivenPositive]
+    extreme_flop_per_s: NotRequired[GivenPositive]
     strided: NotRequired[Strided]
-    weight_bytes_per_s: NotRequired[GivenPositive]
+    uncached_bytes_per_s: NotRequired[GivenPositive]
     crowding: NotRequired[GivenPositive]
     origin: NotRequired[Words]
 

@@ -167,10 +167,15 @@ class Pass:
     Attributes:
         function: a function that takes `arguments` by position and returns a flat list of arrays.
         arguments: the arguments' shapes and dtypes (abstract values).
+        recalled_from: the place of the first array that a forward pass kept for this one, as it did all later ones;
+            None: it kept none.
+        kept_from: the place of the first result that this one keeps for a backward pass, as it does all later ones.
     """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    recalled_from: int | None = None
+    kept_from: int | None = None
 
     @functools.cached_property
     def operators(self) -> Operators:
@@ -180,8 +185,12 @@ class Pass:
         import jax
 
         from alpa_dejavu.layers.features import layer_features
+        from alpa_dejavu.layers.features.structure import variables
 
-        return layer_features(jax.make_jaxpr(self.function)(*self.arguments).jaxpr).operators
+        jaxpr = jax.make_jaxpr(self.function)(*self.arguments).jaxpr
+        recalled = [] if self.recalled_from is None else jaxpr.invars[self.recalled_from :]
+        kept = [] if self.kept_from is None else variables(jaxpr.outvars[self.kept_from :])
+        return layer_features(jaxpr, recalled=recalled, kept=kept).operators
 
     def compiled(self) -> Callable[[], object]:
         """Compiles the computation for jax's default device; returns a function that runs it once, to its end, on
@@ -230,11 +239,13 @@ def both_passes(function: Callable[..., Any], weights: Any, data: Any) -> list[P
 
     made, pull = jax.eval_shape(pulled, *given)
     kept, pull_tree = jax.tree_util.tree_flatten(pull)
-    ahead = Pass(lambda *leaves: jax.tree_util.tree_leaves(pulled(*leaves)), tuple(given))
+    number = len(jax.tree_util.tree_leaves(made))
+    ahead = Pass(lambda *leaves: jax.tree_util.tree_leaves(pulled(*leaves)), tuple(given), kept_from=number)
     back = Pass(
         lambda cotangent, *leaves: jax.tree_util.tree_leaves(
             jax.tree_util.tree_unflatten(pull_tree, leaves)(cotangent)
         ),
         (made, *kept),
+        recalled_from=number,
     )
     return [ahead, back]

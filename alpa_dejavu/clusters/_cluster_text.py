@@ -104,7 +104,8 @@ def _device(device: Device) -> dict[str, Any]:
         if field.name == "flop_per_s":
             said[field.name] = {dtype: _figure("flop_per_s", rate) for dtype, rate in value.items()}
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            said[field.name] = dataclasses.asdict(value)
+            known = dataclasses.asdict(value)
+            said[field.name] = {name: one for name, one in known.items() if one is not None}
         elif value is None:
             continue
         elif field.name.endswith(("_s", "_bytes")):

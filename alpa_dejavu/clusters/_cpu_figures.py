@@ -20,8 +20,12 @@ _WEIGHTS, _WEIGHT_BYTES = 64, 1 << 20
 """Arrays of this size, so many that no cache holds all: the weights of a small model on several devices."""
 _TINY, _CHAIN = 24, 64
 _SMALL_SIDE = 128
-_LARGE_ROWS, _CACHED_ROWS = 1024, 256
-_CACHED_BYTES = float(1 << 20)
+_STRIDED_ROWS = 1024
+_STRIDED_COLUMNS = 1024, 128, 272
+"""The columns of matrices whose lines, read by columns, take 4 MiB, 512 KiB and 64 KiB of a cache. A row of the last
+has an odd number of lines, so that they share no places."""
+_CACHED_BYTES = 4.0 * _STRIDED_ROWS * _STRIDED_COLUMNS[1]
+_EXTREME_ROWS, _EXTREME_COLUMNS = 256, 256
 _IMAGE = (4, 16, 16, 64)
 # XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
 _BELOW_FLOP = float(1 << 24)
@@ -60,9 +64,10 @@ def measured_core(memory_bytes: float) -> Device:
         tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
         chain = jax.jit(_small_products)
         kernel_s = _seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
-        uncached, cached = (_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS))
-        strided = StridedReads(uncached, cached, _CACHED_BYTES)
+        far, cached, near = (_transposed_bytes_per_s(columns) for columns in _STRIDED_COLUMNS)
+        strided = StridedReads(far, cached, _CACHED_BYTES, near)
         dilated = _dilated_rate()
+        extreme = _extreme_rate()
         weights = _weight_bytes_per_s()
     lookup_s = _lookup_s()
     return Device(
@@ -76,8 +81,9 @@ def measured_core(memory_bytes: float) -> Device:
         step_s=_STEP_LOOKUPS * lookup_s,
         small_products=SmallProducts(_BELOW_FLOP, small / large),
         dilated_flop_per_s=min(dilated, large),
+        extreme_flop_per_s=extreme,
         strided=strided,
-        weight_bytes_per_s=min(weights, copied),
+        uncached_bytes_per_s=min(weights, copied),
     )
 
 
@@ -132,14 +138,14 @@ def _product_rate(side: int) -> float:
     return 2.0 * side**3 / _seconds(lambda: product(square, square).block_until_ready())
 
 
-def _transposed_bytes_per_s(rows: int) -> float:
-    """Returns the bytes per second of a square matrix that is read by its columns."""
+def _transposed_bytes_per_s(columns: int) -> float:
+    """Returns the bytes per second of a matrix that is read by its columns."""
     import jax
     import numpy as np
 
-    square = np.full((rows, rows), 0.5, np.float32)
+    matrix = np.full((_STRIDED_ROWS, columns), 0.5, np.float32)
     transposed = jax.jit(lambda x: x.T + 1)
-    return square.nbytes / _seconds(lambda: transposed(square).block_until_ready())
+    return matrix.nbytes / _seconds(lambda: transposed(matrix).block_until_ready())
 
 
 def _dilated_rate() -> float:
@@ -158,6 +164,16 @@ def _dilated_rate() -> float:
 
     gradient = jax.jit(lambda given: jax.linear_transpose(convolution, image)(given)[0])
     return 2.0 * result.size * 9 * channels / _seconds(lambda: gradient(result).block_until_ready())
+
+
+def _extreme_rate() -> float:
+    """Returns the elements per second of which rows' maxima are taken."""
+    import jax
+    import numpy as np
+
+    matrix = np.full((_EXTREME_ROWS, _EXTREME_COLUMNS), 0.5, np.float32)
+    maxima = jax.jit(lambda x: x.max(-1))
+    return matrix.size / _seconds(lambda: maxima(matrix).block_until_ready())
 
 
 def _small_products(x: Any) -> Any:

@@ -81,8 +81,9 @@ class OwnDeviceData(TypedDict):
     small_products: NotRequired[SmallProducts]
     transcendental_flop: NotRequired[GivenPositive]
     dilated_flop_per_s: NotRequired[FlopPerSFigure]
+    extreme_flop_per_s: NotRequired[FlopPerSFigure]
     strided: NotRequired[Strided]
-    weight_bytes_per_s: NotRequired[_BytesPerS]
+    uncached_bytes_per_s: NotRequired[_BytesPerS]
     crowding: NotRequired[GivenPositive]
     origin: NotRequired[Words]
 

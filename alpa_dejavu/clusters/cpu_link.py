@@ -63,7 +63,7 @@ def cpu_links(usual: tuple[Link, Link], device: Device, num_devices: int, all_de
 
 def _sending(link: Link, device: Device, where: str) -> Link:
     """Returns the link with the latency and the rate of a tensor that goes through Ray."""
-    bytes_per_s = device.weight_bytes_per_s or device.memory_bytes_per_s
+    bytes_per_s = device.uncached_bytes_per_s or device.memory_bytes_per_s
     return dataclasses.replace(
         link,
         send_latency_s=_SENT_STARTS[where] * device.dispatch_s,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from alpa_dejavu._util.format_fields import GivenPositive, said
+
+_MaybePositive: TypeAlias = Annotated[GivenPositive | None, said("a number above 0, or null")]
 
 
 class SmallProductsData(TypedDict):
@@ -24,6 +26,7 @@ class StridedData(TypedDict):
     bytes_per_s: GivenPositive
     cached_bytes_per_s: GivenPositive
     cached_bytes: GivenPositive
+    near_bytes_per_s: NotRequired[_MaybePositive]
 
 
 SmallProducts: TypeAlias = Annotated[SmallProductsData, said("an object with below_flop and share")]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
@@ -39,23 +42,47 @@ class StridedReads:
     """The rates at which a device reads arrays against their order in memory, where a cache line is fetched per
     element.
 
+    A line is needed again for its other elements, after the lines that are read in between. The more cache these take,
+    the further away it lies then. Between the three rates, the logarithm of the rate is linear in that of the cache.
+
     Attributes:
-        bytes_per_s: the rate of an operator that reads at least `cached_bytes` in this way.
-        cached_bytes_per_s: the rate of an operator that reads less.
-        cached_bytes: how much stays in the cache until the rest of its lines is needed.
+        bytes_per_s: the rate of an operator whose lines take eight times `cached_bytes`, or more.
+        cached_bytes_per_s: the rate of an operator whose lines take `cached_bytes`.
+        cached_bytes: how much the cache of one core holds, in bytes.
+        near_bytes_per_s: the rate of an operator whose lines take an eighth of `cached_bytes`, or less; None: the same
+            as `cached_bytes_per_s`.
+        apart: how many times as much cache the lines take at the next rate that is known.
     """
+
+    apart: ClassVar[int] = 8
 
     bytes_per_s: float
     cached_bytes_per_s: float
     cached_bytes: float
+    near_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         for field in ("bytes_per_s", "cached_bytes_per_s", "cached_bytes"):
             checks.positive("strided reads", field, getattr(self, field))
+        if self.near_bytes_per_s is not None:
+            checks.positive("strided reads", "near_bytes_per_s", self.near_bytes_per_s)
+
+    def rate(self, cache_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the bytes per second of operators, by the cache that their lines take, shape (operators,).
+
+        >>> StridedReads(1.0, 8.0, 64.0, 16.0).rate(np.array([1.0, 8.0, 64.0, 128.0, 512.0, 4096.0])).tolist()
+        [16.0, 16.0, 8.0, 4.0, 1.0, 1.0]
+        """
+        near = self.cached_bytes_per_s if self.near_bytes_per_s is None else self.near_bytes_per_s
+        known = self.cached_bytes / self.apart, self.cached_bytes, self.cached_bytes * self.apart
+        rates = near, self.cached_bytes_per_s, self.bytes_per_s
+        asked = np.log2(np.maximum(cache_bytes, known[0]))
+        return np.asarray(np.exp2(np.interp(asked, np.log2(known), np.log2(rates))))
 
     def scaled(self, factor: float) -> StridedReads:
         """Returns the rates of strided reads multiplied by a factor; how much stays in the cache is unchanged."""
-        return StridedReads(self.bytes_per_s * factor, self.cached_bytes_per_s * factor, self.cached_bytes)
+        near = None if self.near_bytes_per_s is None else self.near_bytes_per_s * factor
+        return StridedReads(self.bytes_per_s * factor, self.cached_bytes_per_s * factor, self.cached_bytes, near)
 
 
 @final
@@ -74,11 +101,12 @@ class Device:
         step_s: the seconds that one training step takes a stage besides its computations.
         small_products: products that don't reach `flop_per_s`; None: all do.
         dilated_flop_per_s: the rate of dilated convolutions (over images with holes); None: that of other products.
+        extreme_flop_per_s: the elements per second of reductions to maxima or minima; None: as in other loops.
         strided: the rates of reads against the order in memory; None: such reads cost nothing extra.
         transcendental_flop: how many additions an exponential or tanh counts as: a polynomial and a division, and
             more where a compiler evaluates it again for each of its uses.
-        weight_bytes_per_s: the rate at which parameters and their gradients are read and written, which no cache holds
-            from one use to the next; None: that of other arrays.
+        uncached_bytes_per_s: the rate at which arrays are read and written that no cache holds from one use to the
+            next: parameters, their gradients, and what one computation leaves for another; None: that of other arrays.
         crowding: the factor by which operators take longer in a stage of several devices, where these share a process.
         origin: where the figures are from.
     """
@@ -94,8 +122,9 @@ class Device:
     small_products: SmallProducts | None = None
     transcendental_flop: float = 16.0
     dilated_flop_per_s: float | None = None
+    extreme_flop_per_s: float | None = None
     strided: StridedReads | None = None
-    weight_bytes_per_s: float | None = None
+    uncached_bytes_per_s: float | None = None
     crowding: float = 1.0
     origin: str = ""
 
@@ -103,7 +132,7 @@ class Device:
         owner = f"device {self.name}"
         for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding"):
             checks.positive(owner, field, getattr(self, field))
-        for field in ("dilated_flop_per_s", "weight_bytes_per_s"):
+        for field in ("dilated_flop_per_s", "extreme_flop_per_s", "uncached_bytes_per_s"):
             if getattr(self, field) is not None:
                 checks.positive(owner, field, getattr(self, field))
         for field in ("kernel_s", "dispatch_s", "step_s"):
@@ -138,8 +167,9 @@ class Device:
             vector_flop_per_s=self.vector_flop_per_s / factor,
             memory_bytes_per_s=self.memory_bytes_per_s / factor,
             dilated_flop_per_s=None if self.dilated_flop_per_s is None else self.dilated_flop_per_s / factor,
+            extreme_flop_per_s=None if self.extreme_flop_per_s is None else self.extreme_flop_per_s / factor,
             strided=None if self.strided is None else self.strided.scaled(1 / factor),
-            weight_bytes_per_s=None if self.weight_bytes_per_s is None else self.weight_bytes_per_s / factor,
+            uncached_bytes_per_s=None if self.uncached_bytes_per_s is None else self.uncached_bytes_per_s / factor,
             kernel_s=self.kernel_s * factor,
             dispatch_s=self.dispatch_s * factor,
             step_s=self.step_s * factor,

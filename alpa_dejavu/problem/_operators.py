@@ -19,12 +19,15 @@ _COLUMNS = (
     "transcendental",
     "read_bytes",
     "written_bytes",
+    "passed_bytes",
     "strided_bytes",
+    "strided_cache_bytes",
     "unbatched_flop",
     "unbatched_read_bytes",
     "unbatched_written_bytes",
     "count",
 )
+_EXTREMES = ("reduce_max", "reduce_min", "argmax", "argmin")
 OPERATOR_KINDS = ("dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout", "other")
 
 
@@ -46,8 +49,11 @@ class Operator:
             results.
         transcendental: how many exponentials, logarithms, tanh ... it evaluates.
         read_bytes, written_bytes: the bytes that go through memory; what stays inside a fused loop counts nothing.
+        passed_bytes: the part of them that a forward pass keeps for its backward pass, or that this one reads from
+            there for the first time.
         strided_bytes: the bytes that the code of XLA's CPU compiler reads element by element against the order in which
             they lie in memory, as for a transposed operand.
+        strided_cache_bytes: the bytes of cache that must hold the lines of these reads until the rest of each is read.
         dilated: whether it is a convolution over an image with holes, as the gradient of a strided one is.
         parameter_bytes: the bytes of those of its operands that are computed from parameters alone.
         unbatched_flop, unbatched_read_bytes, unbatched_written_bytes: the part of these figures that has no batch
@@ -65,7 +71,9 @@ class Operator:
     transcendental: float = 0.0
     read_bytes: float = 0.0
     written_bytes: float = 0.0
+    passed_bytes: float = 0.0
     strided_bytes: float = 0.0
+    strided_cache_bytes: float = 0.0
     parameter_bytes: float = 0.0
     unbatched_flop: float = 0.0
     unbatched_read_bytes: float = 0.0
@@ -104,7 +112,8 @@ class Operators:
 
     `records` are the operators. The columns have their figures, or the share of these that one of several devices has
     (see `split`). `is_product` says which are matrix products or convolutions, `is_single` which are matrix products
-    with no batch dimension, `is_dilated` which are convolutions over images with holes.
+    with no batch dimension, `is_dilated` which are convolutions over images with holes, `is_extreme` which reduce to
+    maxima or minima.
     """
 
     records: tuple[Operator, ...]
@@ -112,11 +121,14 @@ class Operators:
     is_product: NDArray[np.bool_]
     is_single: NDArray[np.bool_]
     is_dilated: NDArray[np.bool_]
+    is_extreme: NDArray[np.bool_]
     flop: NDArray[np.float64]
     transcendental: NDArray[np.float64]
     read_bytes: NDArray[np.float64]
     written_bytes: NDArray[np.float64]
+    passed_bytes: NDArray[np.float64]
     strided_bytes: NDArray[np.float64]
+    strided_cache_bytes: NDArray[np.float64]
     unbatched_flop: NDArray[np.float64]
     unbatched_read_bytes: NDArray[np.float64]
     unbatched_written_bytes: NDArray[np.float64]
@@ -130,7 +142,8 @@ class Operators:
         is_product = np.array([r.kind in ("dot", "conv") for r in records], dtype=np.bool_)
         is_single = np.array([r.product_sizes is not None and r.product_sizes[0] == 1 for r in records], dtype=np.bool_)
         is_dilated = np.array([r.dilated for r in records], dtype=np.bool_)
-        return cls(tuple(records), dtype, is_product, is_single, is_dilated, **columns)
+        is_extreme = np.array([r.primitive in _EXTREMES for r in records], dtype=np.bool_)
+        return cls(tuple(records), dtype, is_product, is_single, is_dilated, is_extreme, **columns)
 
     @classmethod
     def joined(cls, parts: Sequence[Operators]) -> Operators:
@@ -157,9 +170,8 @@ class Operators:
         for name, ways in (("data_parallel", data_parallel), ("tensor_parallel", tensor_parallel)):
             if not np.greater(ways, 0).all():
                 checks.positive("operators", name, float(np.min(ways)))
-        shares: dict[str, Any] = {
-            name: getattr(self, name) / data_parallel / tensor_parallel for name in ("transcendental", "strided_bytes")
-        }
+        evenly = ("transcendental", "passed_bytes", "strided_bytes", "strided_cache_bytes")
+        shares: dict[str, Any] = {name: getattr(self, name) / data_parallel / tensor_parallel for name in evenly}
         for name in ("flop", "read_bytes", "written_bytes"):
             whole = getattr(self, f"unbatched_{name}")
             shares[name] = ((getattr(self, name) - whole) / data_parallel + whole) / tensor_parallel

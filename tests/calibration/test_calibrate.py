@@ -341,7 +341,9 @@ def test_figures_that_predict_parts_of_models_worse_than_those_before_are_not_ta
 
 
 def test_figures_that_predict_parts_of_models_better_are_taken(tmp_path):
-    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), MadeUp(), budget_s=40.0)
+    bench = MadeUp()
+    bench.truth = dataclasses.replace(TRUE, dispatch_s=PRIOR.dispatch_s)
+    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), bench, budget_s=40.0)
     assert not any("these stand" in said for said in found.missing)
     assert found.devices["test"].memory_bytes_per_s != PRIOR.memory_bytes_per_s
 
@@ -386,4 +388,15 @@ def test_errors_of_stages_are_those_by_hand():
     judged = Judged(PRIOR, slower, {program: stage_s(program, PRIOR) * 1.25})
     assert judged.before == pytest.approx(0.2)
     assert judged.fitted == pytest.approx(abs((2 * alone_s + 2e-3) / (1.25 * (alone_s + 2e-3)) - 1))
-    assert "on 1 stage of pipelines, those from before 20.0%" in judged.refused
+    assert "on 1 stage of pipelines, those from before 20.0%: these stand" in judged.refused
+
+
+def test_figures_that_are_nearer_by_no_more_than_chance_are_not_taken():
+    first, second, *_ = stage_programs(PRIOR)
+    slower = PRIOR.slower(1.1)
+    for factors, taken in (((1.1, 1.1), True), ((1.1, 1.01), False)):
+        stages = {one: stage_s(one, PRIOR) * by for one, by in zip((first, second), factors, strict=True)}
+        judged = Judged(PRIOR, slower, stages)
+        assert judged.fitted < judged.before
+        assert (judged.refused == "") is taken
+    assert judged.refused.endswith("those from before 5.0%, which may be chance: these stand")

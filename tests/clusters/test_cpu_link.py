@@ -12,7 +12,7 @@ from alpa_dejavu.problem import Device, Link
 
 USUAL = local_links()
 LARGE = 1 << 24
-DEVICE = Device("cpu", 1e9, {"float32": 1e9}, 1e9, 1e9, dispatch_s=1e-3, weight_bytes_per_s=5e8)
+DEVICE = Device("cpu", 1e9, {"float32": 1e9}, 1e9, 1e9, dispatch_s=1e-3, uncached_bytes_per_s=5e8)
 
 
 def forget():

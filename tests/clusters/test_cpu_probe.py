@@ -16,7 +16,7 @@ from alpa_dejavu.problem import Device, StridedReads
 @pytest.fixture
 def made_up_core(monkeypatch):
     """What a core of this machine, which has two, is said to do, in place of a measurement."""
-    seconds = iter([1e-3, 1e-3, 0.5, 2e-3, 1e-2, 1e-3, 1e-3, 1.0, 5e-4, 2e-3])
+    seconds = iter([1e-3, 1e-3, 0.5, 2e-3, 1e-2, 4e-3, 2e-3, 1e-3, 1.0, 1e-4, 5e-4, 2e-3])
     monkeypatch.setattr(_cpu_figures, "core_seconds", lambda run, at_once=1: (run(), next(seconds))[1])
     core = _cpu_figures.measured_core(1e9)
     assert list(seconds) == [], "each of them is measured once"
@@ -35,7 +35,7 @@ def test_devices_of_this_machine_share_it(made_up_core):
     # Twenty thousand lookups in Python took two milliseconds.
     assert (one.dispatch_s, four.dispatch_s) == pytest.approx((4e-3, 8e-3))
     assert (one.step_s, four.step_s) == pytest.approx((16e-3, 32e-3))
-    assert one.weight_bytes_per_s == 4 * four.weight_bytes_per_s == 2 * made_up_core.weight_bytes_per_s
+    assert one.uncached_bytes_per_s == 4 * four.uncached_bytes_per_s == 2 * made_up_core.uncached_bytes_per_s
     assert measured_cpu(2).memory_bytes > 1e7
 
 
@@ -44,8 +44,12 @@ def test_a_cores_figures_are_operations_and_bytes_over_seconds(made_up_core):
     assert made_up_core.small_products.share == pytest.approx(128**3 / 384**3)
     assert made_up_core.memory_bytes_per_s == 2 * 2**24 / 2e-3
     assert made_up_core.kernel_s == 1e-2 / 128
-    assert made_up_core.strided == StridedReads(4 * 1024**2 / 1e-3, 4 * 256**2 / 1e-3, 2.0**20)
-    assert made_up_core.weight_bytes_per_s == 2 * 2**20 / 5e-4
+    # Lines of columns of 1024 elements take 4 MiB where rows have 4 KiB, 512 KiB where they have 512 bytes, and only
+    # their own 64 KiB where rows have an odd number of lines.
+    far, cached, near = (1024 * columns * 4 / took_s for columns, took_s in ((1024, 4e-3), (128, 2e-3), (272, 1e-3)))
+    assert made_up_core.strided == StridedReads(far, cached, 2.0**19, near)
+    assert made_up_core.extreme_flop_per_s == 256 * 256 / 1e-4
+    assert made_up_core.uncached_bytes_per_s == 2 * 2**20 / 5e-4
     # The gradient of a convolution of three by three, from 64 channels to 64 on eight by eight of four images.
     assert made_up_core.dilated_flop_per_s == 2.0 * (4 * 8 * 8 * 64) * 9 * 64
 

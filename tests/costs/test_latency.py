@@ -41,15 +41,35 @@ def test_small_products_reach_their_share_of_the_rate_and_batched_ones_all_of_it
 
 
 def test_what_is_read_against_its_order_takes_longer_and_less_so_in_the_cache() -> None:
-    device = dataclasses.replace(DEVICE, kernel_s=0.0, strided=StridedReads(4.0, 16.0, 20.0))
-    large = Operator("dot", "dot_general", (), (), "float32", 100.0, strided_bytes=20.0)
-    cached = Operator("dot", "dot_general", (), (), "float32", 100.0, strided_bytes=16.0)
-    assert AnalyticLatency().predict(Operators.of([large, cached]), device).mean_s == pytest.approx([6.0, 2.0])
-    assert AnalyticLatency().predict(Operators.of([large]).split(2, 5), device).total_s == pytest.approx(0.1 + 2 / 16)
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, strided=StridedReads(2.0, 16.0, 16.0, 32.0))
+    read = Operator("dot", "dot_general", (), (), "float32", 100.0, strided_bytes=64.0)
+    seconds = {200.0: 32.0, 128.0: 32.0, 32.0: 8.0, 16.0: 4.0, 2.0: 2.0, 0.0: 2.0}
+    operators = Operators.of([dataclasses.replace(read, strided_cache_bytes=taken) for taken in seconds])
+    found = AnalyticLatency().predict(operators, device).mean_s
+    assert found == pytest.approx([1.0 + taken_s for taken_s in seconds.values()])
+    # A device that has a tenth of the bytes has a tenth of the lines, too.
+    large = dataclasses.replace(read, strided_cache_bytes=160.0)
+    assert AnalyticLatency().predict(Operators.of([large]).split(2, 5), device).total_s == pytest.approx(0.1 + 6.4 / 16)
+
+
+def test_what_another_computation_left_comes_from_memory_as_weights_do() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, uncached_bytes_per_s=2.0)
+    traffic = DEVICE.memory_bytes_per_s
+    left = Operator("elementwise", "add", (), (), "float32", 0.0, read_bytes=traffic + 8.0, passed_bytes=8.0)
+    assert AnalyticLatency().predict(Operators.of([left]), device).total_s == pytest.approx(1.0 + 4.0)
+    assert AnalyticLatency().predict(Operators.of([left]).split(2, 2), device).total_s == pytest.approx(0.25 + 1.0)
+
+
+def test_maxima_have_a_rate_of_their_own() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, extreme_flop_per_s=2.0)
+    largest = Operator("reduce", "reduce_max", ((8,),), ((),), "float32", 8.0)
+    total = dataclasses.replace(largest, primitive="reduce_sum")
+    seconds = AnalyticLatency().predict(Operators.of([largest, total]), device).mean_s
+    assert seconds == pytest.approx([4.0, 8.0 / DEVICE.vector_flop_per_s])
 
 
 def test_weights_and_their_gradients_come_from_memory_besides_what_is_computed() -> None:
-    device = dataclasses.replace(DEVICE, kernel_s=0.0, weight_bytes_per_s=2.0)
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, uncached_bytes_per_s=2.0)
     work, traffic = DEVICE.rate("float32"), DEVICE.memory_bytes_per_s
     product = Operator(
         "dot", "dot_general", (), (), "float32", 2 * work, read_bytes=traffic + 8.0, unbatched_read_bytes=8.0

@@ -150,3 +150,30 @@ def test_parameters_and_gradients_have_no_batch():
     assert add.unbatched_flop == add.flop
     assert add.unbatched_read_bytes == add.read_bytes == 2 * weight.nbytes
     assert add.unbatched_written_bytes == add.written_bytes
+
+
+def test_what_a_forward_pass_keeps_is_passed_once_by_each_pass():
+    def left(x, y):
+        product = x @ y
+        return product, jnp.tanh(product) + x, jnp.sin(x) @ x
+
+    x = jnp.zeros((16, 16))
+    jaxpr = jax.make_jaxpr(left)(x, x).jaxpr
+    # One operand is read four times.
+    for places in ((), (0,), (1,), (0, 1)):
+        passed = [jaxpr.invars[n] for n in places]
+        assert layer_features(jaxpr, recalled=passed).operators.passed_bytes.sum() == len(places) * x.nbytes
+        passed = [jaxpr.outvars[n] for n in places]
+        assert layer_features(jaxpr, kept=passed).operators.passed_bytes.sum() == len(places) * x.nbytes
+
+
+def test_a_model_knows_what_its_forward_passes_keep():
+    weight, x = jnp.zeros((16, 16)), jnp.zeros((8, 16))
+    forward = jax.make_jaxpr(lambda weight, x: (jnp.tanh(x @ weight), jnp.cos(x)))(weight, x).jaxpr
+    backward = jax.make_jaxpr(lambda weight, kept, cotangent: (cotangent * kept) @ weight.T)(weight, x, x).jaxpr
+    same = dict(zip(backward.invars, (forward.invars[0], forward.outvars[1]), strict=False))
+    equations = [eqn.replace(invars=[same.get(var, var) for var in eqn.invars]) for eqn in backward.eqns]
+    backward = backward.replace(invars=[*same.values(), backward.invars[2]], eqns=equations)
+    (layer,) = describe([forward], [backward], [None], data={forward.invars[1]}).layers
+    # The other result goes on to the next layer, and the cotangent comes from there.
+    assert (layer.forward.passed_bytes.sum(), layer.backward.passed_bytes.sum()) == (x.nbytes, x.nbytes)

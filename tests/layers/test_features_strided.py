@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from alpa_dejavu.layers.features import layer_features
 
@@ -14,6 +15,12 @@ def strided_bytes(function, *args):
     operators = layer_features(jax.make_jaxpr(function)(*args).jaxpr).operators
     products = operators.strided_bytes[operators.is_product].tolist()
     return products, float(operators.strided_bytes[~operators.is_product].sum())
+
+
+def cache_bytes(function, *args):
+    """Of all operators that read something against its order."""
+    operators = layer_features(jax.make_jaxpr(function)(*args).jaxpr).operators
+    return operators.strided_cache_bytes[operators.strided_bytes > 0].tolist()
 
 
 def test_plain_products_and_batches_of_them_read_in_order():
@@ -50,6 +57,36 @@ def test_attention_moves_the_keys_last_dimension():
 def test_loops_over_transposed_values_read_them_against_their_order():
     assert strided_bytes(lambda x: x.T + 1, jnp.zeros((8, 16))) == ([], 8 * 16 * 4.0)
     assert strided_bytes(lambda x: jnp.transpose(x, (1, 0, 2)) + 1, X) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "each"),
+    [
+        (128, 8, 32),  # two rows have a line between them
+        (128, 16, 64),
+        (128, 25, 64),  # 100 bytes apart, lines lie anywhere
+        (128, 48, 64),  # three lines apart, they have all places of a cache
+        (128, 96, 128),  # six lines apart, every second place
+        (64, 1024, 4096),
+    ],
+)
+def test_lines_take_the_cache_up_to_the_power_of_two_in_their_distance(rows, columns, each):
+    assert cache_bytes(lambda x: x.T + 1, jnp.zeros((rows, columns))) == [rows * each]
+
+
+def test_lines_are_read_again_after_the_dimensions_that_are_now_inside():
+    gradient = jnp.zeros((4, 8, 32))
+    contracted = lambda g, x: jax.lax.dot_general(g, x, (((0, 1), (0, 1)), ((), ())))  # noqa: E731
+    assert cache_bytes(contracted, gradient, X) == [4 * 8 * 128]
+    heads = jnp.zeros((2, 8, 4, 16))
+    # The keys' positions are inside, each 4 heads of 16 elements after the one before.
+    assert cache_bytes(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), heads, heads) == [8 * 256]
+
+
+def test_sums_over_all_but_the_last_dimension_are_read_against_their_order():
+    assert strided_bytes(lambda x: x.sum((0, 1)), X) == ([], X.nbytes)
+    assert cache_bytes(lambda x: x.sum((0, 1)), X) == [4 * 8 * 64]
+    assert strided_bytes(lambda x: x.sum((1, 2)), X) == strided_bytes(lambda x: x.sum(), X) == ([], 0.0)
 
 
 def test_the_transposed_product_of_two_matrices_is_computed_the_other_way_round():

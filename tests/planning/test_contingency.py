@@ -196,11 +196,11 @@ def test_a_host_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"0\.0 times as slow"):
         slowed(cluster, "host-0", 0.0)
     strided = dataclasses.replace(cluster.hosts[1].device, strided=StridedReads(4.0, 8.0, 9.0), dilated_flop_per_s=6.0)
-    strided = dataclasses.replace(strided, weight_bytes_per_s=10.0)
+    strided = dataclasses.replace(strided, uncached_bytes_per_s=10.0)
     hosts = (cluster.hosts[0], dataclasses.replace(cluster.hosts[1], device=strided))
     much = slowed(dataclasses.replace(cluster, hosts=hosts), "host-1", 2.0).hosts[1].device
     assert (much.strided, much.dilated_flop_per_s) == (StridedReads(2.0, 4.0, 9.0), 3.0)
-    assert much.weight_bytes_per_s == 5.0
+    assert much.uncached_bytes_per_s == 5.0
     slow = slowed(cluster, "host-1", 2.0).hosts
     assert slow[1].device.rate("float32") == cluster.hosts[1].device.rate("float32") / 2
     assert slow[0] == cluster.hosts[0]

@@ -59,18 +59,22 @@ def test_a_kernels_start_has_its_share_of_the_error():
 
 
 def test_reading_against_the_order_in_memory_holes_and_weights_err_as_their_own_rates_do():
-    device = dataclasses.replace(DEVICE, dilated_flop_per_s=1e11, strided=StridedReads(1e9, 1e10, 1e6))
-    device = dataclasses.replace(device, weight_bytes_per_s=1e9)
+    device = dataclasses.replace(DEVICE, dilated_flop_per_s=1e11, strided=StridedReads(1e9, 1e10, 1e6, 1e11))
+    device = dataclasses.replace(device, uncached_bytes_per_s=1e9, extreme_flop_per_s=1e9)
     own = {"dilated_flop_per_s": 0.05, "strided[bytes_per_s]": 0.6, "strided[cached_bytes_per_s]": 0.7}
-    own |= {"weight_bytes_per_s": 0.8}
+    own |= {"strided[near_bytes_per_s]": 0.75, "uncached_bytes_per_s": 0.8, "extreme_flop_per_s": 0.9}
     copy = Operator("layout", "transpose", ((8,),), ((8,),), "float32", 0.0)
     records = [
         dataclasses.replace(dot(), kind="conv", dilated=True),
-        dataclasses.replace(copy, strided_bytes=1e9),
-        dataclasses.replace(copy, strided_bytes=1e5),
+        dataclasses.replace(copy, strided_bytes=1e9, strided_cache_bytes=4e6),
+        dataclasses.replace(copy, strided_bytes=1e9, strided_cache_bytes=2e6),
+        dataclasses.replace(copy, strided_bytes=1e9, strided_cache_bytes=1e5),
         dataclasses.replace(copy, read_bytes=1e9, unbatched_read_bytes=1e9),
+        dataclasses.replace(copy, read_bytes=1e9, passed_bytes=1e9),
+        Operator("reduce", "reduce_max", ((8,),), ((),), "float32", 1e9),
     ]
-    assert relative_on(device, SPREAD | own, *records) == pytest.approx([0.05, 0.6, 0.7, 0.8])
+    found = relative_on(device, SPREAD | own, *records)
+    assert found == pytest.approx([0.05, 0.6, 0.7, 0.75, 0.8, 0.8, 0.9])
 
 
 def test_figures_that_nobody_measured_may_be_off_by_a_factor_of_two():

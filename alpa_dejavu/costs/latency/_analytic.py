@@ -40,12 +40,12 @@ class RooflineParts(NamedTuple):
     traffic_s: NDArray[np.float64]
     start_s: NDArray[np.float64]
     strided_s: NDArray[np.float64]
-    weights_s: NDArray[np.float64]
+    uncached_s: NDArray[np.float64]
 
     @property
     def once_s(self) -> NDArray[np.float64]:
         """Returns the seconds of one run of each operator, shape (operators,)."""
-        return np.maximum(self.work_s, self.traffic_s) + self.start_s + self.strided_s + self.weights_s
+        return np.maximum(self.work_s, self.traffic_s) + self.start_s + self.strided_s + self.uncached_s
 
 
 def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
@@ -64,13 +64,14 @@ def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
         rate[operators.is_single & (operators.flop < small.below_flop)] *= small.share
     if device.dilated_flop_per_s is not None:
         rate[operators.is_dilated] = device.dilated_flop_per_s
+    if device.extreme_flop_per_s is not None:
+        rate[operators.is_extreme] = device.extreme_flop_per_s
     strided, strided_s = device.strided, np.zeros(len(operators))
     if strided is not None:
-        cached = operators.strided_bytes < strided.cached_bytes
-        strided_s = operators.strided_bytes / np.where(cached, strided.cached_bytes_per_s, strided.bytes_per_s)
-    weights_s = np.zeros(len(operators))
-    if device.weight_bytes_per_s is not None:
-        of_weights = operators.unbatched_read_bytes + operators.unbatched_written_bytes
-        traffic, weights_s = traffic - of_weights, of_weights / device.weight_bytes_per_s
+        strided_s = operators.strided_bytes / strided.rate(operators.strided_cache_bytes)
+    uncached_s = np.zeros(len(operators))
+    if device.uncached_bytes_per_s is not None:
+        uncached = operators.unbatched_read_bytes + operators.unbatched_written_bytes + operators.passed_bytes
+        traffic, uncached_s = traffic - uncached, uncached / device.uncached_bytes_per_s
     start_s = np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
-    return RooflineParts(work / rate, traffic / device.memory_bytes_per_s, start_s, strided_s, weights_s)
+    return RooflineParts(work / rate, traffic / device.memory_bytes_per_s, start_s, strided_s, uncached_s)

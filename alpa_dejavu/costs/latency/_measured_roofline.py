@@ -14,7 +14,7 @@ from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.latency._analytic import roofline_parts
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._products import ProductCurve
-from alpa_dejavu.problem import Device, Operators
+from alpa_dejavu.problem import Device, Operators, StridedReads
 
 _UNMEASURED = math.log(2) / REACH_90
 """The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
@@ -45,18 +45,18 @@ class MeasuredRoofline(LatencyModel):
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Returns the roofline's seconds of each operator on a device, and their standard deviation (spread)."""
         parts = roofline_parts(operators, device)
-        work_s, traffic_s, start_s, strided_s, weights_s = parts
+        work_s, traffic_s, start_s, strided_s, uncached_s = parts
         for dtype, curve in self.products.get(device.name, {}).items():
             chosen = operators.is_product & (operators.dtype == dtype)
             work_s[chosen] *= curve.factor(np.maximum(operators.flop[chosen], 1.0))
         bound_s = np.maximum(work_s, traffic_s)
         once_s = parts.once_s
         memory, start, weights = (
-            self.figure_spread(device, name) for name in ("memory_bytes_per_s", "kernel_s", "weight_bytes_per_s")
+            self.figure_spread(device, name) for name in ("memory_bytes_per_s", "kernel_s", "uncached_bytes_per_s")
         )
         of_bound = np.where(work_s >= traffic_s, self._of_work(operators, device), memory)
         of_strided = self._of_strided(operators, device)
-        off_s = np.hypot.reduce([bound_s * of_bound, start_s * start, strided_s * of_strided, weights_s * weights])
+        off_s = np.hypot.reduce([bound_s * of_bound, start_s * start, strided_s * of_strided, uncached_s * weights])
         relative = np.divide(off_s, once_s, out=np.zeros_like(once_s), where=once_s > 0)
         mean = once_s * operators.count
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
@@ -101,12 +101,19 @@ class MeasuredRoofline(LatencyModel):
             found = np.where(few, np.hypot(found, small), found)
         if device.dilated_flop_per_s is not None:
             found[operators.is_dilated] = self.figure_spread(device, "dilated_flop_per_s")
+        if device.extreme_flop_per_s is not None:
+            found[operators.is_extreme] = self.figure_spread(device, "extreme_flop_per_s")
         return np.asarray(found)
 
     def _of_strided(self, operators: Operators, device: Device) -> NDArray[np.float64]:
         """Standard deviation of the logarithm of what reading against the order in memory takes."""
-        names = ("strided[cached_bytes_per_s]", "strided[bytes_per_s]")
-        cached, uncached = (self.figure_spread(device, name) for name in names)
         if device.strided is None:
             return np.zeros(len(operators))
-        return np.where(operators.strided_bytes < device.strided.cached_bytes, cached, uncached)
+        names = ("near_bytes_per_s", "cached_bytes_per_s", "bytes_per_s")
+        near, cached, far = (self.figure_spread(device, f"strided[{name}]") for name in names)
+        if device.strided.near_bytes_per_s is None:
+            near = cached
+        # That of the known rate which is nearest.
+        taken, limit = operators.strided_cache_bytes, math.sqrt(StridedReads.apart)
+        cached_bytes = device.strided.cached_bytes
+        return np.select([taken < cached_bytes / limit, taken < cached_bytes * limit], [near, cached], far)

@@ -41,6 +41,8 @@ def layer_features(
     parameters: Collection[core.Var] = (),
     accumulators: Collection[core.Var] = (),
     gradients: Collection[core.Var] = (),
+    recalled: Collection[core.Var] = (),
+    kept: Collection[core.Var] = (),
 ) -> LayerFeatures:
     """Derives a layer's operator records, temporary bytes and exchanged bytes from its jaxpr.
 
@@ -49,13 +51,16 @@ def layer_features(
         parameters: those of the jaxpr's operands that are parameters.
         accumulators: those of its operands that gradients are added to.
         gradients: those of its results that are (accumulated) gradients of parameters.
+        recalled: those of its operands that a forward pass kept.
+        kept: those of its results that a forward pass keeps for its backward pass.
     """
     inputs = [Value(var.aval) for var in jaxpr.invars]
     flat = Flattener()
     outputs = flat.walk(jaxpr, inputs)
     steps = flat.steps
     kinds = [kind_of(step) for step in steps]
-    fusion = Fusion(steps, kinds, inputs, outputs)
+    asked, left = _named(jaxpr.invars, inputs, recalled), _named(jaxpr.outvars, outputs, kept)
+    fusion = Fusion(steps, kinds, inputs, outputs, asked, left)
     strided = Strided(steps, kinds, fusion)
 
     weights = made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
@@ -83,6 +88,7 @@ def _record(
 ) -> Operator:
     flop, transcendental = flop_of(step, kind)
     traffic = fusion.traffic(step, kind, whole)
+    strided_bytes, strided_cache_bytes = strided.reads(step, kind)
     return Operator(
         kind=kind,
         primitive=step.primitive,
@@ -94,7 +100,9 @@ def _record(
         read_bytes=traffic.read,
         written_bytes=traffic.written,
         parameter_bytes=sum(value.num_bytes for value in step.inputs if value in weights),
-        strided_bytes=strided.bytes(step, kind),
+        passed_bytes=traffic.passed,
+        strided_bytes=strided_bytes,
+        strided_cache_bytes=strided_cache_bytes,
         unbatched_flop=flop if kind in ("elementwise", "layout") and step.outputs[0] in whole else 0.0,
         unbatched_read_bytes=traffic.whole_read,
         unbatched_written_bytes=traffic.whole_written,

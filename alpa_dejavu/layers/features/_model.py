@@ -54,8 +54,10 @@ def describe(
     parameters = frozenset(var for var, role in roles.items() if role == "parameter")
     gradients = updated.union(added.values())
     features = _Alike(parameters, added, gradients)
-    ahead = [features.of(jaxpr) for jaxpr in forward]
-    back = [features.of(jaxpr) for jaxpr in backward] or [_NOTHING] * num_layers
+    had = {var for jaxpr in forward for var in (*jaxpr.invars, *variables(jaxpr.outvars))}
+    passed = had.intersection(var for jaxpr in backward for var in jaxpr.invars).difference(parameters)
+    ahead = [features.of(jaxpr, kept=passed) for jaxpr in forward]
+    back = [features.of(jaxpr, recalled=passed) for jaxpr in backward] or [_NOTHING] * num_layers
     after = [features.of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
     layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, strict=True)))
     return Model(layers, tuple(_tensors(chain, updates, roles)), training=bool(backward))
@@ -81,20 +83,25 @@ class _Alike:
         self._chosen = chosen
         self._known: dict[Hashable, LayerFeatures] = {}
 
-    def of(self, jaxpr: core.Jaxpr | None) -> LayerFeatures:
+    def of(
+        self, jaxpr: core.Jaxpr | None, recalled: Collection[core.Var] = (), kept: Collection[core.Var] = ()
+    ) -> LayerFeatures:
         """Returns a jaxpr's operator records, temporary bytes and exchanged bytes; empty ones for None."""
         if jaxpr is None:
             return _NOTHING
         parameters, accumulators, gradients = self._chosen
         places = (
-            tuple(n for n, var in enumerate(jaxpr.invars) if var in parameters),
-            tuple(n for n, var in enumerate(jaxpr.invars) if var in accumulators),
-            tuple(n for n, atom in enumerate(jaxpr.outvars) if isinstance(atom, core.Var) and atom in gradients),
+            *(_places(jaxpr.invars, chosen) for chosen in (parameters, accumulators, recalled)),
+            *(_places(jaxpr.outvars, chosen) for chosen in (gradients, kept)),
         )
         key = structure(jaxpr), places
         if key not in self._known:
-            self._known[key] = layer_features(jaxpr, parameters, accumulators, gradients)
+            self._known[key] = layer_features(jaxpr, parameters, accumulators, gradients, recalled, kept)
         return self._known[key]
+
+
+def _places(atoms: Sequence[core.Atom], chosen: Collection[core.Var]) -> tuple[int, ...]:
+    return tuple(n for n, atom in enumerate(atoms) if isinstance(atom, core.Var) and atom in chosen)
 
 
 def _roles(

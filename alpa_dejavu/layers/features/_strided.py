@@ -1,10 +1,16 @@
-"""The bytes that XLA's CPU compiler reads against the order in which they lie in memory, element by element.
+"""The bytes that XLA's CPU compiler reads against the order in which they lie in memory, element by element, and the
+cache that their lines take.
 
 A product whose operands aren't matrices yet is made one of matrices: the first operand is brought into the order
 (batch, free, contracted), the second into (batch, contracted, free). Where that moves an operand's last dimension, the
 copy reads a cache line for each element. The copy is fused with the element-wise loop that makes the operand, and
 evaluates it again: it then reads all that the loop reads in that order. So do loops over transposed values. Only the
 transposed product of two matrices, such as a gradient by weights, costs nothing: it is computed the other way round.
+A sum over all but the last dimension reads so, too: one result after the other.
+
+A line is read again for its next element after as many other lines as there are elements in what is now the innermost
+dimension. Lines whose distance is a multiple of a power of two share few places of the cache, so they take as much of
+it as if all bytes up to that power were read.
 
 References:
     `AlgebraicSimplifier`, `DotDecomposer` and `CpuInstructionFusion` in XLA.
@@ -12,6 +18,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, final
@@ -20,6 +27,7 @@ from alpa_dejavu.layers.features.flatten import Step, Value
 from alpa_dejavu.layers.features.fusion import Fusion
 from alpa_dejavu.layers.features.operator_kinds import ALIASES, flop_of
 
+_LINE_BYTES = 64
 _SMALL = 8
 """Operands that are so many times smaller are broadcast, and stay in the cache."""
 
@@ -33,7 +41,7 @@ class Strided:
 
     def __init__(self, steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion) -> None:
         self._fusion = fusion
-        self._transposed: set[Value] = set()
+        self._transposed: dict[Value, float] = {}
         self._read: dict[Value, dict[Value, None]] = {}
         self._expensive: set[Value] = set()
         self._made: set[Value] = set()
@@ -46,19 +54,25 @@ class Strided:
             elif kind in ("elementwise", "layout"):
                 self._note(step, kind)
 
-    def bytes(self, step: Step, kind: str) -> float:
-        """Returns the bytes that one run of an operation reads in another order than that in which they lie in memory.
+    def reads(self, step: Step, kind: str) -> tuple[float, float]:
+        """Returns the bytes that one run of an operation reads in another order than that in which they lie in memory,
+        and the bytes of cache that their lines take.
 
         Args:
             step: the operation.
             kind: its kind, such as "dot" or "elementwise".
         """
         if kind == "dot":
-            moved = _moved(step.params, step.inputs[0].shape, step.inputs[1].shape)
-            return sum(self._copied(value) for value, moves in zip(step.inputs[:2], moved, strict=True) if moves)
-        if kind in ("elementwise", "reduce"):
-            return sum(value.num_bytes for value in dict.fromkeys(step.inputs) if value in self._transposed)
-        return 0.0
+            orders = _orders(step.params, step.inputs[0].shape, step.inputs[1].shape)
+            copies = [self._copied(value, order) for value, order in zip(step.inputs[:2], orders, strict=True) if order]
+            return sum(num_bytes for num_bytes, _ in copies), max(copies, default=(0.0, 0.0))[1]
+        if kind not in ("elementwise", "reduce"):
+            return 0.0, 0.0
+        transposed = [value for value in dict.fromkeys(step.inputs) if value in self._transposed]
+        if transposed:
+            return sum(value.num_bytes for value in transposed), max(self._transposed[value] for value in transposed)
+        order = _reduced(step) if kind == "reduce" else ()
+        return self._copied(step.inputs[0], order) if order else (0.0, 0.0)
 
     def _follow(self, step: Step) -> None:
         """Notes whether a renamed value is transposed: then its last dimension lies elsewhere."""
@@ -66,9 +80,9 @@ class Strided:
             order = step.params["permutation"]
             given = step.inputs[0]
             if given.num_bytes and order[-1] != len(order) - 1 and given not in self._turned:
-                self._transposed.add(step.outputs[0])
+                self._transposed[step.outputs[0]] = _cache_bytes(given, order)
         elif step.inputs and step.inputs[0] in self._transposed:
-            self._transposed.add(step.outputs[0])
+            self._transposed[step.outputs[0]] = self._transposed[step.inputs[0]]
 
     def _note(self, step: Step, kind: str) -> None:
         """Notes what the loop that makes a value reads."""
@@ -79,14 +93,57 @@ class Strided:
         if flop_of(step, kind)[1]:
             self._expensive.add(group)
 
-    def _copied(self, operand: Value) -> float:
-        """Returns the bytes that an operand's copy reads: its loop's, unless the compiler won't evaluate that again."""
+    def _copied(self, operand: Value, order: Sequence[int]) -> tuple[float, float]:
+        """Returns the bytes that a copy of an operand reads, with its dimensions in another order, and the cache that
+        their lines take: its loop's, unless the compiler won't evaluate that again.
+        """
         value = self._fusion.root(operand)
         group = self._fusion.group(value)
+        cache_bytes = _cache_bytes(operand, order)
         if value not in self._made or group in self._expensive:
-            return operand.num_bytes
+            return operand.num_bytes, cache_bytes
         large = (one.num_bytes for one in self._read[group] if one.num_bytes * _SMALL >= value.num_bytes)
-        return sum(min(num_bytes, value.num_bytes) for num_bytes in large)
+        return sum(min(num_bytes, value.num_bytes) for num_bytes in large), cache_bytes
+
+
+def _cache_bytes(value: Value, order: Sequence[int]) -> float:
+    """Returns the bytes of cache that the lines of a value take until they are read again, where its dimensions are
+    read in this order, the last one fastest.
+    """
+    shape = value.shape
+    inner = [n for n in order[order.index(len(shape) - 1) + 1 :] if shape[n] > 1]
+    itemsize = round(value.num_bytes / value.size)
+    apart = [itemsize * math.prod(shape[n + 1 :]) for n in inner]
+    distance = math.gcd(*apart) if apart else 0
+    each = min(distance, max(distance & -distance, _LINE_BYTES))
+    return float(each * math.prod(shape[n] for n in inner))
+
+
+def _reduced(step: Step) -> tuple[int, ...]:
+    """Returns the order in which a reduction reads the dimensions of what it is given; empty: that of memory."""
+    axes, last = step.params.get("axes", ()), len(step.inputs[0].shape) - 1
+    if not axes or last in axes or not step.inputs[0].num_bytes:
+        return ()
+    return (*(n for n in range(last + 1) if n not in axes), *axes)
+
+
+def _orders(
+    params: Mapping[str, Any], left: Sequence[int], right: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the order into which the dimensions of each operand of a product are brought; empty: its last one stays.
+
+    That of a plain product of two matrices always does.
+    """
+    contracted, batch = params["dimension_numbers"]
+    free = [
+        [n for n in range(len(shape)) if n not in contracted[k] and n not in batch[k]]
+        for k, shape in enumerate((left, right))
+    ]
+    first, second = _moved(params, left, right)
+    return (
+        (*batch[0], *free[0], *contracted[0]) if first else (),
+        (*batch[1], *contracted[1], *free[1]) if second else (),
+    )
 
 
 def _moved(params: Mapping[str, Any], left: Sequence[int], right: Sequence[int]) -> tuple[bool, bool]:

@@ -23,12 +23,15 @@ class Traffic:
     """The bytes that an operation reads from and writes to memory.
 
     `whole_read` and `whole_written` are those of them that data parallelism doesn't divide, such as parameters.
+    `passed` are those that a forward pass keeps for its backward pass, or that are recalled from there for the first
+    time.
     """
 
     read: float = 0.0
     written: float = 0.0
     whole_read: float = 0.0
     whole_written: float = 0.0
+    passed: float = 0.0
 
 
 @final
@@ -36,7 +39,13 @@ class Fusion:
     """Predicts which operations of a jaxpr a compiler fuses, and so how many bytes each reads and writes in memory."""
 
     def __init__(
-        self, steps: Sequence[Step], kinds: Sequence[str], inputs: Iterable[Value], outputs: Iterable[Value]
+        self,
+        steps: Sequence[Step],
+        kinds: Sequence[str],
+        inputs: Iterable[Value],
+        outputs: Iterable[Value],
+        recalled: Iterable[Value] = (),
+        kept: Iterable[Value] = (),
     ) -> None:
         self._alias: dict[Value, Value] = {}
         self.in_memory: set[Value] = set(inputs)
@@ -56,6 +65,8 @@ class Fusion:
             if kind in (*_FUSED, "reduce") and step.primitive not in ALIASES:
                 self._join(step)
         self._seen: set[tuple[object, Value]] = set()
+        self._recalled = set(recalled)
+        self._kept = {self.root(value) for value in kept}
 
     def root(self, value: Value) -> Value:
         """Returns the value that a jaxpr's value only renames or reshapes, through several in a row, or else itself."""
@@ -93,11 +104,14 @@ class Fusion:
             if value in self.in_memory and (group, value) not in self._seen
         ]
         self._seen.update((group, value) for value in read)
+        passed = self._recalled.intersection(read) | self._kept.intersection(written)
+        self._recalled.difference_update(read)
         return Traffic(
             _bytes(read),
             _bytes(written),
             _bytes(value for value in read if value in whole),
             _bytes(value for value in written if value in whole),
+            _bytes(passed),
         )
 
     def _rename(self, step: Step) -> None:
