@@ -83,6 +83,13 @@ def test_lines_are_read_again_after_the_dimensions_that_are_now_inside():
     assert cache_bytes(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), heads, heads) == [8 * 256]
 
 
+def test_what_is_empty_takes_no_cache():
+    contracted = lambda g, x: jax.lax.dot_general(g, x, (((0, 1), (0, 1)), ((), ())))  # noqa: E731
+    empty = jnp.zeros((0, 8, 16))
+    assert strided_bytes(contracted, empty, empty) == ([0.0], 0.0)
+    assert cache_bytes(contracted, empty, empty) == []
+
+
 def test_sums_over_all_but_the_last_dimension_are_read_against_their_order():
     assert strided_bytes(lambda x: x.sum((0, 1)), X) == ([], X.nbytes)
     assert cache_bytes(lambda x: x.sum((0, 1)), X) == [4 * 8 * 64]

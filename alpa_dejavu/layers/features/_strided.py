@@ -110,6 +110,8 @@ def _cache_bytes(value: Value, order: Sequence[int]) -> float:
     """Returns the bytes of cache that the lines of a value take until they are read again, where its dimensions are
     read in this order, the last one fastest.
     """
+    if not value.num_bytes:
+        return 0.0
     shape = value.shape
     inner = [n for n in order[order.index(len(shape) - 1) + 1 :] if shape[n] > 1]
     itemsize = round(value.num_bytes / value.size)
