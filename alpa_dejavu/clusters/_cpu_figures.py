@@ -58,12 +58,10 @@ def measured_core(memory_bytes: float) -> Device:
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
         large, small = (_product_rate(side) for side in (_SIDE, _SMALL_SIDE))
         values = jnp.full(1 << 16, 0.5, jnp.float32)
-        vector = jax.jit(lambda x: jnp.tanh(x))
-        vector_s = _seconds(lambda: vector(values).block_until_ready())
+        vector_s = _program_s(lambda x: jnp.tanh(x), values)
         copied = _copied_bytes_per_s()
         tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
-        chain = jax.jit(_small_products)
-        kernel_s = _seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
+        kernel_s = _program_s(_small_products, tiny) / (2 * _CHAIN)
         far, cached, near = (_transposed_bytes_per_s(columns) for columns in _STRIDED_COLUMNS)
         strided = StridedReads(far, cached, _CACHED_BYTES, near)
         dilated = _dilated_rate()
@@ -107,8 +105,7 @@ def _copied_bytes_per_s() -> float:
     import numpy as np
 
     block = jax.device_put(np.zeros(_COPY_BYTES // 4, np.float32))
-    add = jax.jit(lambda x: x + 1)
-    return 2.0 * _COPY_BYTES / _seconds(lambda: add(block).block_until_ready())
+    return 2.0 * _COPY_BYTES / _program_s(lambda x: x + 1, block)
 
 
 def _weight_bytes_per_s() -> float:
@@ -130,22 +127,18 @@ def _weight_bytes_per_s() -> float:
 
 def _product_rate(side: int) -> float:
     """Returns the operations per second of a product of square matrices."""
-    import jax
     import numpy as np
 
     square = np.full((side, side), 0.5, np.float32)
-    product = jax.jit(lambda a, b: a @ b)
-    return 2.0 * side**3 / _seconds(lambda: product(square, square).block_until_ready())
+    return 2.0 * side**3 / _program_s(lambda a, b: a @ b, square, square)
 
 
 def _transposed_bytes_per_s(columns: int) -> float:
     """Returns the bytes per second of a matrix that is read by its columns."""
-    import jax
     import numpy as np
 
     matrix = np.full((_STRIDED_ROWS, columns), 0.5, np.float32)
-    transposed = jax.jit(lambda x: x.T + 1)
-    return matrix.nbytes / _seconds(lambda: transposed(matrix).block_until_ready())
+    return matrix.nbytes / _program_s(lambda x: x.T + 1, matrix)
 
 
 def _dilated_rate() -> float:
@@ -162,18 +155,16 @@ def _dilated_rate() -> float:
         numbers = ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=numbers)
 
-    gradient = jax.jit(lambda given: jax.linear_transpose(convolution, image)(given)[0])
-    return 2.0 * result.size * 9 * channels / _seconds(lambda: gradient(result).block_until_ready())
+    gradient_s = _program_s(lambda given: jax.linear_transpose(convolution, image)(given)[0], result)
+    return 2.0 * result.size * 9 * channels / gradient_s
 
 
 def _extreme_rate() -> float:
     """Returns the elements per second of which rows' maxima are taken."""
-    import jax
     import numpy as np
 
     matrix = np.full((_EXTREME_ROWS, _EXTREME_COLUMNS), 0.5, np.float32)
-    maxima = jax.jit(lambda x: x.max(-1))
-    return matrix.size / _seconds(lambda: maxima(matrix).block_until_ready())
+    return matrix.size / _program_s(lambda x: x.max(-1), matrix)
 
 
 def _small_products(x: Any) -> Any:
@@ -184,6 +175,14 @@ def _small_products(x: Any) -> Any:
     for _ in range(_CHAIN):
         x = jnp.abs(x @ start)
     return x
+
+
+def _program_s(function: Callable[..., Any], *given: Any) -> float:
+    """Returns the CPU seconds of a function of arrays, once it is compiled, as `_seconds` has them."""
+    import jax
+
+    program = jax.jit(function)
+    return _seconds(lambda: program(*given).block_until_ready())
 
 
 def _seconds(run: Callable[[], object]) -> float:

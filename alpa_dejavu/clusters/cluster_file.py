@@ -224,7 +224,6 @@ def _device(said: Mapping[str, Any]) -> Device:
     """Returns the device that a machine file declares, or a host with a device of its own."""
     figures = said["device"]
     more = {name: figures[name] for name in _PLAIN if name in figures}
-    rates = [name for name in ("dilated_flop_per_s", "extreme_flop_per_s", "uncached_bytes_per_s") if name in figures]
-    more |= {name: machine_file.si(figures[name]) for name in rates}
+    more |= {name: machine_file.si(figures[name]) for name in Device.optional_rates if name in figures}
     given = machine_file.device({**{name: {"value": 0, "unit": "s"} for name in _SECONDS}, **figures})
     return Device.of({**dataclasses.asdict(given), **more})

@@ -8,8 +8,6 @@ from typing_extensions import NotRequired, TypedDict
 
 from alpa_dejavu._util.format_fields import GivenPositive, said
 
-_MaybePositive: TypeAlias = Annotated[GivenPositive | None, said("a number above 0, or null")]
-
 
 class SmallProductsData(TypedDict):
     """An entry of a file that says how fast a device computes small matrix products, as `SmallProducts` has it."""
@@ -26,7 +24,7 @@ class StridedData(TypedDict):
     bytes_per_s: GivenPositive
     cached_bytes_per_s: GivenPositive
     cached_bytes: GivenPositive
-    near_bytes_per_s: NotRequired[_MaybePositive]
+    near_bytes_per_s: NotRequired[GivenPositive]
 
 
 SmallProducts: TypeAlias = Annotated[SmallProductsData, said("an object with below_flop and share")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, final
 
@@ -15,6 +16,9 @@ from alpa_dejavu.problem._host_memory import HostMemory
 from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem._reduction_server import ReductionServer
 from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
+
+_APART = 8
+"""How many times as much cache the lines of strided reads take at the next rate that is known."""
 
 
 @final
@@ -51,10 +55,7 @@ class StridedReads:
         cached_bytes: how much the cache of one core holds, in bytes.
         near_bytes_per_s: the rate of an operator whose lines take an eighth of `cached_bytes`, or less; None: the same
             as `cached_bytes_per_s`.
-        apart: how many times as much cache the lines take at the next rate that is known.
     """
-
-    apart: ClassVar[int] = 8
 
     bytes_per_s: float
     cached_bytes_per_s: float
@@ -74,10 +75,22 @@ class StridedReads:
         [16.0, 16.0, 8.0, 4.0, 1.0, 1.0]
         """
         near = self.cached_bytes_per_s if self.near_bytes_per_s is None else self.near_bytes_per_s
-        known = self.cached_bytes / self.apart, self.cached_bytes, self.cached_bytes * self.apart
+        known = self.cached_bytes / _APART, self.cached_bytes, self.cached_bytes * _APART
         rates = near, self.cached_bytes_per_s, self.bytes_per_s
         asked = np.log2(np.maximum(cache_bytes, known[0]))
         return np.asarray(np.exp2(np.interp(asked, np.log2(known), np.log2(rates))))
+
+    def nearest(self, cache_bytes: NDArray[np.float64]) -> NDArray[np.str_]:
+        """Returns which of the known rates is nearest to that of operators, by the cache that their lines take, as the
+        name of its field, shape (operators,).
+
+        >>> StridedReads(1.0, 8.0, 64.0, 16.0).nearest(np.array([8.0, 64.0, 512.0])).tolist()
+        ['near_bytes_per_s', 'cached_bytes_per_s', 'bytes_per_s']
+        """
+        near = "cached_bytes_per_s" if self.near_bytes_per_s is None else "near_bytes_per_s"
+        limit = math.sqrt(_APART)
+        below = [cache_bytes < self.cached_bytes / limit, cache_bytes < self.cached_bytes * limit]
+        return np.select(below, [near, "cached_bytes_per_s"], "bytes_per_s")
 
     def scaled(self, factor: float) -> StridedReads:
         """Returns the rates of strided reads multiplied by a factor; how much stays in the cache is unchanged."""
@@ -109,7 +122,10 @@ class Device:
             next: parameters, their gradients, and what one computation leaves for another; None: that of other arrays.
         crowding: the factor by which operators take longer in a stage of several devices, where these share a process.
         origin: where the figures are from.
+        optional_rates: the names of the rates that may be None.
     """
+
+    optional_rates: ClassVar[tuple[str, ...]] = ("dilated_flop_per_s", "extreme_flop_per_s", "uncached_bytes_per_s")
 
     name: str
     memory_bytes: float
@@ -132,7 +148,7 @@ class Device:
         owner = f"device {self.name}"
         for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding"):
             checks.positive(owner, field, getattr(self, field))
-        for field in ("dilated_flop_per_s", "extreme_flop_per_s", "uncached_bytes_per_s"):
+        for field in self.optional_rates:
             if getattr(self, field) is not None:
                 checks.positive(owner, field, getattr(self, field))
         for field in ("kernel_s", "dispatch_s", "step_s"):
@@ -161,18 +177,17 @@ class Device:
         """Returns the device on which everything takes `factor` times as long: its rates are divided by the factor, its
         seconds multiplied.
         """
+        known = {name: getattr(self, name) for name in self.optional_rates}
         return dataclasses.replace(
             self,
             flop_per_s={dtype: rate / factor for dtype, rate in self.flop_per_s.items()},
             vector_flop_per_s=self.vector_flop_per_s / factor,
             memory_bytes_per_s=self.memory_bytes_per_s / factor,
-            dilated_flop_per_s=None if self.dilated_flop_per_s is None else self.dilated_flop_per_s / factor,
-            extreme_flop_per_s=None if self.extreme_flop_per_s is None else self.extreme_flop_per_s / factor,
             strided=None if self.strided is None else self.strided.scaled(1 / factor),
-            uncached_bytes_per_s=None if self.uncached_bytes_per_s is None else self.uncached_bytes_per_s / factor,
             kernel_s=self.kernel_s * factor,
             dispatch_s=self.dispatch_s * factor,
             step_s=self.step_s * factor,
+            **{name: rate / factor for name, rate in known.items() if rate is not None},
         )
 
 

@@ -14,7 +14,7 @@ from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.latency._analytic import roofline_parts
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._products import ProductCurve
-from alpa_dejavu.problem import Device, Operators, StridedReads
+from alpa_dejavu.problem import Device, Operators
 
 _UNMEASURED = math.log(2) / REACH_90
 """The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
@@ -107,13 +107,9 @@ class MeasuredRoofline(LatencyModel):
 
     def _of_strided(self, operators: Operators, device: Device) -> NDArray[np.float64]:
         """Standard deviation of the logarithm of what reading against the order in memory takes."""
-        if device.strided is None:
-            return np.zeros(len(operators))
-        names = ("near_bytes_per_s", "cached_bytes_per_s", "bytes_per_s")
-        near, cached, far = (self.figure_spread(device, f"strided[{name}]") for name in names)
-        if device.strided.near_bytes_per_s is None:
-            near = cached
-        # That of the known rate which is nearest.
-        taken, limit = operators.strided_cache_bytes, math.sqrt(StridedReads.apart)
-        cached_bytes = device.strided.cached_bytes
-        return np.select([taken < cached_bytes / limit, taken < cached_bytes * limit], [near, cached], far)
+        found = np.zeros(len(operators))
+        if device.strided is not None:
+            nearest = device.strided.nearest(operators.strided_cache_bytes)
+            for name in set(nearest.tolist()):
+                found[nearest == name] = self.figure_spread(device, f"strided[{name}]")
+        return found

@@ -137,28 +137,20 @@ def _orders(
     That of a plain product of two matrices always does.
     """
     contracted, batch = params["dimension_numbers"]
-    free = [
-        [n for n in range(len(shape)) if n not in contracted[k] and n not in batch[k]]
-        for k, shape in enumerate((left, right))
-    ]
-    first, second = _moved(params, left, right)
-    return (
-        (*batch[0], *free[0], *contracted[0]) if first else (),
-        (*batch[1], *contracted[1], *free[1]) if second else (),
-    )
-
-
-def _moved(params: Mapping[str, Any], left: Sequence[int], right: Sequence[int]) -> tuple[bool, bool]:
-    """Whether each operand's last dimension has to move; that of a plain product of two matrices never does."""
-    contracted, batch = params["dimension_numbers"]
     plain = all(len(dims) == 1 for dims in contracted) and len(left) == len(right) == 2
     if plain or not left or not right:
-        return False, False
-    last = len(left) - 1, len(right) - 1
+        return (), ()
     leading = all(tuple(dims) == tuple(range(len(dims))) for dims in batch)
     canonical = leading and all(len(dims) == 1 for dims in contracted)
     if canonical and len(left) == len(right) == len(batch[0]) + 2:
-        return False, False
-    free_right = any(d not in contracted[1] and d not in batch[1] for d in range(len(right)))
-    free_left = any(d not in contracted[0] and d not in batch[0] for d in range(len(left)))
-    return free_left and last[0] not in contracted[0], free_right and last[1] in contracted[1]
+        return (), ()
+    free_left, free_right = (
+        [n for n in range(len(shape)) if n not in contracted[k] and n not in batch[k]]
+        for k, shape in enumerate((left, right))
+    )
+    moves_left = bool(free_left) and len(left) - 1 not in contracted[0]
+    moves_right = bool(free_right) and len(right) - 1 in contracted[1]
+    return (
+        (*batch[0], *free_left, *contracted[0]) if moves_left else (),
+        (*batch[1], *contracted[1], *free_right) if moves_right else (),
+    )
