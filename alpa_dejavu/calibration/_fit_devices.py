@@ -19,7 +19,7 @@ from alpa_dejavu.calibration._calibration import FAMILY_SPREAD
 from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, summary
 from alpa_dejavu.calibration.operators import SINGLE, Program, joined, operators
 from alpa_dejavu.costs.latency import AnalyticLatency
-from alpa_dejavu.problem import Device, SmallProducts
+from alpa_dejavu.problem import Device
 
 __all__ = ["DeviceModel"]
 
@@ -133,7 +133,7 @@ class DeviceModel:
             dilated_flop_per_s=found.get("dilated_flop_per_s"),
             extreme_flop_per_s=found.get("extreme_flop_per_s"),
             strided=strided,
-            small_products=None if small is None else SmallProducts(small.below_flop, found["small_products"]),
+            small_products=None if small is None else dataclasses.replace(small, share=found["small_products"]),
         )
 
 

@@ -20,6 +20,8 @@ _WEIGHTS, _WEIGHT_BYTES = 64, 1 << 20
 """Arrays of this size, so many that no cache holds all: the weights of a small model on several devices."""
 _TINY, _CHAIN = 24, 64
 _SMALL_SIDE = 128
+_LIBRARY_SIDE = 272
+"""A product of square matrices of this side is one of the smallest that oneDNN computes."""
 _STRIDED_ROWS = 1024
 _STRIDED_COLUMNS = 1024, 128, 272
 """The columns of matrices whose lines, read by columns, take 4 MiB, 512 KiB and 64 KiB of a cache. A row of the last
@@ -29,7 +31,7 @@ _EXTREME_ROWS, _EXTREME_COLUMNS = 256, 256
 _IMAGE = (4, 16, 16, 64)
 # XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
 _BELOW_FLOP = float(1 << 24)
-_BUDGET_S, _BLOCK_S = 0.1, 0.005
+_BUDGET_S, _BLOCK_S = 0.05, 0.005
 _LOOKUPS = 20_000
 _DISPATCH_LOOKUPS, _STEP_LOOKUPS = 40_000, 160_000
 """The work of Alpa's runtime, which is in Python: starting a computation on a device takes as long as so many lookups
@@ -56,7 +58,7 @@ def measured_core(memory_bytes: float) -> Device:
     import jax.numpy as jnp
 
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
-        large, small = (_product_rate(side) for side in (_SIDE, _SMALL_SIDE))
+        large, small, middle = (_product_rate(side) for side in (_SIDE, _SMALL_SIDE, _LIBRARY_SIDE))
         values = jnp.full(1 << 16, 0.5, jnp.float32)
         vector_s = _program_s(lambda x: jnp.tanh(x), values)
         copied = _copied_bytes_per_s()
@@ -77,7 +79,9 @@ def measured_core(memory_bytes: float) -> Device:
         kernel_s=kernel_s,
         dispatch_s=_DISPATCH_LOOKUPS * lookup_s,
         step_s=_STEP_LOOKUPS * lookup_s,
-        small_products=SmallProducts(_BELOW_FLOP, small / large),
+        small_products=SmallProducts(
+            _BELOW_FLOP, small / large, max(2.0 * _LIBRARY_SIDE**3 * (1 / middle - 1 / large), 0.0)
+        ),
         dilated_flop_per_s=min(dilated, large),
         extreme_flop_per_s=extreme,
         strided=strided,

@@ -20,7 +20,7 @@ __all__ = ["keep_figures", "kept_figures"]
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 6
+_VERSION = 7
 _DEVICES_FLAG = "--xla_force_host_platform_device_count="
 _Figures = TypeVar("_Figures")
 

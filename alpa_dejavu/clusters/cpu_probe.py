@@ -46,6 +46,7 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         name="cpu",
         memory_bytes=whole / num_devices,
         kernel_s=core.kernel_s * slowdown,
+        small_products=None if core.small_products is None else core.small_products.slower(slowdown),
         dispatch_s=core.dispatch_s * slowdown,
         step_s=core.step_s * slowdown,
         origin=f"measured on this machine, {num_devices} devices at a time",

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
-from alpa_dejavu._util.format_fields import GivenPositive, said
+from alpa_dejavu._util.format_fields import GivenNotNegative, GivenPositive, said
 
 
 class SmallProductsData(TypedDict):
@@ -14,6 +14,7 @@ class SmallProductsData(TypedDict):
 
     below_flop: GivenPositive
     share: GivenPositive
+    library_s: NotRequired[GivenNotNegative]
 
 
 class StridedData(TypedDict):

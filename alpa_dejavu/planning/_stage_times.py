@@ -14,6 +14,9 @@ from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 __all__ = ["stage_times", "timeline_alone", "timeline_of"]
 
 _ONE_EACH = ScheduleForm()
+_POSTED = 0.5
+"""The share of a tensor's way through Ray that the stage which sends it can't compute in: it hands the tensor over, and
+the receiver takes it."""
 
 
 def timeline_of(
@@ -30,7 +33,7 @@ def timeline_of(
     if cluster.cores is not None:
         # The table's seconds are those of a device that has its share of the cores; alone it is faster.
         alone = cluster.core_share(cluster.num_devices)
-        times = [_faster(stage, alone) for stage in times]
+        times = [_posting(_faster(stage, alone)) for stage in times]
     return timeline_alone(times, cluster, run, schedule)
 
 
@@ -53,6 +56,18 @@ def _faster(stage: StageTimes, factor: float) -> StageTimes:
         "backward_weight_s",
     )  # fmt: skip
     return dataclasses.replace(stage, **{name: getattr(stage, name) * factor for name in computing})
+
+
+def _posting(stage: StageTimes) -> StageTimes:
+    """The stage with its sends through Ray, of which it does a half itself."""
+    ahead, back = (_POSTED * seconds for seconds in (stage.forward_send_s, stage.backward_send_s))
+    return dataclasses.replace(
+        stage,
+        forward_post_s=ahead,
+        backward_post_s=back,
+        forward_send_s=stage.forward_send_s - ahead,
+        backward_send_s=stage.backward_send_s - back,
+    )
 
 
 def stage_times(

@@ -24,20 +24,29 @@ _APART = 8
 @final
 @dataclasses.dataclass(frozen=True)
 class SmallProducts:
-    """A lower rate of the matrix products that are too small for a device's fast matrix library.
+    """The rate of the matrix products that are too small for a device's fast matrix library, and how long that library
+    takes to start.
 
     Attributes:
         below_flop: the floating-point operations from which on a product runs at the device's full rate; products of
             fewer are small, if they have no batch dimension.
         share: the part of the full rate that small products reach.
+        library_s: the seconds that the library takes for each product besides; None: none.
     """
 
     below_flop: float
     share: float
+    library_s: float | None = None
 
     def __post_init__(self) -> None:
         checks.positive("small products", "below_flop", self.below_flop)
         checks.positive("small products", "share", self.share)
+        if self.library_s is not None:
+            checks.not_negative("small products", "library_s", self.library_s)
+
+    def slower(self, factor: float) -> SmallProducts:
+        """Returns them with a library that takes `factor` times as long to start."""
+        return self if self.library_s is None else dataclasses.replace(self, library_s=self.library_s * factor)
 
 
 @final
@@ -112,7 +121,7 @@ class Device:
         kernel_s: the seconds that starting one operator inside a compiled computation takes.
         dispatch_s: the seconds that starting one compiled computation takes (twice for each micro-batch and stage).
         step_s: the seconds that one training step takes a stage besides its computations.
-        small_products: products that don't reach `flop_per_s`; None: all do.
+        small_products: products that don't reach `flop_per_s`, and what others take to start; None: all reach it.
         dilated_flop_per_s: the rate of dilated convolutions (over images with holes); None: that of other products.
         extreme_flop_per_s: the elements per second of reductions to maxima or minima; None: as in other loops.
         strided: the rates of reads against the order in memory; None: such reads cost nothing extra.
@@ -183,6 +192,7 @@ class Device:
             flop_per_s={dtype: rate / factor for dtype, rate in self.flop_per_s.items()},
             vector_flop_per_s=self.vector_flop_per_s / factor,
             memory_bytes_per_s=self.memory_bytes_per_s / factor,
+            small_products=None if self.small_products is None else self.small_products.slower(factor),
             strided=None if self.strided is None else self.strided.scaled(1 / factor),
             kernel_s=self.kernel_s * factor,
             dispatch_s=self.dispatch_s * factor,

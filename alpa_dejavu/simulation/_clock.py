@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.simulation._program import BACKWARD_SEND, FORWARD_SEND, START, Program
+from alpa_dejavu.simulation._program import BACKWARD_SEND, FORWARD_SEND, POSTS, START, Program
 
 __all__ = ["own_devices", "own_devices_step", "shared_cores"]
 
@@ -53,8 +53,8 @@ def shared_cores(
     devices share the cores of one CPU.
 
     Each device gets an even part: with c cores and n devices that compute at a time, each computes min(1, c / n) times
-    as fast as with a core of its own; a stage of d devices counts d times. A transfer, which a core copies, counts as
-    one device. Starts of stages take their time whoever computes.
+    as fast as with a core of its own; a stage of d devices counts d times. A transfer, which a core copies, and its
+    posting count as one device. Starts of stages take their time whoever computes.
 
     Args:
         program: the graph of the step's N tasks.
@@ -64,7 +64,7 @@ def shared_cores(
     """
     size = len(program)
     kinds, stages = program.kind.tolist(), program.stage.tolist()
-    weights = {START: 0, FORWARD_SEND: 1, BACKWARD_SEND: 1}
+    weights = {START: 0, **dict.fromkeys((FORWARD_SEND, BACKWARD_SEND, *POSTS), 1)}
     weight = [weights.get(k, int(devices[s])) for k, s in zip(kinds, stages, strict=True)]
     waiting = [{n for n in group if n >= 0} for group in program.waits.T.tolist()]
     followers: list[list[int]] = [[] for _ in range(size)]

@@ -38,6 +38,11 @@ def test_small_products_reach_their_share_of_the_rate_and_batched_ones_all_of_it
     batched = Operator("dot", "dot_general", ((2, 4, 5), (2, 5, 2)), ((2, 4, 2),), "float32", 160.0)
     seconds = AnalyticLatency().predict(Operators.of([small, large, batched]), device).mean_s
     assert seconds == pytest.approx([3.2, 3.2, 1.6])
+    # The library that the large one is given to takes a second and a half to start, on a device half as fast three.
+    library = dataclasses.replace(device, small_products=SmallProducts(200.0, 0.5, 1.5))
+    operators = Operators.of([small, large, batched])
+    assert AnalyticLatency().predict(operators, library).mean_s == pytest.approx([3.2, 4.7, 1.6])
+    assert AnalyticLatency().predict(operators, library.slower(2.0)).mean_s == pytest.approx([6.4, 9.4, 3.2])
 
 
 def test_what_is_read_against_its_order_takes_longer_and_less_so_in_the_cache() -> None:

@@ -6,9 +6,10 @@ from alpa_dejavu.calibration import prices
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._stage_times import stage_times
+from alpa_dejavu.planning._stage_times import stage_times, timeline_alone, timeline_of
 from alpa_dejavu.planning.model_source import ModelSource
 from alpa_dejavu.problem import Run
+from alpa_dejavu.simulation.step import StageTimes
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 from models import best_and_neighbours, chain, costs_of, planned, space
@@ -62,6 +63,16 @@ def test_devices_that_share_a_cpu_are_no_faster_than_its_work_on_its_cores():
     for candidate in best_and_neighbours(costs, EXACT):
         work = costs.problem.total_s(candidate.stages)
         assert candidate.step_s >= work * (1 - 1e-9)
+
+
+def test_a_stage_does_half_of_its_sends_through_ray_itself():
+    cluster = dataclasses.replace(CLUSTER, cores=64)
+    times = [StageTimes(3.0, 2.0, forward_send_s=2.0), StageTimes(1.0, 1.0)]
+    # One micro-batch takes as long as its parts, whoever does them.
+    assert timeline_of(times, cluster, Run(1)).step_s == 3.0 + 2.0 + 1.0 + 1.0 + 2.0
+    # The second one is computed when the first is handed over, and is then handed over and received itself.
+    assert timeline_of(times, cluster, Run(2)).step_s == 3.0 + 1.0 + 3.0 + 1.0 + 1.0 + 1.0 + 1.0 + 2.0
+    assert timeline_alone(times, cluster, Run(2)).step_s == 12.0
 
 
 class FinerIsSlower(ModelSource):

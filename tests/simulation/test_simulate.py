@@ -193,6 +193,9 @@ def test_devices_that_share_cores_take_as_long_as_their_work():
     # A core that copies what is sent doesn't compute: three cuts, each crossed forward and back.
     sending = [StageTimes(1.0, 2.0, forward_send_s=0.25, backward_send_s=0.5)] * 4
     assert simulate(sending, 64, sends="buffered", cores=1).step_s == pytest.approx(64 * (4 * 3.0 + 3 * 0.75))
+    # So doesn't one that hands over what is sent, while a stage of two devices takes the core twice as long.
+    posting = [StageTimes(1.0, 2.0, 0.0, 0.125, 0.25, forward_post_s=0.125, backward_post_s=0.25, devices=2)] * 4
+    assert simulate(posting, 64, sends="buffered", cores=1).step_s == pytest.approx(64 * (4 * 6.0 + 3 * 0.75))
 
 
 def test_memory_over_time():

@@ -59,9 +59,12 @@ def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
     rate[operators.is_product] = [device.rate(dtype) for dtype in products]
     work = operators.flop + device.transcendental_flop * operators.transcendental
     traffic = operators.read_bytes + operators.written_bytes
+    start_s = np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
     small = device.small_products
     if small is not None:
-        rate[operators.is_single & (operators.flop < small.below_flop)] *= small.share
+        few = operators.flop < small.below_flop
+        rate[operators.is_single & few] *= small.share
+        start_s[operators.is_single & ~few] += small.library_s or 0.0
     if device.dilated_flop_per_s is not None:
         rate[operators.is_dilated] = device.dilated_flop_per_s
     if device.extreme_flop_per_s is not None:
@@ -73,5 +76,4 @@ def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
     if device.uncached_bytes_per_s is not None:
         uncached = operators.unbatched_read_bytes + operators.unbatched_written_bytes + operators.passed_bytes
         traffic, uncached_s = traffic - uncached, uncached / device.uncached_bytes_per_s
-    start_s = np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
     return RooflineParts(work / rate, traffic / device.memory_bytes_per_s, start_s, strided_s, uncached_s)

@@ -97,14 +97,14 @@ def inline_calls(module: HloModuleProto) -> HloModuleProto:
     """Returns a copy of a module with every `call` inlined; the computations of reductions, loops and branches stay."""
     module = HloModuleProto.FromString(module.SerializeToString())
     for target in list(module.computations):
+        if all(node.opcode != "call" for node in target.instructions):
+            continue
         graph = Graph(module, target)
-        calls = [node for node in graph if node.opcode == "call"]
-        while calls:
+        while calls := [node for node in graph if node.opcode == "call"]:
             for call in calls:
                 graph.replace(call, _inline(graph, call))
             graph.settle()
             graph.drop_dead()
-            calls = [node for node in graph if node.opcode == "call"]
         graph.close()
     drop_unreachable(module)
     return module
