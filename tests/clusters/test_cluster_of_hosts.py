@@ -208,9 +208,9 @@ LINKS = st.builds(
 DEVICES = st.builds(
     Device, st.text(min_size=1, max_size=3), RATES, st.fixed_dictionaries({"float32": RATES, "int8": RATES}), RATES,
     st.just(1e12), SECONDS, SECONDS, SECONDS,
-    st.none() | st.builds(SmallProducts, RATES, RATES, st.none() | SECONDS), RATES, st.none() | RATES, st.none() | RATES,
-    st.none() | st.builds(StridedReads, RATES, RATES, RATES, st.none() | RATES), st.none() | RATES, RATES,
-    st.text(max_size=3),
+    st.none() | st.builds(SmallProducts, RATES, RATES, st.none() | SECONDS), RATES, st.none() | RATES,
+    st.none() | RATES, st.none() | st.builds(StridedReads, RATES, RATES, RATES, st.none() | RATES), st.none() | RATES,
+    RATES, st.text(max_size=3),
 )  # fmt: skip
 MEMORIES = st.none() | st.builds(
     HostMemory, RATES, RATES, RATES, RATES, st.none() | st.builds(Nvme, RATES, RATES, RATES)
