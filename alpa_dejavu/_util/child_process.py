@@ -1,9 +1,16 @@
-"""A process beside this one that answers over a pipe: there while a `with` block runs, gone in every way out of it."""
+"""A process beside this one that answers over a pipe: there while a `with` block runs, gone in every way out of it.
+
+Python's own way to start one runs the user's script in it again, which may train without asking whether it is the main
+module. So the script is kept from it, unless something that is sent to the process is defined there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import pickle
+import sys
+import types
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,7 +32,12 @@ def child_process(serve: Callable[..., object], *arguments: Any, name: str, pati
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, *arguments), name=name)
-    process.start()
+    try:
+        with _without_script():
+            process.start()
+    except (pickle.PicklingError, AttributeError):
+        process = context.Process(target=serve, args=(theirs, *arguments), name=name)
+        process.start()
     theirs.close()
     try:
         yield ours
@@ -37,3 +49,14 @@ def child_process(serve: Callable[..., object], *arguments: Any, name: str, pati
             process.join(patience_s)
         if process.is_alive():
             process.kill()
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """Has an empty module stand for the user's script while a `with` block runs."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
