@@ -20,6 +20,8 @@ CACHED_SHARE = 16
 """Arrays of this part of the largest size are still in the cache when the next all-reduce reads them."""
 _CHAIN, _SIDE, _LEAST_SIDE = 5, 384, 16
 _RUNS, _FEWEST_RUNS, _ENOUGH_S = 40, 3, 0.25
+_SMALL_BETWEEN, _LARGE_BETWEEN = 20, 4
+"""Two processes run each program so many times, whatever clock each has: they must agree on when the next one begins."""
 _PATIENCE_S = 20
 _NOTHING_S = 1e-9
 _Runs = tuple[list[float], list[float]]
@@ -51,9 +53,9 @@ def all_reduce_between(connection: Connection, rank: int, port: int) -> None:
     """
     os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     service = joined_by_gloo(rank, f"{LOOPBACK}:{port}")
-    small = _runs(_SIDE, _SMALL_BYTES)
+    small = _runs(_SIDE, _SMALL_BYTES, _SMALL_BETWEEN)
     # Many a small message waits for a core that computes, as it will in training: the mean counts.
-    found = _reduced_s(small, statistics.fmean), _longer_s(_runs(_SIDE, large_bytes()), small)
+    found = _reduced_s(small, statistics.fmean), _longer_s(_runs(_SIDE, large_bytes(), _LARGE_BETWEEN), small)
     if rank == 0:
         connection.send(found)
     with contextlib.suppress(EOFError):  # the one who asked closes the connection
@@ -72,10 +74,12 @@ def _longer_s(runs: _Runs, small: _Runs) -> float:
     return max(_reduced_s(runs) - _reduced_s(small), _NOTHING_S)
 
 
-def _runs(side: int, num_bytes: int) -> _Runs:
-    """Returns runs of all-reduces of so many bytes, each after a product of matrices of so many rows, as in a stage."""
+def _runs(side: int, num_bytes: int, count: int | None = None) -> _Runs:
+    """Returns runs of all-reduces of so many bytes, each after a product of matrices of so many rows, as in a stage:
+    `count` of them, or as many as there is time for.
+    """
     given = _given(side, num_bytes)
-    return _taken(_program(False), *given), _taken(_program(True), *given)
+    return _taken(_program(False), *given, count=count), _taken(_program(True), *given, count=count)
 
 
 def _given(side: int, num_bytes: int) -> list[Any]:
@@ -124,13 +128,16 @@ def _mesh() -> Any:
     return Mesh(np.array(jax.devices()), ("x",))
 
 
-def _taken(program: Any, *given: Any) -> list[float]:
-    """Returns the seconds of several runs of a program, after a first one that compiles."""
+def _taken(program: Any, *given: Any, count: int | None = None) -> list[float]:
+    """Returns the seconds of several runs of a program, after a first one that compiles: `count` of them, or as many
+    as there is time for.
+    """
     import jax
 
     jax.block_until_ready(program(*given))
     taken: list[float] = []
-    while len(taken) < _FEWEST_RUNS or (len(taken) < _RUNS and sum(taken) < _ENOUGH_S):
+    fewest, most = (_FEWEST_RUNS, _RUNS) if count is None else (count, count)
+    while len(taken) < fewest or (len(taken) < most and sum(taken) < _ENOUGH_S):
         started = time.perf_counter()
         jax.block_until_ready(program(*given))
         taken.append(time.perf_counter() - started)

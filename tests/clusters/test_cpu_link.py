@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from alpa_dejavu.clusters import cpu_link, local_links
+from alpa_dejavu.clusters import cpu_exchange, cpu_link, local_links
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.problem import Device, Link
 
@@ -89,3 +89,21 @@ def test_what_is_kept_broken_is_measured_anew(monkeypatch, tmp_path, text):
     _, between = cpu_links(USUAL, DEVICE, 1, 2)
     assert (between.latency_s, between.bytes_per_s) == (1e-3, LARGE / 0.25)
     assert json.loads(file.read_text())["bytes_per_s"] == between.bytes_per_s
+
+
+def test_processes_run_their_programs_as_often_as_each_other_whatever_their_clocks(monkeypatch):
+    """One that went on to a larger message was fatal to the other, which still waited for a smaller one."""
+    runs = {"small": 0, "large": 0}
+
+    def program(name):
+        def run():
+            runs[name] += 1
+            return 0.0
+
+        return run
+
+    seconds = iter(range(1000))
+    monkeypatch.setattr(cpu_exchange.time, "perf_counter", lambda: float(next(seconds)))
+    assert len(cpu_exchange._taken(program("small"), count=20)) == 20
+    assert len(cpu_exchange._taken(program("large"))) == 3, "a slow process alone has no time for more"
+    assert runs == {"small": 1 + 20, "large": 1 + 3}
