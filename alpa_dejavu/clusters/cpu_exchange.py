@@ -21,7 +21,7 @@ CACHED_SHARE = 16
 _CHAIN, _SIDE, _LEAST_SIDE = 5, 384, 16
 _RUNS, _FEWEST_RUNS, _ENOUGH_S = 40, 3, 0.25
 _SMALL_BETWEEN, _LARGE_BETWEEN = 20, 4
-"""Two processes run each program so many times, whatever clock each has: they must agree on when the next one begins."""
+"""Two processes run each program so many times, whatever clock each has: they must begin the next one together."""
 _PATIENCE_S = 20
 _NOTHING_S = 1e-9
 _Runs = tuple[list[float], list[float]]
