@@ -77,14 +77,8 @@ def _serve(connection: Connection, jobs: Sequence[Job], micro_batches: int) -> N
 
 def _passes(job: Job, micro_batches: int, device: Device) -> Iterator[dict[str, Any]]:
     step, ((weights, _), data) = job.model(job.batch // micro_batches)
-    plain = dataclasses.replace(
-        device,
-        small_products=None,
-        dilated_flop_per_s=None,
-        extreme_flop_per_s=None,
-        strided=None,
-        uncached_bytes_per_s=None,
-    )
+    none: dict[str, Any] = dict.fromkeys((*Device.optional_rates, "small_products", "strided"))
+    plain = dataclasses.replace(device, **none)
     for name, one in zip(("forward", "backward"), both_passes(step.loss, weights, data), strict=True):
         yield {
             "job": job.name,

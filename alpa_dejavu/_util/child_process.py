@@ -36,8 +36,7 @@ def child_process(serve: Callable[..., object], *arguments: Any, name: str, pati
         with _without_script():
             process.start()
     except (pickle.PicklingError, AttributeError):
-        process = context.Process(target=serve, args=(theirs, *arguments), name=name)
-        process.start()
+        process.start()  # nothing was started, since something of the script is sent
     theirs.close()
     try:
         yield ours
