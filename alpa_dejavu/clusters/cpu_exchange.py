@@ -19,7 +19,7 @@ _ALL_BYTES = 1 << 28
 CACHED_SHARE = 16
 """Arrays of this part of the largest size are still in the cache when the next all-reduce reads them."""
 _CHAIN, _SIDE, _LEAST_SIDE = 5, 384, 16
-_RUNS, _FEWEST_RUNS, _ENOUGH_S = 40, 3, 0.25
+_RUNS, _FEWEST_RUNS, _ENOUGH_S = 40, 3, 0.1
 _SMALL_BETWEEN, _LARGE_BETWEEN = 20, 4
 """Two processes run each program so many times, whatever clock each has: they must begin the next one together."""
 _PATIENCE_S = 20

@@ -116,6 +116,7 @@ def stage_times(
                 memory_limit_bytes=float(table.memory_limit_bytes[stage.submesh]),
                 devices=space.submeshes[stage.submesh].num_devices,
                 streams=streams,
+                apart=space.submeshes[stage.submesh].num_hosts > 1,
             )
         )
     return tuple(times)

@@ -37,6 +37,7 @@ class StageTimes:
         forward_copies_s, backward_copies_s, host_step_s: the parts of `forward_collective_s`, `backward_collective_s`
             and `per_step_s` that are copies to the stage's hosts and back, and the hosts' work.
         devices: how many devices the stage has; it only matters where devices share cores.
+        apart: whether each of them is a process of its own; it only matters there, too.
         streams: whether its devices compute while they send to other stages and receive from them.
 
     Raises ValueError for what is negative or not finite, and for a part that is larger than its whole.
@@ -60,13 +61,14 @@ class StageTimes:
     backward_post_s: float = 0.0
     backward_weight_s: float = 0.0
     streams: bool = False
+    apart: bool = False
     forward_copies_s: float = 0.0
     backward_copies_s: float = 0.0
     host_step_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if field.name not in ("memory_limit_bytes", "devices", "streams"):
+            if field.name not in ("memory_limit_bytes", "devices", "streams", "apart"):
                 checks.not_negative("stage", field.name, getattr(self, field.name))
         checks.positive("stage", "devices", self.devices)
         if not self.memory_limit_bytes > 0:

@@ -98,6 +98,7 @@ def _times(stages: Sequence[StagePlan], n: int, streams: bool) -> StageTimes:
         backward_weight_s=min(stage.backward_weight_s, stage.backward_s),
         devices=stage.submesh.num_devices,
         streams=streams,
+        apart=stage.submesh.num_hosts > 1,
         forward_copies_s=min(there.forward_s, collective),
         backward_copies_s=min(there.backward_s, back),
         host_step_s=min(there.step_s, max(stage.per_step_s - stage.synchronisation_s, 0.0)),

@@ -157,7 +157,8 @@ def _run(
     if cores is None:
         return own_devices(tasks, seconds)
     checks.positive("simulate", "cores", cores)
-    return shared_cores(tasks, seconds, np.array([stage.devices for stage in stages]), cores)
+    devices, apart = (np.array([getattr(stage, name) for stage in stages]) for name in ("devices", "apart"))
+    return shared_cores(tasks, seconds, devices, apart, cores)
 
 
 def _seconds(tasks: Program, stages: tuple[StageTimes, ...], order: Schedule) -> NDArray[np.float64]:

@@ -133,6 +133,19 @@ def test_a_stage_of_more_devices_takes_the_factor_of_each_doubling():
     assert np.log(after.middle.common[0, CLASSES.index("doublings")]) > 0
 
 
+def test_devices_that_are_processes_of_one_cpu_take_no_factor_of_doublings():
+    cluster, choices = dataclasses.replace(example_cluster(2), cores=4), space(2)
+    model = chain(4, exchanged=())
+    table = cost_table(model, cluster, choices, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
+    resolver = Resolver()
+    each = [
+        resolver.resolved(table.stage_costs, devices, row[0])
+        for devices, row in zip(table.devices, choices.configs, strict=True)
+    ]
+    # One, two and four devices of a process, then eight processes, four on each Ray node.
+    assert [one.doublings for one in each] == [0, 1, 2, 0]
+
+
 def test_a_layers_own_error_is_the_mean_of_its_operators():
     model = chain(2, exchanged=())
     records = tuple(

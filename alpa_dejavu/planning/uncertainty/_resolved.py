@@ -61,7 +61,8 @@ class Resolved:
             the L layers has one variant.
         micro_batch: the seconds of forward and backward of one micro-batch, collectives included.
         step: the seconds of what is computed and sent once a step.
-        doublings: the logarithm to base 2 of the number of the stage's devices.
+        doublings: the logarithm to base 2 of the number of the stage's devices; 0 where each is a process of one CPU,
+            which computes as a stage of one device does.
     """
 
     own: NDArray[np.intp]
@@ -125,7 +126,7 @@ class Resolver:
                 of_stages=division.of_stages,
                 micro_batch=self._micro_batch(costs, devices, config),
                 step=self._step(costs, devices, config),
-                doublings=math.log2(config.data_parallel * config.tensor_parallel),
+                doublings=0.0 if costs.cluster.apart(len(set(devices.hosts))) else math.log2(len(devices.hosts)),
             )
         return self._known[key]
 
