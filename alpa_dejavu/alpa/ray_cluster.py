@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import local_links, machine_for, named_cluster
 from alpa_dejavu.clusters.cpu_link import cpu_links
-from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
 from alpa_dejavu.problem import Cluster, Host
 
 _ACCELERATOR = "accelerator_type:"
@@ -160,6 +159,7 @@ def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
     if len(set(machines)) > 1:
         between = usual[1]
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
-    cores = usable_cores() if len(set(machines)) == 1 else None
-    machine = "" if cores is None else "local-cpu"
-    return Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links, cores=cores, machine=machine)
+    found = Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links)
+    if len(set(machines)) > 1:
+        return found
+    return dataclasses.replace(found, machine="local-cpu", **on_one_cpu())

@@ -13,7 +13,7 @@ from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
 from alpa_dejavu.clusters.cpu_link import cpu_links
-from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
 from alpa_dejavu.clusters.machine_file import device as _device
 from alpa_dejavu.clusters.machine_file import devices_and_hosts, known_machines, read_machine
 from alpa_dejavu.clusters.machine_file import host_memory as _host_memory
@@ -67,7 +67,7 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
         cluster,
         machine=data["name"],
         machine_file="" if name in known_machines() else name,
-        cores=usable_cores() if data["device"] is None else None,
+        **(on_one_cpu() if data["device"] is None else {}),
     )
 
 

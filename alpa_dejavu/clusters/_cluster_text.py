@@ -35,6 +35,8 @@ def cluster_text(cluster: Cluster) -> str:
         "hosts": _listed(hosts),
         "links": _listed(_links(cluster)),
     }
+    if cluster.waiting:
+        parts["waiting"] = json.dumps(cluster.waiting)
     if cluster.media:
         parts["media"] = json.dumps({name: _figure("bytes_per_s", rate) for name, rate in cluster.media.items()})
     if cluster.reduction_servers:

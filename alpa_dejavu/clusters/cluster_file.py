@@ -28,7 +28,7 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters import machine_file as machine_file
 from alpa_dejavu.clusters.cpu_link import cpu_links
-from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
 from alpa_dejavu.problem import Cluster, Device, Host, Link, ReductionServer
 
 if TYPE_CHECKING:
@@ -92,9 +92,12 @@ class _File:
             said = f"the medium {unused[0]!r} is shared by no link{near(unused[0], used)}"
             raise self.wrong(("media", unused[0]), said)
         local = all(machine is not None and machine["device"] is None for machine in machines)
-        cores = self.data.get("cores", usable_cores() if local else None)
+        shared: Mapping[str, Any] = on_one_cpu() if local else {}
+        shared = {**shared, **{name: self.data[name] for name in ("cores", "waiting") if name in self.data}}
         try:
-            cluster = Cluster(self.data["name"], hosts, links, cores, media, self._servers())
+            cluster = Cluster(
+                self.data["name"], hosts, links, media=media, reduction_servers=self._servers(), **shared
+            )
             cluster.check_rates()
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}; {REMEDY}") from None

@@ -160,6 +160,9 @@ class ClusterData(TypedDict):
             said("the cores of the one CPU that all devices are parts of, or null"),
         ]
     ]
+    waiting: NotRequired[
+        Annotated[float, said("the share that CPU devices wait for others of their process, below 1", ge=0, lt=1)]
+    ]
     hosts: Annotated[
         list[Annotated[HostData, said("an object: a host with a machine type, or with a device, devices and within")]],
         listed(f"a list of hosts, at most {MOST_HOSTS}", min_length=1, max_length=MOST_HOSTS),

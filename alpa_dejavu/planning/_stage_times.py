@@ -45,8 +45,8 @@ def timeline_alone(
     """
     if cluster.cores is None:
         return simulate(times, run.num_micro_batches, schedule or run.schedule)
-    cores = float(cluster.cores)
-    return simulate(times, run.num_micro_batches, schedule or run.schedule, sends="buffered", cores=cores)
+    shared = {"cores": float(cluster.cores), "waiting": cluster.waiting}
+    return simulate(times, run.num_micro_batches, schedule or run.schedule, sends="buffered", **shared)
 
 
 def _faster(stage: StageTimes, factor: float) -> StageTimes:

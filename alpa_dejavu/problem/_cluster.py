@@ -248,6 +248,8 @@ class Cluster:
         media: the rate, in bytes per second, of each medium that several links share, such as a host's network card, by
             the name that `Link.shares` has; one that isn't listed has the rate of a single link.
         reduction_servers: hosts without accelerators that may add up gradients; each is joined to all hosts.
+        waiting: the share of its time, below 1, that a device waits for others of its process, where all share the
+            cores of one CPU.
         machine: the name of the machine type that all hosts are of; empty: they aren't of one.
         machine_file: the path of that type's file; empty: `alpa_dejavu.clusters` has it.
     """
@@ -258,6 +260,7 @@ class Cluster:
     cores: int | None = None
     media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     reduction_servers: tuple[ReductionServer, ...] = ()
+    waiting: float = 0.0
     # They say where the figures are from: the same cluster read from a file of its own is equal.
     machine: str = dataclasses.field(default="", compare=False)
     machine_file: str = dataclasses.field(default="", compare=False)
@@ -276,6 +279,8 @@ class Cluster:
             )
         for medium, rate in self.media.items():
             checks.positive(f"cluster {self.name}", f"media[{medium!r}]", rate)
+        checks.share(f"cluster {self.name}", "waiting", self.waiting)
+        checks.share(f"cluster {self.name}", "waiting", self.waiting)
 
     @classmethod
     def uniform(

@@ -14,9 +14,6 @@ from alpa_dejavu.simulation._program import BACKWARD_SEND, FORWARD_SEND, POSTS, 
 __all__ = ["own_devices", "own_devices_step", "shared_cores"]
 
 FloatArray = NDArray[np.float64]
-_WAITING = 0.2
-"""The share of its time that a device waits for others of the same process, for whose parts of an operator XLA has one
-pool of threads. Stages of two devices, alone on two cores, took 1.18 to 1.34 times as long as beside a second one."""
 
 
 def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -53,7 +50,12 @@ def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
 
 
 def shared_cores(
-    program: Program, seconds: FloatArray, devices: NDArray[np.int64], apart: NDArray[np.bool_], cores: float
+    program: Program,
+    seconds: FloatArray,
+    devices: NDArray[np.int64],
+    apart: NDArray[np.bool_],
+    cores: float,
+    waiting: float,
 ) -> tuple[FloatArray, FloatArray]:
     """Returns when each task of a pipeline's step starts and when it ends, in seconds, each of shape (N,), where all
     devices share the cores of one CPU.
@@ -69,25 +71,26 @@ def shared_cores(
         devices: shape (S,), how many devices each of S stages has.
         apart: shape (S,), whether each device of the stage is a process of its own.
         cores: how many cores the CPU has.
+        waiting: the share of its time that a device waits for others of its process.
     """
     size = len(program)
     kinds, stages = program.kind.tolist(), program.stage.tolist()
     weights = {START: 0, **dict.fromkeys((FORWARD_SEND, BACKWARD_SEND, *POSTS), 1)}
     weight = [weights.get(k, int(devices[s])) for k, s in zip(kinds, stages, strict=True)]
     threads = [w > 1 and not apart[s] for w, s in zip(weight, stages, strict=True)]
-    waiting = [{n for n in group if n >= 0} for group in program.waits.T.tolist()]
+    before_it = [{n for n in group if n >= 0} for group in program.waits.T.tolist()]
     followers: list[list[int]] = [[] for _ in range(size)]
-    for n, group in enumerate(waiting):
+    for n, group in enumerate(before_it):
         for before in group:
             followers[before].append(n)
     left = seconds.tolist()
     starts, ends = np.zeros(size), np.zeros(size)
-    running = [n for n, group in enumerate(waiting) if not group]
+    running = [n for n, group in enumerate(before_it) if not group]
     now = 0.0
     while running:
         busy = sum(weight[n] for n in running)
         together = sum(weight[n] for n in running if threads[n])
-        rate = _busy_cores(together, busy - together, cores) / busy if busy else 1.0
+        rate = _busy_cores(together, busy - together, cores, waiting) / busy if busy else 1.0
         speeds = [rate if weight[n] else 1.0 for n in running]
         passed = min(left[n] / speed for n, speed in zip(running, speeds, strict=True))
         now += passed
@@ -100,8 +103,8 @@ def shared_cores(
         for n in done:
             ends[n] = now
             for follower in followers[n]:
-                waiting[follower].discard(n)
-                if not waiting[follower]:
+                before_it[follower].discard(n)
+                if not before_it[follower]:
                     starts[follower] = now
                     still.append(follower)
         running = still
@@ -109,13 +112,13 @@ def shared_cores(
 
 
 @functools.cache
-def _busy_cores(together: int, alone: int, cores: float) -> float:
+def _busy_cores(together: int, alone: int, cores: float, waiting: float) -> float:
     """Returns how many cores are busy on average while so many devices compute together with others of their process,
-    each of which waits now and then whatever the others do, and so many alone in theirs.
+    each of which waits that share of its time whatever the others do, and so many alone in theirs.
     """
     left = cores - alone
     if left <= 0:
         return cores
     working = np.arange(together + 1)
-    shares = scipy.stats.binom.pmf(working, together, 1 - _WAITING)
+    shares = scipy.stats.binom.pmf(working, together, 1 - waiting)
     return alone + float(shares @ np.minimum(working, left))

@@ -35,6 +35,7 @@ def simulate(
     *,
     sends: str | None = None,
     cores: float | None = None,
+    waiting: float = 0.0,
 ) -> Timeline:
     """Simulates one step of a pipeline under a schedule, and returns its timeline.
 
@@ -49,6 +50,7 @@ def simulate(
             the stages.
         cores: if all devices share the cores of one CPU, how many there are; the stages' seconds are then those of a
             device that has a core for itself. None: each device has its own.
+        waiting: the share of its time that a device waits for others of its process, where devices share cores.
 
     Returns:
         The timeline. Without transfers and with S stages alike its `step_s` is the closed form S * c + (B - 1) * c,
@@ -68,7 +70,7 @@ def simulate(
     order = schedule_of(stages, num_micro_batches, schedule)
     sends = sending(order.name, stages) if sends is None else sends
     tasks = step_program(stages, num_micro_batches, order, sends)
-    starts, ends = _run(tasks, stages, _seconds(tasks, stages, order), cores)
+    starts, ends = _run(tasks, stages, _seconds(tasks, stages, order), cores, waiting)
     forward, backward, ahead, back, update, by_input, by_weight = (
         _spans(tasks, kind, order, starts, ends) for kind in (*range(UPDATE + 1), BACKWARD_INPUT, BACKWARD_WEIGHT)
     )
@@ -151,14 +153,14 @@ def sending(schedule: str, stages: Sequence[StageTimes] = ()) -> str:
 
 
 def _run(
-    tasks: Program, stages: tuple[StageTimes, ...], seconds: NDArray[np.float64], cores: float | None
+    tasks: Program, stages: tuple[StageTimes, ...], seconds: NDArray[np.float64], cores: float | None, waiting: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns starts and ends of the tasks, each of shape (N,)."""
     if cores is None:
         return own_devices(tasks, seconds)
     checks.positive("simulate", "cores", cores)
     devices, apart = (np.array([getattr(stage, name) for stage in stages]) for name in ("devices", "apart"))
-    return shared_cores(tasks, seconds, devices, apart, cores)
+    return shared_cores(tasks, seconds, devices, apart, cores, waiting)
 
 
 def _seconds(tasks: Program, stages: tuple[StageTimes, ...], order: Schedule) -> NDArray[np.float64]:

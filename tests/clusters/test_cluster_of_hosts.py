@@ -229,7 +229,8 @@ def test_any_cluster_goes_through_a_file_unchanged(tmp_path_factory, data):
     used = sorted({name for row in links for link in row for name in link.shares})
     media = {name: data.draw(RATES) for name in used if data.draw(st.booleans())}
     servers = tuple(ReductionServer(f"s{n}", data.draw(RATES)) for n in range(data.draw(st.integers(0, 2))))
-    cluster = Cluster("c", hosts, links, data.draw(st.none() | st.integers(1, 64)), media, servers)
+    waiting = data.draw(st.floats(0.0, 0.99))
+    cluster = Cluster("c", hosts, links, data.draw(st.none() | st.integers(1, 64)), media, servers, waiting)
     path = tmp_path_factory.mktemp("clusters") / "c.json"
     write_cluster(cluster, path)
     assert read_cluster(path) == cluster

@@ -115,6 +115,14 @@ def test_a_run_beside_others_has_the_cpus_seconds_of_one():
     assert len(set(runs[2:])) == 2
 
 
+def test_devices_wait_for_each_other_unless_each_computes_on_its_own_thread(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    assert cpu_probe.on_one_cpu() == {"cores": usable_cores(), "waiting": 0.2}
+    flags = "--xla_cpu_multi_thread_eigen=false --xla_disable_hlo_passes=onednn-matmul-rewriter"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert cpu_probe.on_one_cpu() == {"cores": usable_cores(), "waiting": 0.0}
+
+
 def test_this_machine_is_measured():
     core = measured_cpu(1)
     assert min(core.rate("float32"), core.memory_bytes_per_s, core.kernel_s) > 0

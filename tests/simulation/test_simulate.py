@@ -188,21 +188,20 @@ def test_devices_that_share_cores_take_as_long_as_their_work():
     assert simulate(stages, 64, cores=1).step_s == pytest.approx(4 * 64 * 3.0)
     # Of two cores, one is idle while the pipeline fills and drains.
     assert 4 * 64 * 3.0 / 2 < simulate(stages, 64, cores=2).step_s < 4 * 64 * 3.0 / 2 + 10
-    pair = [dataclasses.replace(stages[0], devices=2, apart=True)] * 4
+    pair = [dataclasses.replace(stages[0], devices=2)] * 4
     assert simulate(pair, 64, cores=4).step_s == pytest.approx(simulate(stages, 64, cores=2).step_s)
     # A core that copies what is sent doesn't compute: three cuts, each crossed forward and back.
     sending = [StageTimes(1.0, 2.0, forward_send_s=0.25, backward_send_s=0.5)] * 4
     assert simulate(sending, 64, sends="buffered", cores=1).step_s == pytest.approx(64 * (4 * 3.0 + 3 * 0.75))
     # So doesn't one that hands over what is sent, while a stage of two devices takes the core twice as long.
-    posting = [
-        StageTimes(1.0, 2.0, 0.0, 0.125, 0.25, forward_post_s=0.125, backward_post_s=0.25, devices=2, apart=True)
-    ] * 4
+    posting = [StageTimes(1.0, 2.0, 0.0, 0.125, 0.25, forward_post_s=0.125, backward_post_s=0.25, devices=2)] * 4
     assert simulate(posting, 64, sends="buffered", cores=1).step_s == pytest.approx(64 * (4 * 6.0 + 3 * 0.75))
 
 
 def test_devices_of_a_process_wait_for_each_other_and_others_use_the_cores():
     def step_s(stages, devices, **given):
-        return simulate([StageTimes(1.0, 2.0, devices=devices, **given)] * stages, 64, cores=2).step_s
+        alike = [StageTimes(1.0, 2.0, devices=devices, **given)] * stages
+        return simulate(alike, 64, cores=2, waiting=0.2).step_s
 
     # Two devices wait a fifth of the time each, in which the cores are idle; as processes of their own they don't.
     assert step_s(1, 2) == pytest.approx(64 * 3.0 / 0.8)

@@ -27,6 +27,7 @@ def cluster_data(cluster: Cluster) -> Data:
     return {
         "name": cluster.name,
         "cores": cluster.cores,
+        "waiting": cluster.waiting,
         "media": dict(cluster.media),
         "reduction_servers": [_fields(server) for server in cluster.reduction_servers],
         "hosts": hosts,
@@ -50,6 +51,7 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
         ),
         links=tuple(tuple(links[n] for n in row) for row in data["matrix"]),
         cores=data["cores"],
+        waiting=data.get("waiting", 0.0),
         media=data["media"],
         reduction_servers=tuple(ReductionServer(**each) for each in data.get("reduction_servers", ())),
         machine=data.get("machine", ""),

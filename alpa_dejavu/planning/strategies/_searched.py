@@ -86,7 +86,7 @@ def believed(cluster: Cluster) -> Cluster:
         cluster.name, names, first.device, first.num_devices, cluster.links[0][0], between,
         memory_margin=first.memory_margin,
     )  # fmt: skip
-    return dataclasses.replace(alike, cores=cluster.cores)
+    return dataclasses.replace(alike, cores=cluster.cores, waiting=cluster.waiting)
 
 
 def searched(
