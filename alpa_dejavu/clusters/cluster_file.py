@@ -92,8 +92,8 @@ class _File:
             said = f"the medium {unused[0]!r} is shared by no link{near(unused[0], used)}"
             raise self.wrong(("media", unused[0]), said)
         local = all(machine is not None and machine["device"] is None for machine in machines)
-        shared: Mapping[str, Any] = on_one_cpu() if local else {}
-        shared = {**shared, **{name: self.data[name] for name in ("cores", "waiting") if name in self.data}}
+        given = {name: self.data[name] for name in ("cores", "waiting") if name in self.data}
+        shared: dict[str, Any] = (on_one_cpu() if local else {}) | given
         try:
             cluster = Cluster(
                 self.data["name"], hosts, links, media=media, reduction_servers=self._servers(), **shared

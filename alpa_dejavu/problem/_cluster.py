@@ -280,7 +280,6 @@ class Cluster:
         for medium, rate in self.media.items():
             checks.positive(f"cluster {self.name}", f"media[{medium!r}]", rate)
         checks.share(f"cluster {self.name}", "waiting", self.waiting)
-        checks.share(f"cluster {self.name}", "waiting", self.waiting)
 
     @classmethod
     def uniform(

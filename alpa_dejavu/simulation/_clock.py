@@ -116,9 +116,6 @@ def _busy_cores(together: int, alone: int, cores: float, waiting: float) -> floa
     """Returns how many cores are busy on average while so many devices compute together with others of their process,
     each of which waits that share of its time whatever the others do, and so many alone in theirs.
     """
-    left = cores - alone
-    if left <= 0:
-        return cores
     working = np.arange(together + 1)
     shares = scipy.stats.binom.pmf(working, together, 1 - waiting)
-    return alone + float(shares @ np.minimum(working, left))
+    return float(shares @ np.minimum(alone + working, cores))

@@ -126,7 +126,7 @@ class Task:
             temporary_bytes=float(memory.temporary[where]),
             memory_limit_bytes=min(self.cluster.hosts[host].device.memory_bytes for host in stage.hosts),
             devices=len(stage.hosts),
-            apart=len(set(stage.hosts)) > 1,
+            apart=self.cluster.apart(len(set(stage.hosts))),
         )
 
     def slowest(self, stage: PlacedStage, micro_batch: int) -> PlacedStage:
