@@ -12,7 +12,7 @@ from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu.costs._streams import behind_layers_s, makespan_s
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.stage_devices import StageDevices
-from alpa_dejavu.problem import AxisCollectives, Device, Division, MeshConfig, Operators, PassFlow
+from alpa_dejavu.problem import TENSOR, AxisCollectives, Device, Division, MeshConfig, Operators, PassFlow
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.stage_costs import StageCostModel
@@ -22,7 +22,7 @@ _FETCHED = ("all_gather",)
 _SENT = ("reduce_scatter",)
 """Collectives of a backward pass that add up a layer's gradients (ZeRO-3): they run behind the layers before it."""
 _SUMMED = ("all_reduce", "reduce_scatter")
-"""Those of a step: what gathers updated parameters comes when nothing is left to hide behind."""
+"""Those of a step that add up gradients."""
 
 
 @final
@@ -62,15 +62,16 @@ class HiddenSeconds:
             return _Buckets(sent, division, size)
 
         found = np.zeros((3, size, size))
-        hidden, free = self._of_pass(devices, config, "forward")
+        hidden, ahead = self._of_pass(devices, config, "forward")
         fetched = together("forward", _FETCHED)
         found[0] = stage_sum(hidden, division.of_stages)
-        found[0] += _hidden(fetched.total_s, self._behind(division, range(size), free, fetched, []))
+        found[0] += _hidden(fetched.total_s, self._behind(division, range(size), ahead, fetched, []))
         if not costs.model.training:
             return found
-        again = costs.trains(config) if config.remat == "layer" else 0.0
+        again = costs.exchanges_again(config, devices.kinds[0])
         hidden_back, free_back = self._of_pass(devices, config, "backward")
-        hidden, free = hidden_back + hidden * again, free_back + free * again
+        shares = np.stack([costs.again(config, device) for device in devices.kinds])
+        hidden, free = hidden_back + hidden * again, free_back + ahead * shares
         fetched, sent = (together("backward", kinds) for kinds in (_FETCHED, _SENT))
         gradients, reverse = together("step", _SUMMED), range(size - 1, -1, -1)
         exposed = self._behind(division, reverse, free, fetched, [sent])
@@ -78,6 +79,10 @@ class HiddenSeconds:
         last = self._behind(division, reverse, free, fetched, [sent, gradients])
         found[1] = stage_sum(hidden, division.of_stages) + _hidden(fetched.total_s + sent.total_s, exposed)
         found[2] = _hidden(gradients.total_s, last - exposed)
+        if self._overlap.kind in ("gradients", "tensor"):
+            # Updated parameters are gathered layer by layer, behind the first micro-batch's forward pass.
+            updated = together("step", _FETCHED)
+            found[2] += _hidden(updated.total_s, self._behind(division, range(size), ahead, updated, []))
         return found
 
     def _of_pass(self, devices: StageDevices, config: MeshConfig, phase: str) -> tuple[FloatArray, FloatArray]:
@@ -93,11 +98,21 @@ class HiddenSeconds:
                 for device in devices.kinds
             ]
             hidden = np.array([
-                self._hidden_in_layer(devices, config, division.flow(n, phase), operators[n], phase)
-                for n in range(len(operators))
+                self._hidden_of_variant(devices, config, n, operators[n], phase) for n in range(len(operators))
             ])  # fmt: skip
             self._passes[key] = hidden, np.maximum(np.stack(computed) - hidden, 0.0)
         return self._passes[key]
+
+    def _hidden_of_variant(
+        self, devices: StageDevices, config: MeshConfig, number: int, operators: Operators, phase: str
+    ) -> float:
+        """Returns the seconds of collectives of activations that hide in a pass of a layer variant."""
+        division = self._costs.division(config)
+        if self._overlap.streams:
+            return self._hidden_in_layer(devices, config, division.flow(number, phase), operators, phase)
+        share = self._overlap.hidden_tensor_share
+        exchanges = [one for one in division.exchanges(number, phase) if one.axis == TENSOR] if share else []
+        return share * float(sum(self._sent_s(devices, config, one, phase).sum() for one in exchanges))
 
     def _computed_s(self, operators: Operators, device: Device, config: MeshConfig) -> FloatArray:
         return self._costs.latency_of(operators, device).mean_s * self._costs.crowding(device, config)

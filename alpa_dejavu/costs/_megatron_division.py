@@ -10,7 +10,16 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, Model, Operators, PassFlow
+from alpa_dejavu.problem import (
+    AxisCollectives,
+    Layer,
+    MemoryPart,
+    MemoryShares,
+    Model,
+    Operators,
+    PassFlow,
+    recomputed_layers,
+)
 
 REPLICATED_SHARE = 10 / 34
 """The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
@@ -60,6 +69,11 @@ class EvenDivision:
         ways["step"] = 1, along * (across if self.zero else 1)
         return {phase: _divided(self.model.layers, phase, way) for phase, way in ways.items()}
 
+    def recomputed(self, remat: str) -> Sequence[Operators]:
+        """Returns the operators of each layer's forward pass that its backward pass runs again: all or none."""
+        trained = [len(layer.backward) > 0 for layer in self.model.layers]
+        return recomputed_layers(self.operators("forward"), trained, remat)
+
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns one layer's all-reduces among tensor-parallel devices in a phase: half of those of a micro-batch in
         "forward", half in "backward" (of a training step), none in "step".
@@ -100,7 +114,7 @@ class EvenDivision:
             for one in self.combined(phase)
         ]
 
-    def memory(self) -> MemoryShares:
+    def memory(self, remat: str = "none") -> MemoryShares:
         """Returns the shares of parameters, gradients, optimizer state and activations that each device keeps.
 
         Tensor parallelism divides all but some activations; data parallelism divides the activations, and what the
@@ -112,6 +126,10 @@ class EvenDivision:
         activations = (REPLICATED_SHARE + (1 - REPLICATED_SHARE) / along) / across
         gathered = 1 / along if self.zero == 3 and across > 1 else 0.0
         return MemoryShares(keeping, keeping, sharing, activations, activations, activations, gathered)
+
+    def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
+        """Returns nothing: only the kinds of bytes are known."""
+        return ()
 
 
 def _divided(layers: Sequence[Layer], phase: str, ways: tuple[int, int]) -> list[Operators]:

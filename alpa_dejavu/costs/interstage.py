@@ -180,7 +180,7 @@ class InterstageTransfer:
     def _sent(self, num_bytes: FloatArray, tensors: FloatArray, ends: _Ends, shares: int, at_a_time: int) -> FloatArray:
         each = num_bytes / np.maximum(tensors, 1) / shares
         alone = self._communication.seconds("send", each, Group(self._cluster, ends, at_a_time))
-        return np.asarray(tensors * (self._runtime.sends * alone + self._runtime.send_s))
+        return np.asarray(tensors * self._runtime.sends * alone)
 
     def between(
         self, layer: int, before: Sequence[int], after: Sequence[int], at_a_time: Mapping[_Ends, int] = _ALONE

@@ -1,16 +1,24 @@
-"""Overlap: whether a device communicates on a second stream while it computes, and how much both then slow down."""
+"""Overlap: what a device communicates on a second stream while it computes, and how much both then slow down."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Final, final
 
-__all__ = ["NO_OVERLAP", "OVERLAPS", "PUBLISHED", "SLOWDOWNS", "Overlap", "named_overlap"]
+from alpa_dejavu.problem import checks
 
-OVERLAPS: Final = ("none", "streams")
+__all__ = ["NO_OVERLAP", "OVERLAPS", "OVERLAP_TEXT", "PUBLISHED", "SLOWDOWNS", "Overlap", "named_overlap"]
+
+OVERLAPS: Final = ("none", "gradients", "tensor", "streams")
 """The names of what may overlap, the default first."""
 SLOWDOWNS: Final = (1.0, 4.0)
 """The least and the greatest factor by which a stream may be slower while the other one is busy."""
+_PUBLISHED, _IN_PIECES = 1.3, 0.65
+"""The slowdown of both streams: nobody measured it on the devices at hand, and this is the larger of the factors from
+1.1 to 1.3 that Galvatron reports. The share of a tensor-parallel collective that hides where products are cut in pieces
+is an estimate: with four pieces all but the first or last may, at the slowdown."""
+OVERLAP_TEXT: Final = re.compile(rf"({'|'.join(OVERLAPS)})(?::([0-9.]+):([0-9.]+))?")
 
 
 @final
@@ -19,7 +27,9 @@ class Overlap:
     """A choice of what a device does at once: one thing, or computing on one stream and communicating on another.
 
     Attributes:
-        kind: "none": a device computes or communicates; "streams": it does both wherever neither waits for the other.
+        kind: "none": a device computes or communicates; "gradients": it sums gradients and gathers parameters while it
+            computes, and waits for collectives of activations; "tensor": of those of tensor parallelism a share hides,
+            too, since products are cut in pieces; "streams": it does both wherever neither waits for the other.
         compute_slowdown: factor by which computing takes longer while the device communicates.
         transfer_slowdown: factor by which communicating takes longer while the device computes.
 
@@ -35,9 +45,7 @@ class Overlap:
     transfer_slowdown: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in OVERLAPS:
-            known = " or ".join(map(repr, OVERLAPS))
-            raise ValueError(f"overlap is {self.kind!r}, but must be {known}; or give an Overlap of your own")
+        checks.one_of("overlap", "kind", self.kind, OVERLAPS)
         least, most = SLOWDOWNS
         for name in ("compute_slowdown", "transfer_slowdown"):
             value = getattr(self, name)
@@ -48,29 +56,50 @@ class Overlap:
                 )
 
     @property
+    def hides(self) -> bool:
+        """Returns whether a device communicates anything while it computes."""
+        return self.kind != "none"
+
+    @property
     def streams(self) -> bool:
-        """Returns whether a device communicates while it computes."""
+        """Returns whether a device communicates while it computes wherever neither waits for the other."""
         return self.kind == "streams"
+
+    @property
+    def hidden_tensor_share(self) -> float:
+        """Returns the share of tensor-parallel collectives that hides behind the products beside them."""
+        return _IN_PIECES if self.kind == "tensor" else 0.0
+
+    @property
+    def text(self) -> str:
+        """Returns the overlap as the text that `named_overlap` takes."""
+        usual = named_overlap(self.kind)
+        return self.kind if self == usual else f"{self.kind}:{self.compute_slowdown!r}:{self.transfer_slowdown!r}"
 
 
 NO_OVERLAP: Final = Overlap()
 """The default: Alpa runs on stock XLA, where a device either computes or communicates."""
-
-
-PUBLISHED: Final = Overlap("streams", 1.3, 1.3)
-"""The streams that a name stands for: nobody measured how much they slow each other down on the devices at hand, and
-1.3 is the larger of the factors from 1.1 to 1.3 that Galvatron reports."""
+PUBLISHED: Final = Overlap("streams", _PUBLISHED, _PUBLISHED)
+"""The streams that a name stands for."""
 
 
 def named_overlap(choice: str | Overlap) -> Overlap:
-    """Returns the overlap of a name, "none" or "streams" with the published slowdown; or the given one.
+    """Returns the overlap of a name, such as "streams", with the published slowdown, or of a text that has other ones;
+    or the given one.
 
     Raises:
         ValueError: there is no overlap of that name.
 
-    >>> named_overlap("streams").compute_slowdown
-    1.3
+    >>> named_overlap("streams").compute_slowdown, named_overlap("gradients:1.1:1.25").transfer_slowdown
+    (1.3, 1.25)
     """
     if isinstance(choice, Overlap):
         return choice
-    return PUBLISHED if choice == PUBLISHED.kind else Overlap(choice)
+    parts = OVERLAP_TEXT.fullmatch(choice)
+    if parts is None:
+        known = ", ".join(map(repr, OVERLAPS))
+        raise ValueError(f"overlap is {choice!r}, but must be one of {known}; or give an Overlap of your own")
+    kind, *slower = parts.groups()
+    if kind == NO_OVERLAP.kind:
+        return NO_OVERLAP
+    return Overlap(kind, *(_PUBLISHED if factor is None else float(factor) for factor in slower))

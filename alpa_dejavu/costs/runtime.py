@@ -1,14 +1,14 @@
-"""Runtime profiles: what a training framework adds to the work of a plan, in at most eight fitted figures.
+"""Runtime profiles: what a training framework adds to the work of a plan, in a few figures that each mean something.
 
-The costs of stages are those of operators and messages. A framework launches the operators one by one or as compiled
-programs, reaches more or less of the links' rates, and overlaps the exchange of gradients or not: its profile says so.
+The costs of stages are those of operators and messages. A framework launches operators one by one or as compiled
+programs, fuses what is between products well or not, and communicates while it computes or not: its profile says so.
+How it runs a transformer, layer by layer, is in `alpa_dejavu.sharding.transformers`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -16,30 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.json_text import strict_json
+from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.costs.latency import Latency
-from alpa_dejavu.costs.overlap import NO_OVERLAP, PUBLISHED, Overlap, named_overlap
-from alpa_dejavu.problem import Operators
+from alpa_dejavu.costs.overlap import NO_OVERLAP, OVERLAP_TEXT, Overlap, named_overlap
+from alpa_dejavu.problem import Cluster, Device, Host, Operators
 
 __all__ = ["ALPA", "BOUNDS", "FILE", "RuntimeProfile", "launches", "runtime_names", "runtime_profile", "with_overlap"]
 
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
 BOUNDS = {
-    "operators": (0.3, 3.0),
     "launch_s": (0.0, 1e-3),
+    "elementwise": (0.3, 10.0),
     "collectives": (0.1, 10.0),
-    "collective_s": (0.0, 1e-2),
-    "synchronisation": (0.0, 10.0),
     "sends": (0.1, 10.0),
-    "send_s": (0.0, 0.1),
-    "step_s": (0.0, 1.0),
+    "step_s": (0.0, 10.0),
+    "own_bytes": (0.0, 1e11),
 }
 """The figures of a profile, each with the least and the greatest value that it may have."""
 _SOFTNESS = 4.0
-_STREAMS = re.compile("streams(?::([0-9.]+):([0-9.]+))?")
-"""What follows a runtime's name and a plus sign: the overlap, and slowdowns of both streams other than published."""
 FILE = Path(__file__).with_name("runtimes.json")
-"""The bundled profiles, each with its origin and its error on what was left out of the fit."""
+"""The bundled profiles, each with its origin."""
 
 
 @final
@@ -49,36 +46,36 @@ class RuntimeProfile:
 
     Attributes:
         name: the framework's name.
-        operators: factor on the seconds that devices compute.
         launch_s: seconds in which the framework's host program launches one operator. A layer takes as long as its
             launches or as its device computes, whichever is longer, and up to a fifth more where they are alike.
-        collectives: factor on the seconds of the collectives of each micro-batch.
-        collective_s: seconds that each of these collectives takes besides.
-        synchronisation: factor on the seconds of the gradients' exchange: above 1 where the links' rate isn't reached,
-            below 1 where the exchange is hidden behind computing.
+        elementwise: factor on the seconds of operators between products: 1 where each is one kernel that reads and
+            writes its tensors once.
+        collectives: factor on the seconds of the collectives of activations.
         sends: factor on the seconds of transfers from stage to stage.
-        send_s: seconds that each transfer takes besides.
-        step_s: seconds that a step takes besides.
-        overlap: what devices do at the same time; not one of the fitted figures.
+        step_s: seconds that a step takes besides: data, logging, the optimizer's launches.
+        own_bytes: bytes of each device that the framework's libraries take (a context, NCCL's buffers, what its
+            allocator can't use); None: a device's `memory_bytes` leave that out already, as for Alpa.
+        compiled: whether starting a compiled computation, and a step, takes what the device's figures say, as under
+            Alpa.
+        overlap: what devices do at the same time.
 
     Raises ValueError for a figure outside of its `BOUNDS`.
     """
 
     name: str
-    operators: float = 1.0
     launch_s: float = 0.0
+    elementwise: float = 1.0
     collectives: float = 1.0
-    collective_s: float = 0.0
-    synchronisation: float = 1.0
     sends: float = 1.0
-    send_s: float = 0.0
     step_s: float = 0.0
+    own_bytes: float | None = None
+    compiled: bool = True
     overlap: Overlap = NO_OVERLAP
 
     def __post_init__(self) -> None:
         for figure, (least, most) in BOUNDS.items():
             value = getattr(self, figure)
-            if not least <= value <= most:
+            if value is not None and not least <= value <= most:
                 raise ValueError(
                     f"{figure} is {value!r}, but must be from {least:g} to {most:g}; mend the runtime profile "
                     f"{self.name!r}"
@@ -91,29 +88,48 @@ class RuntimeProfile:
             device_s: predicted seconds of its operators on the device.
             launches: how many operators are launched.
         """
-        device_s = self.operators * device_s
         if self.launch_s == 0:
             return device_s
         return (device_s**_SOFTNESS + (self.launch_s * launches) ** _SOFTNESS) ** (1 / _SOFTNESS)
 
     def sent_s(self, predicted_s: NDArray[np.float64], phase: str) -> NDArray[np.float64]:
-        """Returns the seconds of collectives in a phase ("forward", "backward" or "step"); what takes no time, among
-        devices alone, takes none.
-
-        Profiles whose factor on synchronising is below 1 were fitted to steps in which it hides behind computing. With
-        streams that is simulated, and nothing is hidden twice.
-        """
-        if phase == "step":
-            return predicted_s * (max(self.synchronisation, 1.0) if self.overlap.streams else self.synchronisation)
-        return predicted_s * self.collectives + np.where(predicted_s > 0, self.collective_s, 0.0)
+        """Returns the seconds of collectives in a phase: "forward", "backward" or "step"."""
+        return predicted_s if phase == "step" else predicted_s * self.collectives
 
     def latency(self, predicted: Latency, operators: Operators) -> Latency:
-        """Returns the latency of a layer's operators under this runtime: all are longer by the same factor."""
-        total_s = predicted.total_s
-        if total_s == 0 or (self.operators, self.launch_s) == (1.0, 0.0):
+        """Returns the latency of a layer's operators under this runtime."""
+        if (self.elementwise, self.launch_s) == (1.0, 0.0) or not len(operators):
             return predicted
-        factor = self.computed_s(total_s, launches(operators)) / total_s
+        factor = np.where(operators.is_product, 1.0, self.elementwise)
+        device_s = float((predicted.mean_s * factor).sum())
+        if device_s > 0:
+            factor = factor * (self.computed_s(device_s, launches(operators)) / device_s)
         return Latency(predicted.mean_s * factor, predicted.spread_s * factor)
+
+    def hosts(self, cluster: Cluster) -> list[Host]:
+        """Returns a cluster's hosts with as much memory of each device as the framework leaves to a plan."""
+        if self.own_bytes is None:
+            return list(cluster.hosts)
+        return [dataclasses.replace(host, device=self._left_of(host.device)) for host in cluster.hosts]
+
+    def _left_of(self, device: Device) -> Device:
+        gpu = gpu_of(device.name)
+        whole = device.memory_bytes if gpu is None else gpu.memory_bytes
+        left = whole - (self.own_bytes or 0.0)
+        if left <= 0:
+            raise ValueError(
+                f"own_bytes is {self.own_bytes!r}, but must be below the {whole:g} bytes of {device.name}; mend the "
+                f"runtime profile {self.name!r}"
+            )
+        return dataclasses.replace(device, memory_bytes=left)
+
+    def dispatch_s(self, device: Device) -> float:
+        """Returns the seconds that starting a micro-batch's pass on a device takes."""
+        return device.dispatch_s if self.compiled else 0.0
+
+    def started_step_s(self, device: Device) -> float:
+        """Returns the seconds that a step takes on a device besides its work."""
+        return self.step_s + (device.step_s if self.compiled else 0.0)
 
 
 def launches(operators: Operators) -> float:
@@ -130,8 +146,11 @@ ALPA = RuntimeProfile("alpa")
 @functools.cache
 def _bundled() -> dict[str, RuntimeProfile]:
     known: dict[str, Any] = strict_json(FILE.read_text(encoding="utf-8"))["runtimes"]
-    fitted = {name: RuntimeProfile(name, **entry["figures"]) for name, entry in known.items()}
-    return {ALPA.name: ALPA, **fitted}
+    profiles = {ALPA.name: ALPA}
+    for name, entry in known.items():
+        overlap = named_overlap(entry["overlap"])
+        profiles[name] = RuntimeProfile(name, **entry["figures"], compiled=entry["compiled"], overlap=overlap)
+    return profiles
 
 
 def runtime_names() -> tuple[str, ...]:
@@ -156,18 +175,15 @@ def runtime_profile(choice: str | RuntimeProfile, overlap: str | Overlap | None 
 
 
 def _named(choice: str) -> RuntimeProfile:
-    name, _, streams = choice.partition("+")
-    overlap = _STREAMS.fullmatch(streams)
-    if name not in _bundled() or (streams and overlap is None):
+    name, _, text = choice.partition("+")
+    if name not in _bundled() or (text and OVERLAP_TEXT.fullmatch(text) is None):
         known = ", ".join(map(repr, _bundled()))
         raise ValueError(
             f"runtime is {choice!r}, but must be one of {known}, or one of them with '+streams'; or give a "
             "RuntimeProfile of your own"
         )
-    if overlap is None:
-        return _bundled()[name]
-    slower = [float(factor) for factor in overlap.groups() if factor is not None]
-    return with_overlap(_bundled()[name], Overlap(PUBLISHED.kind, *slower) if slower else PUBLISHED)
+    profile = _bundled()[name]
+    return with_overlap(profile, text) if text else profile
 
 
 def with_overlap(profile: RuntimeProfile, overlap: str | Overlap) -> RuntimeProfile:
@@ -176,8 +192,7 @@ def with_overlap(profile: RuntimeProfile, overlap: str | Overlap) -> RuntimeProf
     Raises:
         ValueError: there is no overlap of that name.
     """
-    chosen = named_overlap(overlap)
-    said = f"+{chosen.kind}" if chosen.streams else ""
-    if said and chosen != PUBLISHED:
-        said += f":{chosen.compute_slowdown!r}:{chosen.transfer_slowdown!r}"
-    return dataclasses.replace(profile, name=profile.name.partition("+")[0] + said, overlap=chosen)
+    chosen, name = named_overlap(overlap), profile.name.partition("+")[0]
+    usual = _bundled()[name].overlap if name in _bundled() else NO_OVERLAP
+    text = "" if chosen == usual else f"+{chosen.text}"
+    return dataclasses.replace(profile, name=name + text, overlap=chosen)

@@ -106,7 +106,7 @@ class StageCostModel:
         every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
         distinct = {id(exchanges): exchanges for exchanges in every}
         combined = (self._combined_of(config, phase) for phase in PHASES)
-        shares = (division.shares(phase) for phase in PHASES if self.models.runtime.overlap.streams)
+        shares = (division.shares(phase) for phase in PHASES if self.models.runtime.overlap.hides)
         return [one for exchanges in (*distinct.values(), *combined, *shares) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
@@ -133,14 +133,14 @@ class StageCostModel:
             forward, backward, update = self.computed_s(devices, config)
             ahead, back = self._collective_s(devices, config)
             once = self._combined_s(devices, config, "step")
-            if self.models.runtime.overlap.streams:
+            if self.models.runtime.overlap.hides:
                 ahead, back, once = np.maximum(np.stack([ahead, back, once]) - self.hidden_s(devices, config), 0.0)
             self._plain[key] = forward, backward, ahead, back, once, update
         return self._plain[key]
 
     def _fixed_s(self, devices: StageDevices) -> float:
         """Returns the seconds of a step that aren't the optimizer's."""
-        return devices.kinds[0].step_s + self.models.runtime.step_s
+        return self.models.runtime.started_step_s(devices.kinds[0])
 
     def offload_s(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         """Returns the seconds that offload adds to each stage of layers i..j, shape (3, L, L): copies to a
@@ -153,7 +153,7 @@ class StageCostModel:
         share, memory = known_share(config.offload, devices.share, names), self.memory(config)
         assert memory.elsewhere is not None, "something is offloaded"
         kept = memory.per_micro_batch + memory.elsewhere.per_micro_batch
-        found = copies(self._whole, self.division(config).memory(), kept, config.offload, share)
+        found = copies(self._whole, self.division(config).memory(config.remat), kept, config.offload, share)
         streams = self.models.runtime.overlap.streams
         return added_s(self._without_offload(devices, config), found, config.offload, self._fixed_s(devices), streams)
 
@@ -163,7 +163,7 @@ class StageCostModel:
 
         `sent_s` and `combined` tell the seconds that collectives take, be they hidden or not.
         """
-        if not self.models.runtime.overlap.streams:
+        if not self.models.runtime.overlap.hides:
             return np.zeros((3, *self._whole.gradients.shape))
         return self._hidden.seconds(devices, config)
 
@@ -177,13 +177,14 @@ class StageCostModel:
         key = device, config.division_key, config.remat
         if key not in self._computed:
             update = self._summed(config, self._operators_s(device, config, "step"))
-            update = update + (device.step_s + self.models.runtime.step_s)
+            update = update + self.models.runtime.started_step_s(device)
             self._computed[key] = np.stack([*self._compute_s(device, config), update])
         return self._computed[key]
 
     def memory(self, config: MeshConfig) -> StageMemory:
         """Returns the bytes that each device of a stage with this config keeps, for each range of layers i..j."""
-        return stage_memory(self._whole, self.division(config).memory(), config.remat == "layer", config.offload)
+        shares = self.division(config).memory(config.remat)
+        return stage_memory(self._whole, shares, config.remat == "layer", config.offload)
 
     @property
     def gradient_bytes(self) -> FloatArray:
@@ -246,22 +247,31 @@ class StageCostModel:
 
     def _compute_s(self, device: Device, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """Returns the seconds of all layers' operators, divided among the devices, and of the computations' start."""
-        start, forward = device.dispatch_s, self._operators_s(device, config, "forward")
+        start, forward = self.models.runtime.dispatch_s(device), self._operators_s(device, config, "forward")
         if not self.model.training:
             return self._summed(config, forward) + start, np.zeros_like(self._whole.gradients)
         backward = self._operators_s(device, config, "backward")
-        if config.remat == "layer":
-            backward = self._again(config, backward, forward)
+        backward = backward + forward * self.again(config, device)
         return self._summed(config, forward) + start, self._summed(config, backward) + start
 
-    def _again(self, config: MeshConfig, backward: FloatArray, forward: FloatArray) -> FloatArray:
-        """Returns the seconds of backward with the forward pass before it, where there is a backward pass."""
-        return backward + forward * self.trains(config)
+    def again(self, config: MeshConfig, device: Device) -> FloatArray:
+        """Returns for each sharding variant (way to shard one layer) the share of its forward pass, by its seconds on a
+        device, that its backward pass runs again.
+        """
+        division = self.division(config)
+        shares = np.zeros(len(division.variants))
+        if config.remat != "none":
+            passes = zip(division.recomputed(config.remat), division.operators("forward"), strict=True)
+            for n, (some, whole) in enumerate(passes):
+                total_s = self.latency_of(whole, device).total_s
+                shares[n] = self.latency_of(some, device).total_s / total_s if total_s > 0 else float(len(some) > 0)
+        return shares
 
-    def trains(self, config: MeshConfig) -> NDArray[np.bool_]:
-        """Returns for each sharding variant (way to shard one layer) whether its layer has a backward pass."""
-        layers = self.model.layers
-        return np.array([len(layers[n].backward) > 0 for n in self.division(config).variants])
+    def exchanges_again(self, config: MeshConfig, device: Device) -> NDArray[np.bool_]:
+        """Returns for each sharding variant whether its backward pass runs the collectives of its forward pass again:
+        where it runs the whole pass again.
+        """
+        return (self.again(config, device) > 0) & (config.remat == "layer")
 
     def _summed(self, config: MeshConfig, values: FloatArray) -> FloatArray:
         """Returns the sums for all stages, from what the layers' variants take."""
@@ -274,8 +284,7 @@ class StageCostModel:
         if not self.model.training:
             return ahead, np.zeros_like(ahead)
         backward = self._exchanges_s(devices, config, "backward")
-        if config.remat == "layer":
-            backward = self._again(config, backward, forward)
+        backward = backward + forward * self.exchanges_again(config, devices.kinds[0])
         return ahead, self._summed(config, backward) + self._combined_s(devices, config, "backward")
 
     def _exchanges_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:

@@ -49,7 +49,7 @@ class StagePlaces:
     def __init__(self, model: Model, cluster: Cluster) -> None:
         self._cluster, self._dtype = cluster, _usual_dtype(model)
         self._like: dict[tuple[object, ...], StageDevices] = {}
-        self._groups: dict[tuple[StageDevices, int, int], list[Group]] = {}
+        self._groups: dict[tuple[StageDevices, tuple[object, ...], int], list[Group]] = {}
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
         """Returns the devices of a stage, given the index of the host of each device.
@@ -88,16 +88,15 @@ class StagePlaces:
         return self._like[key]
 
     def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
-        """Returns the groups of devices that communicate along an axis of a stage's mesh: 0 is data-, 1
-        tensor-parallel.
+        """Returns the groups of devices that communicate along an axis of a stage's mesh, as `MeshConfig.groups` has
+        them.
 
         Several groups on hosts of the same kinds take equally long: only one of them is returned.
         """
-        key = devices, config.tensor_parallel, axis
+        key = devices, config.division_key, axis
         if key not in self._groups:
-            hosts, along = devices.hosts, config.tensor_parallel
-            rows = [hosts[n : n + along] for n in range(0, len(hosts), along)]
-            every = list(zip(*rows, strict=True)) if axis == 0 else rows
+            hosts = devices.hosts
+            every = [tuple(hosts[n] for n in group) for group in config.groups(axis)]
             kinds, found = kinds_of(self._cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
             for group in dict.fromkeys(every):
                 number = {host: n for n, host in enumerate(dict.fromkeys(group))}

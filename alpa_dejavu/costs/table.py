@@ -24,7 +24,7 @@ from alpa_dejavu.costs.memory import MemoryLimits, StageMemory, successors_that_
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
-from alpa_dejavu.problem import Cluster, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, Host, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 __all__ = ["CostTable", "cost_table"]
@@ -272,7 +272,7 @@ def cost_table(
     costs = StageCostModel(model, cluster, models)
     named = space.hosts or [None] * len(space.submeshes)
     devices = tuple(costs.places.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
-    limits, usable = _memory_limits(cluster, space, margin)
+    limits, usable = _memory_limits(models.runtime.hosts(cluster), space, margin)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
     seconds = np.zeros((len(COST_KINDS), *shape))
     room = np.full(shape, -1, dtype=np.int64)
@@ -322,10 +322,9 @@ def _limits(device_bytes: float, share: HostShare | None) -> MemoryLimits:
     return MemoryLimits(device_bytes, *there)
 
 
-def _memory_limits(cluster: Cluster, space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:
+def _memory_limits(hosts: Sequence[Host], space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:
     """The memory that each submesh's smallest device has, and that the margin leaves of one; each of shape (S,)."""
-    every = range(len(cluster.hosts))
-    used = [every] * len(space.submeshes) if space.hosts is None else space.hosts
-    has, leaves = [host.device.memory_bytes for host in cluster.hosts], list(map(margin.usable_bytes, cluster.hosts))
-    least = [(min(has[host] for host in hosts), min(leaves[host] for host in hosts)) for hosts in used]
+    used = [range(len(hosts))] * len(space.submeshes) if space.hosts is None else space.hosts
+    has, leaves = [host.device.memory_bytes for host in hosts], list(map(margin.usable_bytes, hosts))
+    least = [(min(has[n] for n in numbers), min(leaves[n] for n in numbers)) for numbers in used]
     return np.array([has for has, _ in least]), np.array([leaves for _, leaves in least])

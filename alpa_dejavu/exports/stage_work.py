@@ -142,12 +142,12 @@ class _Pricer:
         division, (first, last) = self.costs.division(self.config), self.layers
         variant = layer if division.of_stages is None else int(division.of_stages[first, last, layer])
         phases = [phase]
-        if phase == "backward" and self.config.remat == "layer" and self.costs.trains(self.config)[variant]:
+        if phase == "backward" and self.costs.exchanges_again(self.config, self.devices.kinds[0])[variant]:
             phases = ["forward", "backward"]  # what is computed again is sent again
         found: dict[tuple[str, int], list[float]] = {}
         for each in phases:
             for one in division.exchanges(variant, each):
-                if self._ways(one.axis) == 1:
+                if self.config.ways(one.axis) == 1:
                     continue
                 seconds = float(self.costs.sent_s(self.devices, self.config, one, each) @ one.counts)
                 total = found.setdefault((one.kind, one.axis), [0.0, 0.0])
@@ -166,13 +166,10 @@ class _Pricer:
             return self._part(f"{phase} all layers", one.kind, one.axis, num_bytes), float(seconds[self.layers])
 
         every = self.costs.combined(self.devices, self.config, phase)
-        return [entry(one, seconds) for one, seconds in every if self._ways(one.axis) > 1]
-
-    def _ways(self, axis: int) -> int:
-        return (self.config.data_parallel, self.config.tensor_parallel)[axis]
+        return [entry(one, seconds) for one, seconds in every if self.config.ways(one.axis) > 1]
 
     def _part(self, name: str, kind: str, axis: int, num_bytes: float) -> Part:
-        held = num_bytes / self._ways(axis) if kind == "all_gather" else num_bytes
+        held = num_bytes / self.config.ways(axis) if kind == "all_gather" else num_bytes
         return Part(f"{name} {kind}", 0.0, kind, axis, held, num_bytes)
 
 

@@ -167,7 +167,7 @@ def plan_model(
     space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
-    source = model_source(model, batch, counts, cache, clock.lap)
+    source = model_source(model, batch, counts, cache, clock.lap, priced.models.runtime.name)
     schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from alpa_dejavu.planning.model_cache import chosen_cache
 from alpa_dejavu.planning.model_source import GivenModel, ModelSource
+from alpa_dejavu.planning.sized_transformer import sized_transformer
 from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Model
 
@@ -20,6 +21,7 @@ def model_source(
     counts: Sequence[int],
     cache: str | os.PathLike[str] | Literal[False] | None,
     lap: Callable[[str], None] = lambda name: None,
+    runtime: str = "",
 ) -> ModelSource:
     """Returns the source of a model that is planned for a batch which may be cut into so many micro-batches.
 
@@ -29,6 +31,8 @@ def model_source(
         counts: numbers of micro-batches, ascending.
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written.
         lap: a function that is called with the name of what has just been done.
+        runtime: the name of the training framework: one that runs a known transformer in its own way has it described
+            so, and it isn't traced.
 
     Raises:
         ValueError: layers are given, and several numbers of micro-batches.
@@ -36,7 +40,8 @@ def model_source(
     if isinstance(model, ModelSource):
         return model
     if not isinstance(model, Model):
-        return TracedModel(model, batch // counts[-min(len(counts), 2)], chosen_cache(cache), lap)
+        first = batch // counts[-min(len(counts), 2)]
+        return sized_transformer(model, runtime, first) or TracedModel(model, first, chosen_cache(cache), lap)
     if len(counts) > 1:
         raise ValueError(
             "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
 from alpa_dejavu.problem.run import ScheduleForm
@@ -89,14 +90,14 @@ def stage_times(
     """
     taken = table.interstage_s(stages, space, hosts, form.submesh_of(len(stages)))
     entries = [stage.entry for stage in stages]
-    streams = table.stage_costs is not None and table.stage_costs.models.runtime.overlap.streams
+    overlap = NO_OVERLAP if table.stage_costs is None else table.stage_costs.models.runtime.overlap
     times = []
     for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
         memory = table.memory[stage.submesh][stage.config]
         assert memory is not None, "a slicer chose an entry that the search space doesn't offer"
         where = stage.first, stage.last
         collective = float(table.collective_forward_s[entry]), float(table.collective_backward_s[entry])
-        if streams and form.splits:
+        if overlap.hides and form.splits:
             collective = collective[0], collective[1] + _hidden_backward_s(table, stage, space)
         computing_back_s = float(table.compute_backward_s[entry])
         times.append(
@@ -115,7 +116,7 @@ def stage_times(
                 temporary_bytes=float(memory.temporary[where]),
                 memory_limit_bytes=float(table.memory_limit_bytes[stage.submesh]),
                 devices=space.submeshes[stage.submesh].num_devices,
-                streams=streams,
+                streams=overlap.streams,
                 apart=space.submeshes[stage.submesh].num_hosts > 1,
             )
         )

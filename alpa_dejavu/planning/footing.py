@@ -78,7 +78,7 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
         config = space.configs[stage.submesh][stage.config]
         assert config is not None, "a slicer chose an entry that the search space doesn't offer"
         devices = table.devices[stage.submesh]
-        division, again = costs.division(config), costs.trains(config) * (config.remat == "layer")
+        division, again = costs.division(config), costs.again(config, devices.kinds[0])
         for phase, times in _phases(costs, run):
             for variant in _variants(costs, config, stage):
                 of_layer = times * (1 + again[variant]) if phase == "forward" else times

@@ -19,9 +19,8 @@ from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._source import model_source
 from alpa_dejavu.planning.fits import PRICED_OPTIONS
-from alpa_dejavu.planning.model_cache import chosen_cache
-from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
@@ -86,8 +85,9 @@ class PlanEstimator:
         self.prices = prices(given, calibration, latency, communication, profile)
         self.cluster = self.prices.cluster
         self._clock = Clock()
-        micro_batch = plan.batch // plan.num_micro_batches
-        self._source = TracedModel(chosen, micro_batch, chosen_cache(cache), self._clock.lap)
+        self._source = model_source(
+            chosen, plan.batch, (plan.num_micro_batches,), cache, self._clock.lap, profile.name
+        )
 
     def estimate(self, plan: Plan) -> PlanningResult:
         """Returns a plan's predicted time, memory and timeline for this model and cluster, whether or not it fits.

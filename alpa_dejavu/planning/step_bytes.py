@@ -32,8 +32,9 @@ def step_bytes(planned: PlanningResult) -> dict[Ends, float]:
         hosts = [numbers[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host)]
         for one, times in _collectives(planned, choice):
             total = float(np.sum(one.num_bytes * one.counts)) * times
-            for group in _groups(hosts, choice_config(planned, choice).tensor_parallel, one.axis):
-                for hop, each in link_bytes(one.kind, total, Group(cluster, group)).items():
+            for group in choice_config(planned, choice).groups(one.axis):
+                on = tuple(hosts[n] for n in group)
+                for hop, each in link_bytes(one.kind, total, Group(cluster, on)).items():
                     found[hop] += each
     for hop, each in _interstage(planned):
         found[hop] += each
@@ -48,17 +49,12 @@ def choice_config(planned: PlanningResult, choice: StageChoice) -> MeshConfig:
     return config
 
 
-def _groups(hosts: list[int], along: int, axis: int) -> list[tuple[int, ...]]:
-    """The hosts of the devices of each group along an axis of the mesh."""
-    rows = [tuple(hosts[n : n + along]) for n in range(0, len(hosts), along)]
-    return rows if axis == 1 else list(zip(*rows, strict=True))
-
-
 def _collectives(planned: PlanningResult, choice: StageChoice) -> Iterator[tuple[AxisCollectives, int]]:
     """Yields the collectives of a stage, and how often each happens in a step."""
     costs, config = planned.table.stage_costs, choice_config(planned, choice)
     assert costs is not None, "a table that was priced keeps its prices"
     division, count = costs.division(config), planned.run.num_micro_batches
+    recomputed = costs.exchanges_again(config, planned.table.devices[choice.submesh].kinds[0])
     for phase, times in (("forward", count), ("backward", count), ("step", 1)):
         if phase == "backward" and not costs.model.training:
             continue
@@ -67,7 +63,7 @@ def _collectives(planned: PlanningResult, choice: StageChoice) -> Iterator[tuple
             of_range = [np.broadcast_to(each, shape)[choice.first, choice.last] for each in (one.num_bytes, one.counts)]
             yield AxisCollectives(one.kind, one.axis, np.array([of_range[0]]), np.array([of_range[1]])), times
         for variant in _variants(costs, config, choice):
-            again = phase == "forward" and config.remat == "layer" and bool(costs.trains(config)[variant])
+            again = phase == "forward" and bool(recomputed[variant])
             for one in division.exchanges(variant, phase):
                 yield one, times * (2 if again else 1)
 

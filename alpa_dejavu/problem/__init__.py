@@ -8,7 +8,16 @@ from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, S
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
-from alpa_dejavu.problem._division import PHASES, AxisCollectives, Division, MemoryShares, NoShardingError, Sharding
+from alpa_dejavu.problem._division import (
+    PHASES,
+    AxisCollectives,
+    Division,
+    MemoryPart,
+    MemoryShares,
+    NoShardingError,
+    Sharding,
+    recomputed_layers,
+)
 from alpa_dejavu.problem._drawn_seconds import DrawnSeconds
 from alpa_dejavu.problem._flow import PassFlow
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
@@ -16,11 +25,22 @@ from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._host_memory import HostMemory, HostShare, Nvme
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._link import Link
-from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
+from alpa_dejavu.problem._mesh import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    EXPERT_REPLICATED,
+    REPLICATED,
+    SHARDED,
+    TENSOR,
+    MeshConfig,
+    SearchSpace,
+    Submesh,
+)
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
-from alpa_dejavu.problem._operators import Operator, Operators
+from alpa_dejavu.problem._operators import ATTENTION_LIBRARIES, FusedAttention, Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem._reduction_server import ReductionServer
@@ -30,10 +50,18 @@ from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageCh
 
 __all__ = [
     "ANY_CUTS",
+    "ATTENTION_LIBRARIES",
+    "CONTEXT",
+    "DATA",
+    "EXPERT",
+    "EXPERT_REPLICATED",
     "NO_OFFLOAD",
     "OFFLOADED",
     "OFFLOAD_PLACES",
     "PHASES",
+    "REPLICATED",
+    "SHARDED",
+    "TENSOR",
     "AxisCollectives",
     "Cluster",
     "ClusterSummary",
@@ -43,12 +71,14 @@ __all__ = [
     "Device",
     "Division",
     "DrawnSeconds",
+    "FusedAttention",
     "Host",
     "HostMemory",
     "HostShare",
     "HostSummary",
     "Layer",
     "Link",
+    "MemoryPart",
     "MemoryShares",
     "MeshConfig",
     "Model",
@@ -80,4 +110,5 @@ __all__ = [
     "Tensor",
     "counted_name",
     "host_kinds",
+    "recomputed_layers",
 ]

@@ -26,7 +26,7 @@ class NoShardingError(ValueError):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisCollectives:
-    """The collectives of one kind along one axis of the logical mesh (0: data parallel, 1: tensor parallel).
+    """The collectives of one kind in the groups of one axis of the logical mesh, or in parts of them (see `MeshConfig.groups`).
 
     `kind` is a name such as "all_reduce". The two arrays have one entry for each collective, or for each range of
     layers. `num_bytes` is as a communication model takes it: what each device holds before an all-reduce, a
@@ -57,6 +57,22 @@ class MemoryShares:
     gathered: FloatArray | float = 0.0
 
 
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class MemoryPart:
+    """A part of what each device of a stage keeps, by what it is.
+
+    Attributes:
+        name: what it is, for people.
+        kind: "resident": all the time; "per_micro_batch": for each micro-batch in flight; "temporary": while computing.
+        num_bytes: the bytes for each range of layers i..j, shape (L, L).
+    """
+
+    name: str
+    kind: str
+    num_bytes: FloatArray
+
+
 class Division(Protocol):
     """A model divided (sharded) among the devices of one logical mesh, at one ZeRO level.
 
@@ -82,6 +98,15 @@ class Division(Protocol):
     def operators(self, phase: str) -> Sequence[Operators]:
         """Returns, for each variant of a layer (way to shard it), the operators that one device computes in a phase:
         "forward", "backward", or "step", which is the optimizer's update.
+        """
+        ...
+
+    def recomputed(self, remat: str) -> Sequence[Operators]:
+        """Returns, for each variant of a layer, the operators of its forward pass that its backward pass runs again,
+        with a choice of rematerialisation.
+
+        Raises:
+            NoShardingError: the division hasn't that choice.
         """
         ...
 
@@ -112,9 +137,38 @@ class Division(Protocol):
         """
         ...
 
-    def memory(self) -> MemoryShares:
-        """Returns the fractions of parameters, gradients, optimizer state and activations that one device keeps."""
+    def memory(self, remat: str = "none") -> MemoryShares:
+        """Returns the fractions of parameters, gradients, optimizer state and activations that one device keeps, with
+        a choice of rematerialisation.
+        """
         ...
+
+    def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
+        """Returns what a device keeps, part by part, with a choice of rematerialisation; empty where only the kinds are
+        known that `memory` has.
+        """
+        ...
+
+
+def recomputed_layers(forward: Sequence[Operators], trained: Sequence[bool], remat: str) -> Sequence[Operators]:
+    """Returns the operators that backward passes run again where a layer computes all of its forward pass again, or
+    nothing.
+
+    Args:
+        forward: the operators of the forward pass of each variant of a layer.
+        trained: whether each variant has a backward pass.
+        remat: "none" or "layer".
+
+    Raises:
+        NoShardingError: it is another choice.
+    """
+    if remat not in ("none", "layer"):
+        raise NoShardingError(
+            f"remat is {remat!r}, but must be 'none' or 'layer' for a traced model; choose one of these, or give a "
+            "transformer by its sizes with a runtime that has it"
+        )
+    nothing = Operators.of([])
+    return [one if remat == "layer" and trains else nothing for one, trains in zip(forward, trained, strict=True)]
 
 
 class Sharding(Protocol):

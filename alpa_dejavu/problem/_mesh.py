@@ -11,7 +11,12 @@ from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
 
-REMAT = ("none", "layer")
+REMAT = ("none", "selective", "layer")
+DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED = range(7)
+"""The ways in which the devices of a stage form groups. The first two are the axes of the logical mesh: data-parallel
+devices, and tensor-parallel ones. The others are parts of the data-parallel ones: those that share a sample's tokens;
+those that share the experts; those that share what ZeRO shares, and those that have the same share; those that have the
+same experts."""
 ZERO = (0, 2, 3)
 
 
@@ -42,10 +47,17 @@ class MeshConfig:
         shape: the lengths of the logical mesh's axes; their product is the number of the submesh's devices.
         data_parallel, tensor_parallel: how many ways the batch is cut, and how many ways the operators.
         options: handed to Alpa's auto-sharding pass as they are.
-        remat: "none", or "layer": a layer keeps only its inputs for its backward pass, and computes the rest again.
+        remat: "none"; "layer": a layer keeps only its inputs for its backward pass, and computes the rest again; or
+            "selective": it computes again what the training framework finds cheap, which only transformers by their
+            sizes have.
         zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
             and step, 3 the parameters and gradients too.
         offload: the shares of what devices keep that are in the memory of their hosts instead.
+        context_parallel: into how many parts the tokens of a sample are cut; these devices are among the data-parallel
+            ones, next to each other.
+        expert_parallel: among how many of the data-parallel devices experts are divided, instead of each having all.
+        sharded: among how many data-parallel devices ZeRO shares what it shares; the groups are replicas of each other.
+            0: among all.
 
     References:
         Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
@@ -59,9 +71,18 @@ class MeshConfig:
     remat: str = "none"
     zero: int = 0
     offload: Offload = NO_OFFLOAD
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    sharded: int = 0
 
     def __post_init__(self) -> None:
         checks.one_of("mesh config", "remat", self.remat, REMAT)
+        for field in ("context_parallel", "expert_parallel", "sharded"):
+            if self.data_parallel % (getattr(self, field) or 1):
+                raise ValueError(
+                    f"mesh config: {field} is {getattr(self, field)}, but must divide the {self.data_parallel} "
+                    "data-parallel devices; choose another number"
+                )
         if self.zero not in ZERO:
             raise ValueError(f"mesh config: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
         if self.data_parallel * self.tensor_parallel != math.prod(self.shape):
@@ -71,9 +92,54 @@ class MeshConfig:
             )
 
     @property
-    def division_key(self) -> tuple[int, int, int, bool]:
+    def division_key(self) -> tuple[int, int, int, bool, int, int, int]:
         """Returns the part of a config that tells apart how a model is divided: all but its remat and its offload."""
-        return self.data_parallel, self.tensor_parallel, self.zero, self.batch_forced
+        own = self.data_parallel, self.tensor_parallel, self.zero, self.batch_forced
+        return *own, self.context_parallel, self.expert_parallel, self.sharded
+
+    @property
+    def replicas(self) -> int:
+        """Returns how many samples are computed at the same time: the data-parallel devices but for those that share a
+        sample's tokens.
+        """
+        return self.data_parallel // self.context_parallel
+
+    @property
+    def plain(self) -> bool:
+        """Returns whether devices divide the batch and the operators alone, as every training framework can."""
+        return (self.context_parallel, self.expert_parallel, self.sharded) == (1, 1, 0) and self.remat != "selective"
+
+    def ways(self, axis: int) -> int:
+        """Returns how many devices are in each group of an axis, which is one of `DATA`, `TENSOR` and so on.
+
+        >>> config = MeshConfig((8, 2), 8, 2, context_parallel=2, sharded=4)
+        >>> [config.ways(axis) for axis in (DATA, TENSOR, CONTEXT, SHARDED, REPLICATED)]
+        [8, 2, 2, 4, 2]
+        """
+        data, sharded = self.data_parallel, self.sharded or self.data_parallel
+        return {
+            DATA: data, TENSOR: self.tensor_parallel, CONTEXT: self.context_parallel, EXPERT: self.expert_parallel,
+            SHARDED: sharded, REPLICATED: data // sharded, EXPERT_REPLICATED: data // self.expert_parallel,
+        }[axis]  # fmt: skip
+
+    def groups(self, axis: int) -> list[tuple[int, ...]]:
+        """Returns the groups of an axis, each as the indices of its devices; tensor-parallel devices are next to each
+        other.
+
+        >>> MeshConfig((4, 2), 4, 2, sharded=2).groups(REPLICATED)
+        [(0, 4), (2, 6), (1, 5), (3, 7)]
+        """
+        data, tensor, ways = self.data_parallel, self.tensor_parallel, self.ways(axis)
+        if axis == TENSOR:
+            return [tuple(range(n, n + tensor)) for n in range(0, data * tensor, tensor)]
+        spread = axis in (REPLICATED, EXPERT_REPLICATED)
+        apart = data // ways if spread else 1
+        firsts = range(apart) if spread else range(0, data, ways)
+        return [
+            tuple((first + n * apart) * tensor + place for n in range(ways))
+            for place in range(tensor)
+            for first in firsts
+        ]
 
     @property
     def batch_forced(self) -> bool:

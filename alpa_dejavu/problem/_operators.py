@@ -28,11 +28,57 @@ _COLUMNS = (
     "count",
 )
 _EXTREMES = ("reduce_max", "reduce_min", "argmax", "argmin")
-OPERATOR_KINDS = ("dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout", "other")
+OPERATOR_KINDS = (
+    "dot", "grouped", "attention", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout",
+    "other",
+)  # fmt: skip
+_ON_MATRIX_UNITS = ("dot", "grouped", "attention", "conv")
 
 
 Ways = float | NDArray[np.int64]
 """Among how many devices: one number, or one for each operator."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FusedAttention:
+    """A kernel that computes attention without writing its scores to memory.
+
+    Attributes:
+        library: the name of the kernel's library, one of `ATTENTION_LIBRARIES`.
+        causal: whether a token looks at itself and those before it alone.
+        backward: whether it is the backward pass, which computes the scores again.
+
+    >>> FusedAttention.of_text("cudnn causal backward")
+    FusedAttention(library='cudnn', causal=True, backward=True)
+    """
+
+    library: str = "cudnn"
+    causal: bool = True
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        checks.one_of("fused attention", "library", self.library, ATTENTION_LIBRARIES)
+
+    @property
+    def text(self) -> str:
+        """Returns the kernel as the text that an `Operator` has it by."""
+        return " ".join([self.library, *["causal"] * self.causal, *["backward"] * self.backward])
+
+    @staticmethod
+    def of_text(text: str) -> FusedAttention:
+        """Returns the kernel that a text stands for.
+
+        Raises:
+            ValueError: the library isn't known.
+        """
+        library, *words = text.split()
+        return FusedAttention(library, "causal" in words, "backward" in words)
+
+
+ATTENTION_LIBRARIES = ("cudnn", "flash2")
+"""The libraries of fused attention: cuDNN's, and those as fast, such as FlashAttention 3 on Hopper; FlashAttention 2,
+which PyTorch's `scaled_dot_product_attention` runs."""
 
 
 @final
@@ -60,6 +106,10 @@ class Operator:
             dimension (parameters and their gradients), so that data parallelism doesn't divide it.
         count: how often it runs (the trips of the loops that it is in).
         by_weight: whether only gradients of weights need it: a schedule that splits backward passes may put it off.
+        kernel: of kind "attention" the kernel, as `FusedAttention.text`; empty for all others. The first two operands
+            are then queries, shape (batch, tokens, heads, head), and keys, shape (batch, tokens, heads of keys, head).
+            Of kind "grouped", a product of each expert's tokens with its own matrix, the operands are tokens, shape
+            (tokens of all experts, contracted elements), and matrices, shape (experts, contracted elements, columns).
     """
 
     kind: str
@@ -81,6 +131,7 @@ class Operator:
     count: float = 1.0
     dilated: bool = False
     by_weight: bool = False
+    kernel: str = ""
 
     def __post_init__(self) -> None:
         checks.one_of(f"operator {self.primitive}", "kind", self.kind, OPERATOR_KINDS)
@@ -111,8 +162,8 @@ class Operators:
     """Many operators as columns of numbers, each of shape (number of operators,), for latency models to compute on.
 
     `records` are the operators. The columns have their figures, or the share of these that one of several devices has
-    (see `split`). `is_product` says which are matrix products or convolutions, `is_single` which are matrix products
-    with no batch dimension, `is_dilated` which are convolutions over images with holes, `is_extreme` which reduce to
+    (see `split`). `is_product` says which run on matrix units (products, fused attention, convolutions), `is_single`
+    which are matrix products with no batch dimension, `is_dilated` which are convolutions over images with holes, `is_extreme` which reduce to
     maxima or minima.
     """
 
@@ -139,7 +190,7 @@ class Operators:
         """Returns operator records as columns, undivided among devices."""
         columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in _COLUMNS}
         dtype = np.array([r.dtype for r in records], dtype=np.str_)
-        is_product = np.array([r.kind in ("dot", "conv") for r in records], dtype=np.bool_)
+        is_product = np.array([r.kind in _ON_MATRIX_UNITS for r in records], dtype=np.bool_)
         is_single = np.array([r.product_sizes is not None and r.product_sizes[0] == 1 for r in records], dtype=np.bool_)
         is_dilated = np.array([r.dilated for r in records], dtype=np.bool_)
         is_extreme = np.array([r.primitive in _EXTREMES for r in records], dtype=np.bool_)

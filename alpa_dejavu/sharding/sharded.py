@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
-from alpa_dejavu.problem import PHASES, AxisCollectives, Layer, MemoryShares, MeshConfig, Operators, PassFlow
+from alpa_dejavu.problem import (
+    PHASES,
+    AxisCollectives,
+    Layer,
+    MemoryPart,
+    MemoryShares,
+    MeshConfig,
+    Operators,
+    PassFlow,
+    recomputed_layers,
+)
 from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding, StageLayers
 
 __all__ = ["ModelSharding", "Solved", "solved_for"]
@@ -149,6 +159,11 @@ class ShardedDivision:
             self.sharding.divided[key] = whole.split(*ways)
         return self.sharding.divided[key]
 
+    def recomputed(self, remat: str) -> Sequence[Operators]:
+        """Returns the operators of each layer variant's forward pass that its backward pass runs again: all or none."""
+        trained = [len(self.whole[n].backward) > 0 for n in self.variants]
+        return recomputed_layers(self.operators("forward"), trained, remat)
+
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Returns the collectives of activations of a layer variant in a phase, which run one after the other.
 
@@ -214,7 +229,7 @@ class ShardedDivision:
                     total[n] += one.num_bytes * one.count
         return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in totals.items()]
 
-    def memory(self) -> MemoryShares:
+    def memory(self, remat: str = "none") -> MemoryShares:
         """Returns the share of each stage's memory that one device of the mesh has, by the role of the tensors.
 
         It is over what a device that isn't part of any mesh would keep; each has shape (L, L), for layers i..j.
@@ -233,6 +248,10 @@ class ShardedDivision:
             gathered = np.divide(computing, whole[..., 0], out=np.zeros_like(computing), where=whole[..., 0] > 0)
             gathered = np.where(gathered > parameters, gathered, 0.0)
         return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries, gathered)
+
+    def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
+        """Returns nothing: only the kinds of bytes are known."""
+        return ()
 
 
 def _along_axes(collectives: Iterable[Collective]) -> list[AxisCollectives]:

@@ -13,6 +13,8 @@ __all__ = ["BIASES", "Transformer"]
 _PREFIX = "transformer:"
 BIASES = ("none", "qkv", "all")
 """Which products of a block have a bias."""
+PRECISIONS = ("bfloat16", "float16", "float8", "float32")
+"""The dtypes that the products of blocks may be in; with float8 all else is in bfloat16."""
 _ALIASES = {
     "hidden": "hidden",
     "blocks": "num_blocks",
@@ -32,6 +34,13 @@ _ALIASES = {
     "experts_per_token": "experts_per_token",
     "shared_feed_forward": "shared_feed_forward",
     "train_last": "train_last",
+    "dense_blocks": "dense_blocks",
+    "dense_feed_forward": "dense_feed_forward",
+    "query_rank": "query_rank",
+    "latent_rank": "latent_rank",
+    "rotary_size": "rotary_size",
+    "value_size": "value_size",
+    "precision": "precision",
 }
 """The fields of `Transformer` by the names that they have in a text."""
 
@@ -56,6 +65,14 @@ class Transformer:
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
         shared_feed_forward: the width of the expert that all tokens go to besides; 0: there is none.
         train_last: how many of the last blocks are trained, with the norm and the head behind them; 0: the whole model.
+        dense_blocks, dense_feed_forward: how many of the first blocks have no experts, and the width of their
+            feed-forward layers.
+        latent_rank: the width of the one latent vector that a token's keys and values are made of (multi-head latent
+            attention, as DeepSeek's); 0: each has products of its own. `kv_heads` is then the number of heads.
+        query_rank: with latent attention the width that queries are made of; 0: they are made of the hidden state.
+        rotary_size, value_size: with latent attention the further width of a head of queries and keys that positions
+            rotate, and the width of a head of values; 0: as `head_size`.
+        precision: the dtype of the products of blocks, one of `PRECISIONS`.
 
     Raises ValueError for sizes below 1, and numbers that must divide others and don't.
 
@@ -81,11 +98,19 @@ class Transformer:
     experts_per_token: int = 0
     shared_feed_forward: int = 0
     train_last: int = 0
+    dense_blocks: int = 0
+    dense_feed_forward: int = 0
+    query_rank: int = 0
+    latent_rank: int = 0
+    rotary_size: int = 0
+    value_size: int = 0
+    precision: str = "bfloat16"
 
     def __post_init__(self) -> None:
         for field in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
             checks.count("transformer", field, getattr(self, field))
         checks.one_of("transformer", "biases", self.biases, BIASES)
+        checks.one_of("transformer", "precision", self.precision, PRECISIONS)
         if self.head_size == 0:
             self._divides("num_heads", self.num_heads, "hidden", self.hidden)
         for field, derived in self._derived().items():
@@ -103,7 +128,21 @@ class Transformer:
                 f"transformer: shared_feed_forward is {self.shared_feed_forward}, but must be 0 where there are no "
                 "experts; give num_experts"
             )
-
+        if bool(self.dense_blocks) != bool(self.dense_feed_forward) or self.dense_blocks > self.num_blocks:
+            raise ValueError(
+                f"transformer: dense_blocks is {self.dense_blocks} and dense_feed_forward {self.dense_feed_forward}, "
+                f"but both must be 0, or above it with at most {self.num_blocks} blocks; mend the sizes"
+            )
+        if not self.latent_rank and (self.query_rank or self.rotary_size or self.value_size != self.head_size):
+            raise ValueError(
+                "transformer: latent_rank is 0, but must be above it where query_rank, rotary_size or value_size are "
+                "given; give latent_rank, or leave these out"
+            )
+        if self.latent_rank and self.kv_heads != self.num_heads:
+            raise ValueError(
+                f"transformer: kv_heads is {self.kv_heads}, but must be num_heads, {self.num_heads}, with latent "
+                "attention; leave it out"
+            )
         if not 0 <= self.train_last <= self.num_blocks:
             raise ValueError(
                 f"transformer: train_last is {self.train_last}, but must be from 1 to the number of blocks, "
@@ -116,8 +155,11 @@ class Transformer:
 
     def _derived(self) -> dict[str, int]:
         """The sizes that follow from others where they aren't given."""
-        heads = self.num_heads
-        return {"kv_heads": heads, "head_size": self.hidden // heads, "feed_forward": 4 * self.hidden}
+        heads, head_size = self.num_heads, self.head_size or self.hidden // self.num_heads
+        return {
+            "kv_heads": heads, "head_size": self.hidden // heads, "feed_forward": 4 * self.hidden,
+            "value_size": head_size,
+        }  # fmt: skip
 
     @property
     def num_layers(self) -> int:
@@ -127,16 +169,65 @@ class Transformer:
     @property
     def num_parameters(self) -> int:
         """Returns the number of its parameters."""
-        hidden, heads, keys = self.hidden, self.num_heads * self.head_size, self.kv_heads * self.head_size
-        norm, enters = hidden * (1 if self.rms_norm else 2), 2 if self.gated else 1
-        attention = hidden * (2 * heads + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
-        attention += (heads + 2 * keys) * (self.biases != "none") + hidden * (self.biases == "all")
-        dense = self.shared_feed_forward if self.num_experts else self.feed_forward
-        fed = (enters + 1) * hidden * dense + (dense + hidden) * (self.biases == "all" and dense > 0)
-        if self.num_experts:
-            fed += self.num_experts * (hidden + (enters + 1) * hidden * self.feed_forward)
-        rows = self.vocabulary * (1 if self.tied else 2) + (0 if self.rotary else self.sequence)
-        return hidden * rows + norm + self.num_blocks * (2 * norm + attention + fed)
+        ends = self.hidden * (self.vocabulary * (1 if self.tied else 2) + (0 if self.rotary else self.sequence))
+        blocks = self.dense_blocks * self.block_parameters(0) if self.dense_blocks else 0
+        return ends + self._norm + blocks + (self.num_blocks - self.dense_blocks) * self.block_parameters(-1)
+
+    def block_parameters(self, number: int, experts: bool | None = None) -> int:
+        """Returns the number of parameters of a block, which is given by its number.
+
+        Args:
+            number: the block's number, from 0; -1 is the last one.
+            experts: whether only those of its routed experts count, or only all others; None: all of them.
+        """
+        routed = 0
+        if self.has_experts(number):
+            routed = self.num_experts * (2 + self.gated) * self.hidden * self.feed_forward
+        if experts:
+            return routed
+        dense = self.dense_width(number)
+        fed = (2 + self.gated) * self.hidden * dense + (dense + self.hidden) * (self.biases == "all" and dense > 0)
+        fed += self.hidden * self.num_experts * self.has_experts(number)
+        return 2 * self._norm + self._attention_parameters + fed + (0 if experts is False else routed)
+
+    @property
+    def alike_layers(self) -> list[int]:
+        """Returns for each layer of `num_layers` the number of the first one that is like it.
+
+        >>> Transformer(8, 4, 2, 16, 4, num_experts=2, experts_per_token=1, dense_blocks=1, dense_feed_forward=8).alike_layers
+        [0, 1, 2, 2, 2, 5]
+        """
+        first = 1 + self.dense_blocks if self.num_experts else 1
+        blocks = [1 if number <= self.dense_blocks else first for number in range(1, self.num_blocks + 1)]
+        return [0, *blocks, self.num_blocks + 1]
+
+    def has_experts(self, number: int) -> bool:
+        """Returns whether a block, which is given by its number, has experts."""
+        return bool(self.num_experts) and number % self.num_blocks >= self.dense_blocks
+
+    def dense_width(self, number: int) -> int:
+        """Returns the width of the feed-forward layer that all tokens go through in a block of a number; 0: none."""
+        if self.has_experts(number):
+            return self.shared_feed_forward
+        return self.dense_feed_forward if self.dense_blocks else self.feed_forward
+
+    @property
+    def _norm(self) -> int:
+        return self.hidden * (1 if self.rms_norm else 2)
+
+    @property
+    def _attention_parameters(self) -> int:
+        hidden, heads = self.hidden, self.num_heads
+        if self.latent_rank:
+            queries = heads * (self.head_size + self.rotary_size)
+            of_queries = self.query_rank * (hidden + 1 + queries) if self.query_rank else hidden * queries
+            latent = hidden * (self.latent_rank + self.rotary_size) + self.latent_rank
+            return of_queries + latent + heads * (
+                self.latent_rank * (self.head_size + self.value_size) + self.value_size * hidden
+            )
+        queries, keys = heads * self.head_size, self.kv_heads * self.head_size
+        found = hidden * (2 * queries + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
+        return found + (queries + 2 * keys) * (self.biases != "none") + hidden * (self.biases == "all")
 
     @property
     def text(self) -> str:

@@ -119,7 +119,7 @@ def compare(
     check_choice(calibration, "auto", communication)
     flags, named = _named(clusters)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    source = model_source(model, batch, counts, cache)
+    source = model_source(model, batch, counts, cache, runtime=runtime or "")
     _ = source.training  # a model that there isn't is told before anything is planned
     ask = functools.partial(
         plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,

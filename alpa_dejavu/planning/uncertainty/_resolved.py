@@ -156,17 +156,16 @@ class Resolver:
         found, phases = forward, ["forward"]
         if costs.model.training:
             found = found + self._layers(costs, devices, config, "backward")
-            if config.remat == "layer":
-                found = found + forward * costs.trains(config)[:, None]
+            found = found + forward * costs.again(config, devices.kinds[0])[:, None]
             phases.append("backward")
-        starts = np.full((costs.model.num_layers,) * 2, len(phases) * devices.kinds[0].dispatch_s)
+        starts = np.full((costs.model.num_layers,) * 2, len(phases) * costs.models.runtime.dispatch_s(devices.kinds[0]))
         self._note_launches(costs, devices.kinds[0], "dispatch_s", starts[0, 0])
         if config.offload.any:
             starts = starts + costs.offload_s(devices, config)[:2].sum(axis=0)
         return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
 
     def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
-        a_step = devices.kinds[0].step_s + costs.models.runtime.step_s
+        a_step = costs.models.runtime.started_step_s(devices.kinds[0])
         starts = np.full((costs.model.num_layers,) * 2, a_step)
         self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
         computed = self._computed(costs, devices, config, "step") * (1 - config.offload.optimizer)

@@ -1,0 +1,90 @@
+"""The data sheets of GPUs by name: what models of their kernels need to know beside a device's rates."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import final
+
+from alpa_dejavu.problem import Device
+
+__all__ = ["Gpu", "gpu_of", "known_gpus"]
+
+_FILE = pathlib.Path(__file__).with_name("gpus.json")
+_KERNEL_S, _DISPATCH_S, _STEP_S = 5e-6, 1e-4, 5e-3
+"""Estimates of their order, as in the machine files: launches of a kernel, of a compiled computation, and a step."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """The data sheet of a GPU.
+
+    Attributes:
+        name: the name that machine files give its device.
+        generation: the architecture, such as "hopper".
+        num_sm: its streaming multiprocessors.
+        clock_hz: their boost clock, at which the rates hold.
+        l2_bytes: its L2 cache.
+        memory_bytes: all of its memory.
+        memory_bytes_per_s: the rate of that memory, reads and writes together.
+        flop_per_s: its rate of dense matrix products by dtype; "float8" stands for all formats of 8 bits.
+        vector_flop_per_s: operations per second of its other units in single precision.
+        power_w: the board's greatest power.
+        link_bytes_per_s: what its NVLinks, or its PCIe lanes where it has none, carry in one direction.
+        source: where the figures are from.
+    """
+
+    name: str
+    generation: str
+    num_sm: int
+    clock_hz: float
+    l2_bytes: float
+    memory_bytes: float
+    memory_bytes_per_s: float
+    flop_per_s: Mapping[str, float] = dataclasses.field(hash=False)
+    vector_flop_per_s: float
+    power_w: float
+    link_bytes_per_s: float
+    source: str
+
+    def device(self) -> Device:
+        """Returns the GPU as a device of a cluster, with all of its memory."""
+        return Device(
+            self.name,
+            self.memory_bytes,
+            self.flop_per_s,
+            self.vector_flop_per_s,
+            self.memory_bytes_per_s,
+            kernel_s=_KERNEL_S,
+            dispatch_s=_DISPATCH_S,
+            step_s=_STEP_S,
+            origin=self.source,
+        )
+
+
+def known_gpus() -> tuple[str, ...]:
+    """Returns the names of all GPUs whose data sheets are known.
+
+    >>> "H100-SXM-80GB" in known_gpus()
+    True
+    """
+    return tuple(_sheets())
+
+
+def gpu_of(device: str) -> Gpu | None:
+    """Returns the data sheet of the GPU that a device's name stands for; None if none is known.
+
+    >>> gpu_of("H100-SXM-80GB").generation
+    'hopper'
+    """
+    return _sheets().get(device)
+
+
+@functools.cache
+def _sheets() -> dict[str, Gpu]:
+    known = json.loads(_FILE.read_text(encoding="utf-8"))["gpus"]
+    return {name: Gpu(name, **figures) for name, figures in known.items()}

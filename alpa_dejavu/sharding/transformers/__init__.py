@@ -1,0 +1,10 @@
+"""Transformers by their sizes, divided among devices as training frameworks divide them.
+
+In: a transformer's sizes, a framework's way to run it, and the degrees of parallelism.
+Out: what each device computes, sends and keeps, layer by layer.
+"""
+
+from alpa_dejavu.sharding.transformers._execution import ATTENTION, EXECUTIONS, PLAIN, Execution, execution
+from alpa_dejavu.sharding.transformers._model import transformer_model
+
+__all__ = ["ATTENTION", "EXECUTIONS", "PLAIN", "Execution", "execution", "transformer_model"]

@@ -1,0 +1,332 @@
+"""The operators of a transformer's layers on one device, as training frameworks run them: products, fused attention,
+and kernels that read and write each tensor once.
+
+A layer is the table of embeddings, a block, or the head with the loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import final
+
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import FusedAttention, Operator, Operators
+from alpa_dejavu.sharding.transformers._degrees import Degrees
+from alpa_dejavu.sharding.transformers._execution import PLAIN, Execution
+from alpa_dejavu.sharding.transformers._records import HALF, PLAIN_ATTENTION, grouped, plain_attention, product, stream
+
+__all__ = ["LayerWork", "padded_vocabulary"]
+
+_SINGLE = 4.0
+_BACKWARD = 2.5
+"""The operations of fused attention's backward pass over those of its forward pass: five products for two."""
+_VOCABULARY_UNIT = 128
+_UPDATE_BYTES = 16.0
+"""What an update reads and writes of a parameter's state in single precision: two moments."""
+_ROUTING_BYTES = 16.0
+"""What choosing experts reads and writes of a token's score for each expert, forward; backward half of it."""
+
+
+def padded_vocabulary(size: Transformer, tensor: int) -> int:
+    """Returns the rows of the table of embeddings, which frameworks raise to a multiple of 128 for each device."""
+    unit = _VOCABULARY_UNIT * tensor
+    return -(-size.vocabulary // unit) * unit
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LayerWork:
+    """The work of a transformer's layers on one device for one micro-batch.
+
+    Attributes:
+        size: the transformer.
+        execution: how its framework runs it.
+        degrees: among how many devices it is divided in each way.
+        samples: the samples of the micro-batch, over all data-parallel replicas together.
+    """
+
+    size: Transformer
+    execution: Execution
+    degrees: Degrees
+    samples: float
+
+    @property
+    def tokens(self) -> float:
+        """Returns how many tokens of a micro-batch a device has."""
+        return self.samples * self.size.sequence / self.degrees.data
+
+    @property
+    def cut(self) -> int:
+        """Returns among how many devices tokens are divided where sequence parallelism divides them."""
+        return self.degrees.tensor if self.execution.sequence_parallel else 1
+
+    @property
+    def vocabulary(self) -> float:
+        """Returns the rows of the vocabulary that a device has."""
+        return padded_vocabulary(self.size, self.degrees.tensor) / self.degrees.tensor
+
+    @functools.cached_property
+    def hidden(self) -> float:
+        """Returns the elements of the hidden state between products, as a device has it there."""
+        return self.tokens * self.size.hidden / self.cut
+
+    def operators(self, layer: int, phase: str) -> Operators:
+        """Returns the operators of a layer in a phase; the layers are embeddings, blocks, and the head.
+
+        Args:
+            layer: its number, from 0.
+            phase: "forward", "backward" or "step", which is the optimizer's update.
+        """
+        return Operators.of(list(self._records(layer, phase)))
+
+    def recomputed(self, layer: int, remat: str) -> Operators:
+        """Returns the operators of a layer's forward pass that its backward pass runs again: of blocks with "layer"
+        all; with "selective" plain attention, or where it is fused all but attention and every second product.
+        """
+        if remat == "none" or not 0 < layer < self.size.num_layers - 1:
+            return Operators.of([])
+        records = self.operators(layer, "forward").records
+        if remat == "layer":
+            return Operators.of(records)
+        if self.execution.attention == PLAIN:
+            return Operators.of([one for one in records if one.primitive in PLAIN_ATTENTION])
+        if not self.execution.frees_activations:
+            return Operators.of([])
+        products = [one for one in records if one.kind in ("dot", "grouped")]
+        streams = [one for one in records if one.kind == "elementwise"]
+        return Operators.of([*streams, *products[1::2]])
+
+    def _records(self, layer: int, phase: str) -> Iterator[Operator]:
+        if phase == "step":
+            yield from self._update(layer)
+        elif layer == 0:
+            yield from self._embedding(phase == "backward")
+        elif layer == self.size.num_layers - 1:
+            yield from self._head(phase == "backward")
+        else:
+            yield from self._block(layer - 1, phase == "backward")
+
+    # Ends
+
+    def _embedding(self, backward: bool) -> Iterator[Operator]:
+        hidden = HALF * self.tokens * self.size.hidden
+        if not backward:
+            yield stream("gather", hidden, hidden)
+            return
+        # The gradient of the table is made anew, and added to what earlier micro-batches left.
+        table = self.vocabulary * self.size.hidden
+        adds = self.execution.gradient_bytes if self.execution.adds_in_place else 0.0
+        yield stream("scatter", hidden + (HALF + adds) * table, (HALF + adds) * table)
+
+    def _head(self, backward: bool) -> Iterator[Operator]:
+        tokens, hidden, logits = self.tokens, self.size.hidden, self.tokens * self.vocabulary
+        traffic = self.execution.logit_traffic_bytes * logits / 2
+        if not backward:
+            yield from self._norm(False)
+            yield product(tokens, self.vocabulary, hidden, _usual(self.size))
+            yield stream("loss", traffic / 2, traffic / 2)
+            return
+        yield stream("loss", traffic / 2, traffic / 2)
+        yield from self._gradients(tokens, self.vocabulary, hidden, _usual(self.size))
+        yield from self._norm(True)
+
+    # Blocks
+
+    def _block(self, number: int, backward: bool) -> Iterator[Operator]:
+        parts = [self._attention_half(backward), self._feed_forward_half(number, backward)]
+        for part in reversed(parts) if backward else parts:
+            yield from part
+
+    def _attention_half(self, backward: bool) -> Iterator[Operator]:
+        """Yields a norm, the products that make queries, keys and values, attention, the product behind it, and the
+        residual's sum.
+        """
+        ahead = [*self._norm(backward), *self._products(self._attention_products[:-1], backward)]
+        mixed = [*self._rotation(), *self._attention(backward)]
+        behind = [*self._products(self._attention_products[-1:], backward), *self._residual(backward)]
+        for part in (behind, mixed, ahead) if backward else (ahead, mixed, behind):
+            yield from part
+
+    def _feed_forward_half(self, number: int, backward: bool) -> Iterator[Operator]:
+        size, tensor = self.size, self.degrees.tensor
+        found = [list(self._norm(backward))]
+        if size.has_experts(number):
+            found.append(list(self._experts(backward)))
+        if width := size.dense_width(number):
+            found.append(list(self._feed_forward(width / tensor, backward)))
+        found.append(list(self._residual(backward)))
+        for part in reversed(found) if backward else found:
+            yield from part
+
+    def _feed_forward(self, width: float, backward: bool) -> Iterator[Operator]:
+        tokens, hidden, enters = self.tokens, self.size.hidden, 1 + self.size.gated
+        found = [
+            self._products([(tokens, enters * width, hidden)], backward),
+            self._activation(tokens * width, backward),
+            self._products([(tokens, hidden, width)], backward),
+        ]
+        for part in reversed(found) if backward else found:
+            yield from part
+
+    def _experts(self, backward: bool) -> Iterator[Operator]:
+        """Yields the choice of experts, their grouped products, and the moves of tokens to them and back."""
+        size, tokens, local = self.size, self.tokens, self.size.num_experts / self.degrees.expert
+        routed, width = tokens * size.experts_per_token, size.feed_forward / self.degrees.tensor
+        scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
+        moved = HALF * (tokens + routed) * size.hidden
+        enters = 1 + size.gated
+        choice = [
+            *self._products([(tokens, size.num_experts, size.hidden)], backward),
+            stream("route", scores / 2, scores / 2),
+        ]
+        fed = [
+            self._grouped(routed, enters * width, size.hidden, local, backward),
+            self._activation(routed * width, backward),
+            self._grouped(routed, size.hidden, width, local, backward),
+        ]
+        inner = [record for part in (reversed(fed) if backward else fed) for record in part]
+        around = [stream("permute", moved / 2, moved / 2), *inner, stream("unpermute", moved / 2, moved / 2)]
+        yield from (*around, *reversed(choice)) if backward else (*choice, *around)
+
+    def _grouped(
+        self, tokens: float, columns: float, inner: float, experts: float, backward: bool
+    ) -> Iterator[Operator]:
+        dtype = self.size.precision
+        if not backward:
+            yield from self._cast(tokens * inner)
+            yield grouped(tokens, columns, inner, experts, dtype)
+            return
+        yield from self._cast(tokens * columns)
+        yield grouped(tokens, inner, columns, experts, dtype)
+        yield dataclasses.replace(grouped(tokens, columns, inner, experts, dtype), by_weight=True)
+        yield from self._added(columns * inner * experts)
+
+    @functools.cached_property
+    def _attention_products(self) -> list[tuple[float, float, float]]:
+        """The rows, columns and contracted elements of the products of attention, the last one that behind it."""
+        size, tokens, tensor = self.size, self.tokens, self.degrees.tensor
+        heads, behind = size.num_heads / tensor, (tokens, size.hidden, size.num_heads * size.value_size / tensor)
+        if not size.latent_rank:
+            keys = max(size.kv_heads / tensor, 1.0)
+            return [(tokens, (heads + 2 * keys) * size.head_size, size.hidden), behind]
+        queries = heads * (size.head_size + size.rotary_size)
+        of_queries = [(tokens, queries, size.hidden)]
+        if size.query_rank:
+            of_queries = [(tokens, size.query_rank, size.hidden), (tokens, queries, size.query_rank)]
+        latent = [
+            (tokens, size.latent_rank + size.rotary_size, size.hidden),
+            (tokens, heads * (size.head_size + size.value_size), size.latent_rank),
+        ]
+        return [*of_queries, *latent, behind]
+
+    def _attention(self, backward: bool) -> Iterator[Operator]:
+        """Yields attention over the samples of a device; devices that share tokens each have some heads of them, or as
+        much of the work.
+        """
+        size, degrees = self.size, self.degrees
+        samples = self.samples / (degrees.data / degrees.context)
+        shared = degrees.tensor * degrees.context
+        heads, keys = max(size.num_heads / shared, 1e-9), max(size.kv_heads / shared, 1e-9)
+        head = (size.head_size + size.rotary_size + size.value_size) / 2
+        if self.execution.attention == PLAIN:
+            yield from plain_attention(samples * heads, size.sequence, head, backward)
+            return
+        whole = heads if heads >= 1 else 1.0
+        samples, heads, keys = samples * heads / whole, whole, max(min(keys, whole), 1.0)
+        kernel = FusedAttention(self.execution.attention, causal=True, backward=backward)
+        flop = 4 * samples * heads * size.sequence**2 * head / 2 * (_BACKWARD if backward else 1)
+        moved = HALF * samples * size.sequence * head * (2 * heads + 2 * keys)
+        shapes = tuple((max(round(samples), 1), size.sequence, round(count), round(head)) for count in (heads, keys))
+        yield Operator(
+            "attention", "attention", shapes, (shapes[0],), "bfloat16", flop,
+            read_bytes=moved * (1.5 if backward else 0.75), written_bytes=moved * (0.75 if backward else 0.25),
+            kernel=kernel.text,
+        )  # fmt: skip
+
+    def _rotation(self) -> Iterator[Operator]:
+        size = self.size
+        if size.rotary or size.qk_norm:
+            turned = size.num_heads + size.kv_heads
+            width = size.rotary_size if size.latent_rank else size.head_size
+            moved = HALF * self.tokens * turned * width / self.degrees.tensor
+            yield stream("rotate", moved, moved)
+
+    def _norm(self, backward: bool) -> Iterator[Operator]:
+        hidden = HALF * self.hidden
+        yield stream("norm", hidden * (2 if backward else 1), hidden)
+
+    def _residual(self, backward: bool) -> Iterator[Operator]:
+        hidden = HALF * self.hidden
+        yield stream("residual", 2 * hidden, hidden)
+        if backward and self.size.biases == "all":
+            yield stream("bias gradient", hidden, 1.0)
+
+    def _activation(self, elements: float, backward: bool) -> Iterator[Operator]:
+        entering, leaving = HALF * elements * (1 + self.size.gated), HALF * elements
+        yield (
+            stream("activation", entering + leaving, entering) if backward else stream("activation", entering, leaving)
+        )
+
+    # Products, with the casts that their precision takes
+
+    def _products(self, sizes: Sequence[tuple[float, float, float]], backward: bool) -> Iterator[Operator]:
+        for rows, columns, inner in reversed(sizes) if backward else sizes:
+            if backward:
+                yield from self._cast(rows * columns)
+                yield from self._gradients(rows, columns, inner, self.size.precision)
+            else:
+                yield from self._cast(rows * inner)
+                yield product(rows, columns, inner, self.size.precision)
+
+    def _gradients(self, rows: float, columns: float, inner: float, dtype: str) -> Iterator[Operator]:
+        """Yields the products of a product's backward pass: the gradient of its rows, and that of its weights."""
+        yield product(rows, inner, columns, dtype)
+        yield dataclasses.replace(product(columns, inner, rows, dtype), by_weight=True)
+        yield from self._added(columns * inner)
+
+    def _cast(self, elements: float) -> Iterator[Operator]:
+        """Yields the cast to 8 bits of an operand: it is read, and written as it is and transposed."""
+        if self.size.precision == "float8":
+            yield stream("cast", HALF * elements, HALF * elements)
+
+    def _added(self, elements: float) -> Iterator[Operator]:
+        """Yields the sum of a weight's gradient and what earlier micro-batches left, where it is kept in memory."""
+        if self.execution.adds_in_place:
+            moved = self.execution.gradient_bytes * elements
+            yield dataclasses.replace(stream("add", moved, moved - HALF * elements), by_weight=True)
+
+    def _update(self, layer: int) -> Iterator[Operator]:
+        """Yields the optimizer's update of the part of a layer's parameters that a device updates, and what it does
+        with all gradients that it keeps: their norm, and setting them to zero.
+        """
+        execution, degrees = self.execution, self.degrees
+        whole = self.own_parameters(layer)
+        kept = tuple(one / (share if degrees.zero == 3 else 1) for one, share in zip(whole, self.shares, strict=True))
+        updated = sum(one / (share if degrees.zero else 1) for one, share in zip(whole, self.shares, strict=True))
+        state = _UPDATE_BYTES + 2 * _SINGLE + execution.gradient_bytes + execution.weight_bytes
+        yield stream("norm of gradients", execution.gradient_bytes * sum(kept), 1.0)
+        yield stream("update", state * updated / 2, state * updated / 2)
+        yield stream("zero", 0.0, execution.gradient_bytes * sum(kept))
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """Returns among how many devices ZeRO shares what it shares: of experts' parameters, and of all others."""
+        return self.degrees.expert_sharded(), self.degrees.sharded
+
+    def own_parameters(self, layer: int) -> tuple[float, float]:
+        """Returns how many parameters of a layer a device computes with: those of its experts, and all others."""
+        size, tensor = self.size, self.degrees.tensor
+        if layer == 0:
+            positions = 0 if size.rotary else size.sequence
+            return 0.0, (self.vocabulary * tensor + positions) * size.hidden / tensor
+        if layer == size.num_layers - 1:
+            return 0.0, (0.0 if size.tied else self.vocabulary * size.hidden) + size.hidden * (2 - size.rms_norm)
+        experts = size.block_parameters(layer - 1, experts=True) / tensor / self.degrees.expert
+        return experts, size.block_parameters(layer - 1, experts=False) / tensor
+
+
+def _usual(size: Transformer) -> str:
+    """The dtype of all that isn't in 8 bits."""
+    return "bfloat16" if size.precision == "float8" else size.precision

@@ -1,0 +1,116 @@
+"""How training frameworks run a transformer: what they fuse, in which precision they keep and send, and what they hold.
+
+Each is data. The figures are read from the frameworks' sources and papers; none is fitted.
+
+References:
+    Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021.
+    Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023.
+    Zhao et al., PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel, PVLDB 16(12), 2023.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.problem import ATTENTION_LIBRARIES, checks
+
+__all__ = ["ATTENTION", "EXECUTIONS", "PLAIN", "Execution", "execution"]
+
+PLAIN = "plain"
+"""The attention whose scores are written to memory."""
+ATTENTION = ("fused", PLAIN)
+"""What attention may be: one kernel, or products and a softmax between them."""
+_CONTEXT = ("all_to_all", "ring")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """The way in which a training framework runs a transformer.
+
+    Attributes:
+        name: the framework's name.
+        attention: the library of its fused attention, or "plain".
+        sequence_parallel: whether tensor-parallel devices divide norms and residuals by tokens.
+        weight_bytes, gradient_bytes, state_bytes: what it keeps of each parameter: the parameter, its gradient, and the
+            optimizer's state with a copy in single precision, if there is one.
+        gathered_bytes: of a parameter while ZeRO-3 has it whole.
+        reduced_bytes: of a gradient while devices add it up.
+        adds_in_place: whether products of weights' gradients add to what earlier micro-batches left in memory.
+        logit_bytes: what it keeps of each logit at a time, the loss and its gradient included.
+        logit_traffic_bytes: what it reads and writes of each logit, beside products.
+        context: how devices that share a sample's tokens exchange keys and values: "all_to_all" gives each some heads
+            of all tokens, "ring" passes them on.
+        blocks_ahead: of how many blocks it holds the whole parameters at a time under ZeRO-3.
+        frees_activations: whether the outputs of norms and of activation functions are computed again for the backward
+            pass, as compilers choose, and not kept.
+    """
+
+    name: str
+    attention: str = "cudnn"
+    sequence_parallel: bool = True
+    weight_bytes: float = 2.0
+    gradient_bytes: float = 4.0
+    state_bytes: float = 12.0
+    gathered_bytes: float = 2.0
+    reduced_bytes: float = 4.0
+    adds_in_place: bool = True
+    logit_bytes: float = 10.0
+    logit_traffic_bytes: float = 16.0
+    context: str = "ring"
+    blocks_ahead: float = 2.0
+    frees_activations: bool = False
+
+    def __post_init__(self) -> None:
+        checks.one_of(f"execution {self.name}", "attention", self.attention, (PLAIN, *ATTENTION_LIBRARIES))
+        checks.one_of(f"execution {self.name}", "context", self.context, _CONTEXT)
+
+    def with_attention(self, choice: str) -> Execution:
+        """Returns the same way with attention "fused" or "plain"; an empty choice leaves it as it is.
+
+        Raises:
+            ValueError: it is another choice.
+        """
+        if choice not in ("", *ATTENTION):
+            raise ValueError(f"attention is {choice!r}, but must be one of {', '.join(map(repr, ATTENTION))}")
+        if not choice or (choice == PLAIN) == (self.attention == PLAIN):
+            return self
+        return dataclasses.replace(self, attention=PLAIN if choice == PLAIN else "cudnn")
+
+
+_FULLY_SHARDED = Execution(
+    "torchtitan", attention="flash2", weight_bytes=4.0, gradient_bytes=4.0, state_bytes=8.0, adds_in_place=False,
+    frees_activations=True,
+)  # fmt: skip
+EXECUTIONS = {
+    one.name: one
+    for one in (
+        Execution("megatron"),
+        dataclasses.replace(Execution("nemo"), gradient_bytes=2.0, reduced_bytes=2.0),
+        _FULLY_SHARDED,
+        dataclasses.replace(
+            _FULLY_SHARDED, name="fsdp", logit_bytes=12.0, logit_traffic_bytes=26.0, frees_activations=False
+        ),
+        Execution(
+            "deepspeed", attention="flash2", sequence_parallel=False, gradient_bytes=2.0, reduced_bytes=2.0,
+            logit_bytes=12.0, logit_traffic_bytes=26.0, context="all_to_all",
+        ),
+        dataclasses.replace(_FULLY_SHARDED, name="maxtext", attention="cudnn"),
+    )
+}  # fmt: skip
+"""By the framework's name. "megatron" is Megatron-LM with Transformer Engine, fused loss and distributed optimizer, and
+sums gradients in single precision; "nemo" is the same as NeMo's recipes set it, with gradients in half precision;
+"torchtitan" is FSDP2 with `torch.compile`; "fsdp" is PyTorch's FSDP operator by operator, as in llm-foundry;
+"deepspeed" is ZeRO beside Hugging Face's models; "maxtext" is JAX on GPUs."""
+
+
+def execution(name: str) -> Execution:
+    """Returns how a training framework of a name runs transformers.
+
+    Raises:
+        ValueError: the name isn't known.
+    """
+    if name not in EXECUTIONS:
+        raise ValueError(f"runtime is {name!r}, but must be one of {', '.join(map(repr, EXECUTIONS))}")
+    return EXECUTIONS[name]

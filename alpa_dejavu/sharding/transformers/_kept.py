@@ -1,0 +1,142 @@
+"""What a device keeps of a transformer's layers, part by part, as training frameworks keep it.
+
+References:
+    Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023, section 4: without
+    fused kernels a block keeps 34 bytes of a token's each hidden element, and 5 of each score.
+    Rajbhandari et al., ZeRO, SC 2020 (what of parameters, gradients and states).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import final
+
+from alpa_dejavu.sharding.transformers._block import LayerWork
+from alpa_dejavu.sharding.transformers._execution import PLAIN
+from alpa_dejavu.sharding.transformers._records import HALF
+
+__all__ = ["KeptBytes", "kept"]
+
+_STATISTICS = 4.0
+"""The bytes of a row's statistics that fused attention keeps."""
+_SCORE = 3.0
+"""What plain attention keeps of a score: its probability, and which ones dropout leaves out."""
+_EVERY_SECOND = 0.5
+"""The share of products whose results are kept where every second one is ("selective", by torchtitan)."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class KeptBytes:
+    """The bytes that a device keeps of one layer.
+
+    Attributes:
+        weights, gradients, states: of its parameters, all the time.
+        activations: of each micro-batch in flight, but for what the layer takes in.
+        entering: the hidden state that the layer takes in, of each micro-batch in flight.
+        logits: of the loss while it is computed.
+        working: of what lives only while a layer goes backward; with what it computes again, where it does.
+        gathered: the whole parameters, and gradients, of the blocks that are at hand under ZeRO-3.
+    """
+
+    weights: float
+    gradients: float
+    states: float
+    activations: float
+    entering: float
+    logits: float
+    working: float
+    gathered: float
+
+
+def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
+    """Returns the bytes that a device keeps of a layer with a choice of rematerialisation: "none", "selective" or
+    "layer".
+    """
+    execution, size, zero = work.execution, work.size, work.degrees.zero
+    own = work.own_parameters(layer)
+    divided = [sum(one / share for one, share in zip(own, work.shares, strict=True)), sum(own)]
+    resident, states = (divided[zero != 3], divided[not zero])
+    block = 0 < layer < size.num_layers - 1
+    activations = dict(_activations(work, layer)) if block else {}
+    whole = sum(activations.values())
+    stays = {"none": whole, "selective": _selected(work, activations), "layer": 0.0}[remat] if block else 0.0
+    hidden = HALF * work.hidden
+    logits = execution.logit_bytes * work.tokens * work.vocabulary if layer == size.num_layers - 1 else 0.0
+    return KeptBytes(
+        weights=execution.weight_bytes * resident,
+        gradients=execution.gradient_bytes * resident,
+        states=execution.state_bytes * states,
+        activations=stays if layer < size.num_layers - 1 else hidden,
+        entering=hidden if layer else 0.0,
+        logits=logits,
+        working=(whole - stays if block else 0.0) + _going_backward(work, layer),
+        gathered=_gathered(work, layer) if zero == 3 and work.degrees.sharded > 1 else 0.0,
+    )
+
+
+def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
+    """Yields what a block keeps for its backward pass, beside what it takes in: the operands of products, of attention,
+    of norms and of activation functions.
+    """
+    size, tokens, tensor = work.size, work.tokens, work.degrees.tensor
+    hidden, heads, frees = HALF * work.hidden, size.num_heads / tensor, work.execution.frees_activations
+    yield "attention's norm", 0.0 if frees else hidden
+    if size.latent_rank:
+        low = size.query_rank + size.latent_rank
+        yield "latent vectors", HALF * tokens * (2 * low + size.rotary_size)
+        yield "queries and keys", HALF * tokens * 2 * heads * (size.head_size + size.rotary_size)
+        yield "values", HALF * tokens * heads * size.value_size
+    else:
+        keys = 2 * max(size.kv_heads / tensor, 1.0)
+        yield "queries, keys and values", HALF * tokens * (heads + keys) * size.head_size
+    yield "attention", HALF * tokens * heads * size.value_size
+    if work.execution.attention == PLAIN:
+        yield "scores", _SCORE * tokens * heads * size.sequence
+    else:
+        yield "statistics", _STATISTICS * tokens * heads
+    yield "residual", hidden
+    yield "feed-forward's norm", 0.0 if frees else hidden
+    if width := size.dense_width(layer - 1):
+        yield from _fed("feed-forward", work, tokens, width / tensor)
+    if size.has_experts(layer - 1):
+        routed = tokens * size.experts_per_token
+        yield "router", _STATISTICS * tokens * size.num_experts
+        yield "routed tokens", HALF * routed * size.hidden
+        yield from _fed("experts", work, routed, size.feed_forward / tensor)
+
+
+def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
+    entering = HALF * tokens * width * (1 + work.size.gated)
+    yield f"{name}, wide", entering
+    yield f"{name}, activated", 0.0 if work.execution.frees_activations else HALF * tokens * width
+
+
+def _selected(work: LayerWork, activations: dict[str, float]) -> float:
+    """Returns what stays of a block's activations where it computes some of them again: with plain attention all but
+    the scores, else every second product and what attention makes.
+    """
+    if work.execution.attention == PLAIN:
+        return sum(activations.values()) - activations["scores"]
+    if not work.execution.frees_activations:
+        return sum(activations.values())
+    always = activations["attention"] + activations["statistics"]
+    return always + _EVERY_SECOND * (sum(activations.values()) - always)
+
+
+def _going_backward(work: LayerWork, layer: int) -> float:
+    """Returns the bytes of gradients of activations that live at a time while a layer goes backward."""
+    size, hidden = work.size, HALF * work.hidden
+    if not 0 < layer < size.num_layers - 1:
+        return 2 * hidden
+    widths = [size.dense_width(layer - 1) * work.tokens]
+    if size.has_experts(layer - 1):
+        widths.append(size.feed_forward * work.tokens * size.experts_per_token)
+    return HALF * max(widths) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
+
+
+def _gathered(work: LayerWork, layer: int) -> float:
+    execution, own = work.execution, sum(work.own_parameters(layer))
+    ahead = execution.blocks_ahead if 0 < layer < work.size.num_layers - 1 else 1.0
+    return own * (execution.gathered_bytes * ahead + execution.reduced_bytes)
