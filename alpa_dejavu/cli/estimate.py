@@ -17,6 +17,7 @@ from alpa_dejavu.cli.parameters import (
     cache_option,
     calibration_option,
     output_options,
+    attention_option,
     overlap_option,
     runtime_option,
     trust_option,
@@ -42,6 +43,7 @@ from alpa_dejavu.problem import Plan
 @calibration_option
 @runtime_option
 @overlap_option
+@attention_option
 @cache_option
 @output_options
 @collector_paused()
@@ -53,6 +55,7 @@ def estimate(
     calibration: str | None,
     runtime: str | None,
     overlap: str | None,
+    attention: str | None,
     no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -70,7 +73,7 @@ def estimate(
 
         estimator = PlanEstimator(
             given, model, cluster, calibration=calibration, runtime=runtime, overlap=overlap,
-            cache=False if no_cache else None, trust_model=trust_model,
+            attention=attention, cache=False if no_cache else None, trust_model=trust_model,
         )  # fmt: skip
         planned = estimator.estimate(given)
     to = console(takes_stdout(*paths))

@@ -17,6 +17,7 @@ from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.tables import print_plan, print_said
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.plans.memory_parts import fullest_parts
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
@@ -65,9 +66,21 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
         saved = 100 * (1 - option.step_s / plan.step_s)
         helps.add_row(option.change, units.seconds(option.step_s), f"{saved:.1f} %")
     to.print(helps)
+    to.print(memory_table(plan))
     to.print(sensitivity_table(found.sensitivities))
     for line in lacking:
         to.print(line)
+
+
+def memory_table(plan: Plan) -> Table:
+    """Returns a table of what a device of a plan's fullest stage keeps, part by part, and what is left of it."""
+    fullest = fullest_parts(plan)
+    table = new_table((f"what a device of stage {fullest.stage} keeps, the fullest",), ("memory", "of the device"))
+    left = fullest.limit_bytes - sum(num_bytes for _, num_bytes in fullest.parts)
+    for name, num_bytes in (*fullest.parts, ("left" if left >= 0 else "missing", abs(left))):
+        share = f"{100 * num_bytes / fullest.limit_bytes:.1f} %" if fullest.limit_bytes else ""
+        table.add_row(name, units.size(num_bytes), share)
+    return table
 
 
 def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple[Explanation, list[str]]:

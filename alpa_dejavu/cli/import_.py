@@ -19,6 +19,7 @@ from alpa_dejavu.cli.parameters import (
     PLAN_FILE,
     cache_option,
     calibration_option,
+    attention_option,
     overlap_option,
     runtime_option,
 )
@@ -51,6 +52,7 @@ from alpa_dejavu.costs.runtime import runtime_names
 @calibration_option
 @runtime_option
 @overlap_option
+@attention_option
 @cache_option
 @collector_paused()
 def import_(
@@ -66,6 +68,7 @@ def import_(
     calibration: str | None,
     runtime: str | None,
     overlap: str | None,
+    attention: str | None,
     no_cache: bool,
 ) -> None:
     """Reads the plan in another runtime's configuration, and predicts its step; nothing in it is run.
@@ -82,8 +85,9 @@ def import_(
         from alpa_dejavu.exports import import_plan
 
         imported = import_plan(
-            path, source, cluster, hosts, sizes, calibration=calibration, runtime=runtime, overlap=overlap, cache=cache
-        )
+            path, source, cluster, hosts, sizes, calibration=calibration, runtime=runtime, overlap=overlap,
+            attention=attention, cache=cache,
+        )  # fmt: skip
     plan = imported.result.plan
     print_planned(imported.result, to, "estimated")
     for line in (*lacking(plan), *(f"ignored: {one}" for one in imported.ignored)):
@@ -97,7 +101,7 @@ def import_(
 
             best = plan_model(
                 plan.model, cluster, hosts, plan.batch or 1, runs_on=source, calibration=calibration, runtime=runtime,
-                overlap=overlap, cache=cache,
+                overlap=overlap, attention=attention or "", cache=cache,
             ).plan  # fmt: skip
         print_difference(plan, best, (f"yours, {path}", f"faster, {faster_path}"), to)
         written += write_output(faster_path, plan_text(best))

@@ -13,6 +13,7 @@ from alpa_dejavu.cli.files import OUTPUT
 from alpa_dejavu.clusters.offload_choices import OFFLOAD_CHOICES
 from alpa_dejavu.costs.overlap import OVERLAPS
 from alpa_dejavu.costs.runtime import runtime_names
+from alpa_dejavu.problem import ATTENTION
 from alpa_dejavu.problem.run import SCHEDULES, schedule_form
 from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
 
@@ -85,7 +86,14 @@ memory_margin_option = click.option(
 overlap_option = click.option(
     "--overlap",
     type=click.Choice(OVERLAPS),
-    help="Whether devices communicate while they compute; Alpa's don't. The default: none, or what the plan has.",
+    help="What devices communicate while they compute: nothing, as Alpa's; gradients and parameters; a part of tensor "
+    "parallelism's exchanges too; or all that can. The default: as the runtime has it, or what the plan has.",
+)
+attention_option = click.option(
+    "--attention",
+    type=click.Choice(ATTENTION),
+    help="How attention is priced and kept: as one fused kernel, or with its scores in memory. The default: as the "
+    "runtime has it, or what the plan has.",
 )
 offload_option = click.option(
     "--offload",

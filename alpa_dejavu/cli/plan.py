@@ -36,6 +36,7 @@ from alpa_dejavu.cli.parameters import (
     number_or_none,
     offload_option,
     output_options,
+    attention_option,
     overlap_option,
     runtime_option,
     saving_options,
@@ -104,6 +105,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @calibration_option
 @runtime_option
 @overlap_option
+@attention_option
 @cache_option
 @output_options
 @collector_paused()
@@ -142,6 +144,7 @@ def plan(
     calibration: str | None,
     runtime: str | None,
     overlap: str | None,
+    attention: str | None,
     no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -192,6 +195,7 @@ def plan(
                 calibration=calibration,
                 runtime=runtime,
                 overlap=overlap,
+                attention=attention or "",
                 history=history,
                 objective=objective,
                 offload=offload,

@@ -41,7 +41,7 @@ COST_KINDS = (
 )  # fmt: skip
 """The seconds that `StageCostModel.seconds` gives, in this order: of a micro-batch, but for the last two, of a step."""
 
-_Mesh = tuple[int, int, int, bool]
+_Mesh = tuple[int, int, int, bool, int, int, int]
 """The part of a config that tells divisions apart: all but its remat."""
 _Predicted = dict[int, tuple[Operators, Latency, float]]
 

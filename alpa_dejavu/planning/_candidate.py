@@ -272,7 +272,10 @@ def config_of_stage(stage: StagePlan) -> MeshConfig:
     """Returns the config of a plan's stage: its logical mesh, auto-sharding options, remat, ZeRO level and offload."""
     across, along = (*stage.logical_mesh, 1)[:2]
     options, offload = dict(stage.options), stage.offloaded
-    return MeshConfig((across, along), across, along, options, remat=stage.remat, zero=stage.zero, offload=offload)
+    return MeshConfig(
+        (across, along), across, along, options, stage.remat, stage.zero, offload, stage.context_parallel,
+        stage.expert_parallel, stage.sharded,
+    )  # fmt: skip
 
 
 def host_names(found: Candidate) -> list[tuple[str, ...]]:

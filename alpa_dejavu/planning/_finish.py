@@ -46,7 +46,7 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
         schedule=found.run.schedule,
         runs_on_alpa=found.run.schedule in ALPA_SCHEDULES
         and not task.prices.models.runtime.overlap.streams
-        and not any(one.offload.any for one in _configs(found)),
+        and not any(one.offload.any or not one.plain for one in _configs(found)),
         cluster=task.cluster.name,
         planning_s={},
         model=task.source.name,
@@ -122,7 +122,27 @@ def _stage(
         offload=_offload(found, choice, config, successors) if config.offload.any else None,
         hidden_s=hidden_s,
         hidden_per_step_s=hidden_per_step_s,
+        context_parallel=config.context_parallel,
+        expert_parallel=config.expert_parallel,
+        sharded=config.sharded,
+        memory_parts=_parts(table, choice, config, peak_bytes),
     )
+
+
+def _parts(table: CostTable, choice: StageChoice, config: MeshConfig, peak_bytes: float) -> dict[str, float]:
+    """Returns what a stage's peak is made of, by name; nothing where the division knows no parts, or some of them are
+    offloaded.
+    """
+    memory = table.memory[choice.submesh][choice.config]
+    if table.stage_costs is None or memory is None or config.offload.any:
+        return {}
+    where = choice.first, choice.last
+    kept = float(memory.per_micro_batch[where])
+    in_flight = (peak_bytes - float((memory.resident + memory.temporary)[where])) / kept if kept > 0 else 0.0
+    parts = table.stage_costs.division(config).parts(config.remat)
+    return {
+        one.name: float(one.num_bytes[where]) * (in_flight if one.kind == "per_micro_batch" else 1.0) for one in parts
+    }
 
 
 def _hidden_s(table: CostTable, choice: StageChoice, config: MeshConfig) -> tuple[float, float]:

@@ -69,6 +69,7 @@ def plan_model(
     calibration: str | os.PathLike[str] | Calibration | None = None,
     runtime: str | RuntimeProfile | None = None,
     overlap: str | Overlap | None = None,
+    attention: str = "",
     objective: str = "time",
     strategy: str | Strategy = OURS,
     runs_on: str = "",
@@ -109,10 +110,13 @@ def plan_model(
         calibration: a bundled calibration's name, a file's path, or a `Calibration`: measured figures and fitted models
             of devices and links, in place of data sheets and of the "auto" models; "none": data sheets; None: the
             bundled one that knows the cluster's devices, if there is one and no other models are given.
-        runtime: the training framework that plans are for: a runtime profile or its name, "alpa", "megatron" or
-            "deepspeed"; only its schedules may be chosen. None: plans are priced as for Alpa, with any schedule.
-        overlap: what devices do at the same time: "none"; "streams": they communicate while they compute, which Alpa's
-            don't; or an `Overlap` with measured slowdowns. None: as the runtime's name says.
+        runtime: the training framework that plans are for: a runtime profile or its name, such as "alpa", "megatron" or
+            "torchtitan"; only its schedules may be chosen. A known transformer is priced and kept as the framework runs
+            it. None: plans are priced as for Alpa, with any schedule.
+        overlap: what devices do at the same time: "none", "gradients", "tensor" or "streams", which Alpa's don't, as
+            `alpa_dejavu.costs.overlap` says; or an `Overlap` with measured slowdowns. None: as the runtime has it.
+        attention: how attention is priced and kept: "fused", as one kernel; "plain", with its scores in memory. Empty:
+            as the runtime has it, which is plain for Alpa but where the model calls a fused kernel.
         objective: what is made least: "time" of a step, or its "price" by the hosts' prices, for which each choice of
             hosts is searched. "pareto": the fastest plan is given, with those that are cheaper the slower they are.
         strategy: whose search is used: "dejavu" is alpa-dejavu's own; to compare with it, another planner, as
@@ -167,13 +171,13 @@ def plan_model(
     space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
-    source = model_source(model, batch, counts, cache, clock.lap, priced.models.runtime.name)
+    source = model_source(model, batch, counts, cache, clock.lap, priced.models.runtime.name, attention)
     schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
         micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
         strategy=strategy if isinstance(strategy, str) else type(strategy).__name__, offload=offload,
-        replicas=replicas, runs_on=runs_on,
+        replicas=replicas, runs_on=runs_on, attention=attention,
     )  # fmt: skip
     task = PlanningTask(
         source=source,

@@ -22,6 +22,7 @@ def model_source(
     cache: str | os.PathLike[str] | Literal[False] | None,
     lap: Callable[[str], None] = lambda name: None,
     runtime: str = "",
+    attention: str = "",
 ) -> ModelSource:
     """Returns the source of a model that is planned for a batch which may be cut into so many micro-batches.
 
@@ -33,6 +34,7 @@ def model_source(
         lap: a function that is called with the name of what has just been done.
         runtime: the name of the training framework: one that runs a known transformer in its own way has it described
             so, and it isn't traced.
+        attention: "fused" or "plain": how attention is priced and kept; empty: as the framework has it.
 
     Raises:
         ValueError: layers are given, and several numbers of micro-batches.
@@ -41,7 +43,8 @@ def model_source(
         return model
     if not isinstance(model, Model):
         first = batch // counts[-min(len(counts), 2)]
-        return sized_transformer(model, runtime, first) or TracedModel(model, first, chosen_cache(cache), lap)
+        described = sized_transformer(model, runtime, first, attention)
+        return described or TracedModel(model, first, chosen_cache(cache), lap)
     if len(counts) > 1:
         raise ValueError(
             "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "

@@ -43,7 +43,8 @@ class PlanEstimator:
             plan was priced, if that was by a bundled one or by data sheets, and neither a cluster nor a latency or
             communication model is given; else the bundled one that knows the cluster's devices.
         runtime: a runtime profile or its name; None: the plan's.
-        overlap: what devices do at the same time, "none", "streams" or an `Overlap`; None: as the runtime's name says.
+        overlap: what devices do at the same time, by its name or as an `Overlap`; None: as the runtime's name says.
+        attention: how attention is priced and kept, "fused" or "plain"; None: as the plan has it.
         cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
@@ -68,6 +69,7 @@ class PlanEstimator:
         *,
         runtime: str | RuntimeProfile | None = None,
         overlap: str | Overlap | None = None,
+        attention: str | None = None,
         trust_model: bool = False,
     ) -> None:
         if plan.batch is None:
@@ -85,8 +87,9 @@ class PlanEstimator:
         self.prices = prices(given, calibration, latency, communication, profile)
         self.cluster = self.prices.cluster
         self._clock = Clock()
+        self._attention = by.attention if attention is None else attention
         self._source = model_source(
-            chosen, plan.batch, (plan.num_micro_batches,), cache, self._clock.lap, profile.name
+            chosen, plan.batch, (plan.num_micro_batches,), cache, self._clock.lap, profile.name, self._attention
         )
 
     def estimate(self, plan: Plan) -> PlanningResult:
@@ -119,7 +122,7 @@ class PlanEstimator:
         known = dataclasses.replace(
             made.plan,
             layer_option=plan.layer_option,
-            priced_by=self.prices.named(plan.priced_by),
+            priced_by=dataclasses.replace(self.prices.named(plan.priced_by), attention=self._attention),
             notes=(*self._otherwise(plan), *made.plan.notes),
         ).after(self._clock.seconds)
         return dataclasses.replace(made, plan=known)

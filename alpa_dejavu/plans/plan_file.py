@@ -63,6 +63,8 @@ _STAGE_FIGURES = (
 )
 
 
+_DEGREES = ("context_parallel", "expert_parallel", "sharded")
+"""Those that are left out where a stage has none of them."""
 _RARE_FIGURES = ("backward_weight_s", "hidden_s", "hidden_per_step_s")
 """Those that are left out where they are 0."""
 
@@ -187,7 +189,7 @@ def _hardware(data: HardwareData) -> ClusterSummary:
 
 def _priced_by_data(by: PricedBy) -> dict[str, Any]:
     """Returns the data of a plan's pricing; what plans seldom have is named only where they have it."""
-    unnamed = {name: getattr(PricedBy, name) for name in ("runtime", "offload", "replicas", "runs_on")}
+    unnamed = {name: getattr(PricedBy, name) for name in ("runtime", "offload", "replicas", "runs_on", "attention")}
     return {key: value for key, value in dataclasses.asdict(by).items() if unnamed.get(key) != value}
 
 
@@ -240,6 +242,8 @@ def _stage_data(stage: StagePlan) -> dict[str, Any]:
         **{name: getattr(stage, name) for name in _RARE_FIGURES if getattr(stage, name)},
         **({} if stage.offload is None else {"offload": _offload_data(stage.offload)}),
         **({} if stage.drawn is None else {"drawn": _drawn_data(stage.drawn)}),
+        **{name: getattr(stage, name) for name in _DEGREES if getattr(stage, name) != getattr(StagePlan, name)},
+        **({"memory_parts": dict(stage.memory_parts)} if stage.memory_parts else {}),
     }
 
 
@@ -280,5 +284,7 @@ def _stage(data: StageData) -> StagePlan:
         options=dict(data.get("auto_sharding", {"force_batch_dim_to_mesh_dim": 0})),
         offload=_offload(data["offload"]) if "offload" in data else None,
         drawn=_drawn(data["drawn"]) if "drawn" in data else None,
+        memory_parts=dict(data.get("memory_parts", {})),
+        **{name: int(cast("int", data.get(name, getattr(StagePlan, name)))) for name in _DEGREES},
         **figures,
     )

@@ -67,7 +67,7 @@ class PricedByData(TypedDict):
     risk: NotRequired[Annotated[NotNegative | None, said("a number of at least 0, or null")]]
     margin: NotRequired[Annotated[NotNegative | None, said("a number of at least 0, or null")]]
     submeshes: NotRequired[Annotated[str, said("text: which submeshes there were")]]
-    remat: NotRequired[Annotated[list[Remat], listed('a list of "none" and "layer"')]]
+    remat: NotRequired[Annotated[list[Remat], listed('a list of "none", "selective" and "layer"')]]
     zero: NotRequired[Annotated[list[Zero], listed("a list of 0, 2 and 3")]]
     layers: NotRequired[Annotated[Size | Literal["auto"], said('a whole number of layers, at least 1, or "auto"')]]
     micro_batches: NotRequired[
@@ -80,6 +80,7 @@ class PricedByData(TypedDict):
     offload: NotRequired[Annotated[str, said("text: where stages could offload")]]
     replicas: NotRequired[Annotated[Size, said("a whole number of replicas that each stage had at least")]]
     runs_on: NotRequired[Annotated[str, said("text: the training framework whose rules plans were restricted to")]]
+    attention: NotRequired[Annotated[Literal["", "fused", "plain"], said('"fused", "plain" or empty')]]
 
 
 class CorrectionData(TypedDict):
@@ -174,6 +175,10 @@ class StageData(TypedDict):
     hidden_per_step_s: NotRequired[Seconds]
     offload: NotRequired[Annotated[OffloadData, said("an object: the shares that its hosts keep")]]
     drawn: NotRequired[Annotated[StageDrawnData, said("an object: mean and deviation of its seconds")]]
+    context_parallel: NotRequired[Size]
+    expert_parallel: NotRequired[Size]
+    sharded: NotRequired[Size]
+    memory_parts: NotRequired[Annotated[dict[str, Bytes], said("an object: bytes by what they are of")]]
 
 
 Stages = Annotated[list[StageData], listed("a list of at least one stage", min_length=1)]

@@ -40,7 +40,7 @@ from alpa_dejavu.problem._mesh import (
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
-from alpa_dejavu.problem._operators import ATTENTION_LIBRARIES, FusedAttention, Operator, Operators
+from alpa_dejavu.problem._operators import ATTENTION, ATTENTION_LIBRARIES, FusedAttention, Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem._reduction_server import ReductionServer
@@ -50,6 +50,7 @@ from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageCh
 
 __all__ = [
     "ANY_CUTS",
+    "ATTENTION",
     "ATTENTION_LIBRARIES",
     "CONTEXT",
     "DATA",

@@ -26,7 +26,7 @@ class NoShardingError(ValueError):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisCollectives:
-    """The collectives of one kind in the groups of one axis of the logical mesh, or in parts of them (see `MeshConfig.groups`).
+    """The collectives of one kind in the groups of devices of one axis, as `MeshConfig.groups` has them.
 
     `kind` is a name such as "all_reduce". The two arrays have one entry for each collective, or for each range of
     layers. `num_bytes` is as a communication model takes it: what each device holds before an all-reduce, a

@@ -35,6 +35,9 @@ OPERATOR_KINDS = (
 _ON_MATRIX_UNITS = ("dot", "grouped", "attention", "conv")
 
 
+ATTENTION = ("fused", "plain")
+"""How attention may be computed: by one kernel, or by products with a softmax between them, whose scores go through
+memory."""
 Ways = float | NDArray[np.int64]
 """Among how many devices: one number, or one for each operator."""
 
@@ -163,8 +166,8 @@ class Operators:
 
     `records` are the operators. The columns have their figures, or the share of these that one of several devices has
     (see `split`). `is_product` says which run on matrix units (products, fused attention, convolutions), `is_single`
-    which are matrix products with no batch dimension, `is_dilated` which are convolutions over images with holes, `is_extreme` which reduce to
-    maxima or minima.
+    which are matrix products with no batch dimension, `is_dilated` which are convolutions over images with holes,
+    `is_extreme` which reduce to maxima or minima.
     """
 
     records: tuple[Operator, ...]

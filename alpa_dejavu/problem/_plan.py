@@ -67,6 +67,8 @@ class StagePlan:
             step; they aren't part of the seconds above.
         drawn: the mean and the deviation of `forward_s` plus `backward_s` over joint random draws of costs, with those
             of each layer; None: they aren't known.
+        context_parallel, expert_parallel, sharded: as `MeshConfig` has them.
+        memory_parts: what `memory_bytes` are made of, in bytes by name; empty where only the kinds above are known.
     """
 
     layers: tuple[int, int]
@@ -95,6 +97,10 @@ class StagePlan:
     hidden_s: float = 0.0
     hidden_per_step_s: float = 0.0
     drawn: DrawnSeconds | None = None
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    sharded: int = 0
+    memory_parts: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         checks.one_of("stage plan", "remat", self.remat, REMAT)

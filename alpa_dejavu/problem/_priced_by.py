@@ -28,6 +28,7 @@ class PricedBy:
         offload: where stages could offload what they keep: "none", "cpu", "nvme" or "auto".
         replicas: the least number of data-parallel replicas that stages could have.
         runs_on: the training framework to whose rules plans were restricted; empty: they weren't.
+        attention: how attention was to be priced and kept, "fused" or "plain"; empty: as the training framework has it.
     """
 
     latency: str = ""
@@ -47,6 +48,7 @@ class PricedBy:
     offload: str = "none"
     replicas: int = 1
     runs_on: str = ""
+    attention: str = ""
 
     @property
     def streams(self) -> bool:

@@ -14,6 +14,7 @@ from alpa_dejavu.report._memory_chart import fullest_stage, memory_chart
 from alpa_dejavu.report._tables import (
     facts,
     layer_rows,
+    memory_rows,
     notes,
     origins,
     planning_rows,
@@ -78,6 +79,7 @@ def html_report(planned: PlanningResult, measured: Timeline | None = None, steps
             for name, stage in zip(lane_names(planned.timeline), plan.on_submeshes, strict=True)
         ],
         memory=memory_chart(planned.timeline),
+        memory_parts=memory_rows(plan),
         memory_stages=lane_names(planned.timeline),
         fullest=fullest_stage(planned.timeline),
         charts=charts,

@@ -12,6 +12,7 @@ from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.runtimes import runtimes_text
 from alpa_dejavu.planning.whole_run import run_facts, sent_rows, whole_run
+from alpa_dejavu.plans.memory_parts import fullest_parts
 from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, drawn_text, folded_cells, known_columns, mesh_text
 from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.breakdown import AS_FAST
@@ -19,8 +20,8 @@ from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
 
 __all__ = [
-    "Table", "facts", "layer_rows", "notes", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows",
-    "stage_table", "whole_table",
+    "Table", "facts", "layer_rows", "memory_rows", "notes", "origins", "planning_rows", "runner_up_rows",
+    "sensitivity_rows", "stage_table", "whole_table",
 ]  # fmt: skip
 
 
@@ -75,6 +76,15 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
     ]  # fmt: skip
     known = known_columns(REPORTED, rows)
     return {"heads": [column.name for column in known], "rows": folded_cells(known, rows)}
+
+
+def memory_rows(plan: Plan) -> Table:
+    """Returns a table of what a device of the plan's fullest stage keeps, part by part."""
+    fullest = fullest_parts(plan)
+    total = sum(num_bytes for _, num_bytes in fullest.parts)
+    rows = [[name, units.size(num_bytes)] for name, num_bytes in fullest.parts]
+    ends = [["together", units.size(total)], ["the device has", units.size(fullest.limit_bytes)]]
+    return {"heads": [f"stage {fullest.stage}", "on each device"], "rows": [*rows, *ends]}
 
 
 def whole_table(planned: PlanningResult, steps: int) -> Table:

@@ -14,6 +14,7 @@ from alpa_dejavu.planning.kept._model import model_data, model_of
 from alpa_dejavu.planning.kept._sharding import KeptLayers, Mesh, sharding_data, sharding_of
 from alpa_dejavu.problem import Run
 from alpa_dejavu.sharding.sharded import ModelSharding, solved_for
+from alpa_dejavu.sharding.transformers import transformer_data, transformer_of
 
 VERSION = 1
 
@@ -34,14 +35,14 @@ def kept_data(kept: Kept) -> dict[str, Any]:
         "offload": kept.offload,
         "replicas": kept.replicas,
         "cluster": cluster_data(kept.cluster),
-        "model": model_data(kept.model),
+        "model": transformer_data(kept.model) or model_data(kept.model),
         "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
     }
 
 
 def kept_of(data: Mapping[str, Any]) -> Kept:
     """Returns the record for planning again that JSON data made by `kept_data` describe."""
-    model = model_of(data["model"])
+    model = transformer_of(data["model"]) if "transformer" in data["model"] else model_of(data["model"])
     if data["sharding"] is not None:
         model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model.num_layers))
     latency, communication = data["models"]

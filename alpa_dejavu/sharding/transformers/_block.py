@@ -15,7 +15,7 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
 from alpa_dejavu.sharding.transformers._degrees import Degrees
 from alpa_dejavu.sharding.transformers._execution import PLAIN, Execution
-from alpa_dejavu.sharding.transformers._records import HALF, PLAIN_ATTENTION, grouped, plain_attention, product, stream
+from alpa_dejavu.sharding.transformers._records import PLAIN_ATTENTION, grouped, plain_attention, product, stream
 
 __all__ = ["LayerWork", "padded_vocabulary"]
 
@@ -67,6 +67,11 @@ class LayerWork:
         """Returns the rows of the vocabulary that a device has."""
         return padded_vocabulary(self.size, self.degrees.tensor) / self.degrees.tensor
 
+    @property
+    def width(self) -> float:
+        """Returns the bytes of an activation."""
+        return 4.0 if self.size.precision == "float32" else 2.0
+
     @functools.cached_property
     def hidden(self) -> float:
         """Returns the elements of the hidden state between products, as a device has it there."""
@@ -82,18 +87,14 @@ class LayerWork:
         return Operators.of(list(self._records(layer, phase)))
 
     def recomputed(self, layer: int, remat: str) -> Operators:
-        """Returns the operators of a layer's forward pass that its backward pass runs again: of blocks with "layer"
-        all; with "selective" plain attention, or where it is fused all but attention and every second product.
-        """
+        """Returns the operators of a layer's forward pass that its backward pass runs again; only blocks run some."""
         if remat == "none" or not 0 < layer < self.size.num_layers - 1:
             return Operators.of([])
         records = self.operators(layer, "forward").records
         if remat == "layer":
             return Operators.of(records)
-        if self.execution.attention == PLAIN:
+        if self.execution.selective == "attention":
             return Operators.of([one for one in records if one.primitive in PLAIN_ATTENTION])
-        if not self.execution.frees_activations:
-            return Operators.of([])
         products = [one for one in records if one.kind in ("dot", "grouped")]
         streams = [one for one in records if one.kind == "elementwise"]
         return Operators.of([*streams, *products[1::2]])
@@ -111,14 +112,14 @@ class LayerWork:
     # Ends
 
     def _embedding(self, backward: bool) -> Iterator[Operator]:
-        hidden = HALF * self.tokens * self.size.hidden
+        hidden = self.width * self.tokens * self.size.hidden
         if not backward:
             yield stream("gather", hidden, hidden)
             return
         # The gradient of the table is made anew, and added to what earlier micro-batches left.
         table = self.vocabulary * self.size.hidden
         adds = self.execution.gradient_bytes if self.execution.adds_in_place else 0.0
-        yield stream("scatter", hidden + (HALF + adds) * table, (HALF + adds) * table)
+        yield stream("scatter", hidden + (self.width + adds) * table, (self.width + adds) * table)
 
     def _head(self, backward: bool) -> Iterator[Operator]:
         tokens, hidden, logits = self.tokens, self.size.hidden, self.tokens * self.vocabulary
@@ -175,7 +176,7 @@ class LayerWork:
         size, tokens, local = self.size, self.tokens, self.size.num_experts / self.degrees.expert
         routed, width = tokens * size.experts_per_token, size.feed_forward / self.degrees.tensor
         scores = _ROUTING_BYTES * tokens * size.num_experts / (2 if backward else 1)
-        moved = HALF * (tokens + routed) * size.hidden
+        moved = self.width * (tokens + routed) * size.hidden
         enters = 1 + size.gated
         choice = [
             *self._products([(tokens, size.num_experts, size.hidden)], backward),
@@ -231,16 +232,16 @@ class LayerWork:
         heads, keys = max(size.num_heads / shared, 1e-9), max(size.kv_heads / shared, 1e-9)
         head = (size.head_size + size.rotary_size + size.value_size) / 2
         if self.execution.attention == PLAIN:
-            yield from plain_attention(samples * heads, size.sequence, head, backward)
+            yield from plain_attention(samples * heads, size.sequence, head, _usual(self.size), backward)
             return
         whole = heads if heads >= 1 else 1.0
         samples, heads, keys = samples * heads / whole, whole, max(min(keys, whole), 1.0)
         kernel = FusedAttention(self.execution.attention, causal=True, backward=backward)
         flop = 4 * samples * heads * size.sequence**2 * head / 2 * (_BACKWARD if backward else 1)
-        moved = HALF * samples * size.sequence * head * (2 * heads + 2 * keys)
+        moved = self.width * samples * size.sequence * head * (2 * heads + 2 * keys)
         shapes = tuple((max(round(samples), 1), size.sequence, round(count), round(head)) for count in (heads, keys))
         yield Operator(
-            "attention", "attention", shapes, (shapes[0],), "bfloat16", flop,
+            "attention", "attention", shapes, (shapes[0],), _usual(size), flop,
             read_bytes=moved * (1.5 if backward else 0.75), written_bytes=moved * (0.75 if backward else 0.25),
             kernel=kernel.text,
         )  # fmt: skip
@@ -250,21 +251,21 @@ class LayerWork:
         if size.rotary or size.qk_norm:
             turned = size.num_heads + size.kv_heads
             width = size.rotary_size if size.latent_rank else size.head_size
-            moved = HALF * self.tokens * turned * width / self.degrees.tensor
+            moved = self.width * self.tokens * turned * width / self.degrees.tensor
             yield stream("rotate", moved, moved)
 
     def _norm(self, backward: bool) -> Iterator[Operator]:
-        hidden = HALF * self.hidden
+        hidden = self.width * self.hidden
         yield stream("norm", hidden * (2 if backward else 1), hidden)
 
     def _residual(self, backward: bool) -> Iterator[Operator]:
-        hidden = HALF * self.hidden
+        hidden = self.width * self.hidden
         yield stream("residual", 2 * hidden, hidden)
         if backward and self.size.biases == "all":
             yield stream("bias gradient", hidden, 1.0)
 
     def _activation(self, elements: float, backward: bool) -> Iterator[Operator]:
-        entering, leaving = HALF * elements * (1 + self.size.gated), HALF * elements
+        entering, leaving = self.width * elements * (1 + self.size.gated), self.width * elements
         yield (
             stream("activation", entering + leaving, entering) if backward else stream("activation", entering, leaving)
         )
@@ -289,13 +290,13 @@ class LayerWork:
     def _cast(self, elements: float) -> Iterator[Operator]:
         """Yields the cast to 8 bits of an operand: it is read, and written as it is and transposed."""
         if self.size.precision == "float8":
-            yield stream("cast", HALF * elements, HALF * elements)
+            yield stream("cast", self.width * elements, self.width * elements)
 
     def _added(self, elements: float) -> Iterator[Operator]:
         """Yields the sum of a weight's gradient and what earlier micro-batches left, where it is kept in memory."""
         if self.execution.adds_in_place:
             moved = self.execution.gradient_bytes * elements
-            yield dataclasses.replace(stream("add", moved, moved - HALF * elements), by_weight=True)
+            yield dataclasses.replace(stream("add", moved, moved - self.width * elements), by_weight=True)
 
     def _update(self, layer: int) -> Iterator[Operator]:
         """Yields the optimizer's update of the part of a layer's parameters that a device updates, and what it does

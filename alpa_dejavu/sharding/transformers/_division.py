@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeVar, final
 
 import numpy as np
@@ -87,7 +87,7 @@ class TransformerDivision:
     @cached_property
     def _operators(self) -> dict[str, list[Operators]]:
         return {
-            phase: self._of_layers(lambda layer, phase=phase: self.work.operators(layer, phase))
+            phase: self._of_layers(partial(self.work.operators, phase=phase))
             for phase in ("forward", "backward", "step")
         }
 
@@ -102,7 +102,7 @@ class TransformerDivision:
     @cached_property
     def _exchanges(self) -> dict[str, list[Sequence[AxisCollectives]]]:
         return {
-            phase: self._of_layers(lambda layer, phase=phase: activation_exchanges(self.work, layer, phase))
+            phase: self._of_layers(partial(activation_exchanges, self.work, phase=phase))
             for phase in ("forward", "backward", "step")
         }
 

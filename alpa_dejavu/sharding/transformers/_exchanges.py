@@ -24,7 +24,6 @@ from alpa_dejavu.problem import (
     AxisCollectives,
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._records import HALF
 
 __all__ = ["Sent", "activation_exchanges", "parameter_exchanges"]
 
@@ -43,7 +42,7 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
 
 
 def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[Sent]:
-    degrees, whole = work.degrees, HALF * work.tokens * work.size.hidden
+    degrees, whole = work.degrees, work.width * work.tokens * work.size.hidden
     if degrees.tensor > 1:
         yield from _of_tensors(work, layer, whole, backward)
     if 0 < layer < work.size.num_layers - 1:
@@ -81,11 +80,16 @@ def _of_tensors(work: LayerWork, layer: int, whole: float, backward: bool) -> It
 def _of_context(work: LayerWork) -> Iterator[Sent]:
     """Yields the exchanges of devices that share a sample's tokens: going backward they are the same again."""
     size, tensor = work.size, work.degrees.tensor
-    keys = HALF * work.tokens * max(size.kv_heads / tensor, 1.0) * (size.head_size + size.rotary_size + size.value_size)
+    keys = (
+        work.width
+        * work.tokens
+        * max(size.kv_heads / tensor, 1.0)
+        * (size.head_size + size.rotary_size + size.value_size)
+    )
     if work.execution.context == "ring":
         yield "all_gather", CONTEXT, keys * work.degrees.context, 1.0
         return
-    heads = HALF * work.tokens * size.num_heads / tensor
+    heads = work.width * work.tokens * size.num_heads / tensor
     yield "all_to_all", CONTEXT, keys + heads * (size.head_size + size.rotary_size), 1.0
     yield "all_to_all", CONTEXT, heads * size.value_size, 1.0
 

@@ -13,15 +13,14 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.problem import ATTENTION_LIBRARIES, checks
+from alpa_dejavu.problem import ATTENTION, ATTENTION_LIBRARIES, checks
 
-__all__ = ["ATTENTION", "EXECUTIONS", "PLAIN", "Execution", "execution"]
+__all__ = ["EXECUTIONS", "PLAIN", "Execution", "execution"]
 
-PLAIN = "plain"
-"""The attention whose scores are written to memory."""
-ATTENTION = ("fused", PLAIN)
-"""What attention may be: one kernel, or products and a softmax between them."""
+PLAIN = ATTENTION[1]
+"""The attention whose scores go through memory."""
 _CONTEXT = ("all_to_all", "ring")
+_SELECTIVE = ("attention", "operators")
 
 
 @final
@@ -45,6 +44,8 @@ class Execution:
         blocks_ahead: of how many blocks it holds the whole parameters at a time under ZeRO-3.
         frees_activations: whether the outputs of norms and of activation functions are computed again for the backward
             pass, as compilers choose, and not kept.
+        selective: what it computes again where that is "selective": "attention", whose scores are then not kept, or
+            "operators", all but attention and every second product.
     """
 
     name: str
@@ -61,10 +62,12 @@ class Execution:
     context: str = "ring"
     blocks_ahead: float = 2.0
     frees_activations: bool = False
+    selective: str = "attention"
 
     def __post_init__(self) -> None:
         checks.one_of(f"execution {self.name}", "attention", self.attention, (PLAIN, *ATTENTION_LIBRARIES))
         checks.one_of(f"execution {self.name}", "context", self.context, _CONTEXT)
+        checks.one_of(f"execution {self.name}", "selective", self.selective, _SELECTIVE)
 
     def with_attention(self, choice: str) -> Execution:
         """Returns the same way with attention "fused" or "plain"; an empty choice leaves it as it is.
@@ -81,7 +84,7 @@ class Execution:
 
 _FULLY_SHARDED = Execution(
     "torchtitan", attention="flash2", weight_bytes=4.0, gradient_bytes=4.0, state_bytes=8.0, adds_in_place=False,
-    frees_activations=True,
+    frees_activations=True, selective="operators",
 )  # fmt: skip
 EXECUTIONS = {
     one.name: one
@@ -90,7 +93,7 @@ EXECUTIONS = {
         dataclasses.replace(Execution("nemo"), gradient_bytes=2.0, reduced_bytes=2.0),
         _FULLY_SHARDED,
         dataclasses.replace(
-            _FULLY_SHARDED, name="fsdp", logit_bytes=12.0, logit_traffic_bytes=26.0, frees_activations=False
+            _FULLY_SHARDED, name="fsdp", logit_bytes=4.0, logit_traffic_bytes=10.0, frees_activations=False
         ),
         Execution(
             "deepspeed", attention="flash2", sequence_parallel=False, gradient_bytes=2.0, reduced_bytes=2.0,
@@ -101,8 +104,8 @@ EXECUTIONS = {
 }  # fmt: skip
 """By the framework's name. "megatron" is Megatron-LM with Transformer Engine, fused loss and distributed optimizer, and
 sums gradients in single precision; "nemo" is the same as NeMo's recipes set it, with gradients in half precision;
-"torchtitan" is FSDP2 with `torch.compile`; "fsdp" is PyTorch's FSDP operator by operator, as in llm-foundry;
-"deepspeed" is ZeRO beside Hugging Face's models; "maxtext" is JAX on GPUs."""
+"torchtitan" is FSDP2 with `torch.compile`; "fsdp" is PyTorch's FSDP operator by operator with a fused loss, as in
+llm-foundry; "deepspeed" is ZeRO beside Hugging Face's models; "maxtext" is JAX on GPUs."""
 
 
 def execution(name: str) -> Execution:

@@ -14,14 +14,13 @@ from typing import final
 
 from alpa_dejavu.sharding.transformers._block import LayerWork
 from alpa_dejavu.sharding.transformers._execution import PLAIN
-from alpa_dejavu.sharding.transformers._records import HALF
 
 __all__ = ["KeptBytes", "kept"]
 
 _STATISTICS = 4.0
 """The bytes of a row's statistics that fused attention keeps."""
-_SCORE = 3.0
-"""What plain attention keeps of a score: its probability, and which ones dropout leaves out."""
+_SCORE = 5.0
+"""What plain attention keeps of a score: its probability, with dropout and without, and which ones that leaves out."""
 _EVERY_SECOND = 0.5
 """The share of products whose results are kept where every second one is ("selective", by torchtitan)."""
 
@@ -62,7 +61,7 @@ def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
     activations = dict(_activations(work, layer)) if block else {}
     whole = sum(activations.values())
     stays = {"none": whole, "selective": _selected(work, activations), "layer": 0.0}[remat] if block else 0.0
-    hidden = HALF * work.hidden
+    hidden = work.width * work.hidden
     logits = execution.logit_bytes * work.tokens * work.vocabulary if layer == size.num_layers - 1 else 0.0
     return KeptBytes(
         weights=execution.weight_bytes * resident,
@@ -81,17 +80,17 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     of norms and of activation functions.
     """
     size, tokens, tensor = work.size, work.tokens, work.degrees.tensor
-    hidden, heads, frees = HALF * work.hidden, size.num_heads / tensor, work.execution.frees_activations
+    hidden, heads, frees = work.width * work.hidden, size.num_heads / tensor, work.execution.frees_activations
     yield "attention's norm", 0.0 if frees else hidden
     if size.latent_rank:
         low = size.query_rank + size.latent_rank
-        yield "latent vectors", HALF * tokens * (2 * low + size.rotary_size)
-        yield "queries and keys", HALF * tokens * 2 * heads * (size.head_size + size.rotary_size)
-        yield "values", HALF * tokens * heads * size.value_size
+        yield "latent vectors", work.width * tokens * (2 * low + size.rotary_size)
+        yield "queries and keys", work.width * tokens * 2 * heads * (size.head_size + size.rotary_size)
+        yield "values", work.width * tokens * heads * size.value_size
     else:
         keys = 2 * max(size.kv_heads / tensor, 1.0)
-        yield "queries, keys and values", HALF * tokens * (heads + keys) * size.head_size
-    yield "attention", HALF * tokens * heads * size.value_size
+        yield "queries, keys and values", work.width * tokens * (heads + keys) * size.head_size
+    yield "attention", work.width * tokens * heads * size.value_size
     if work.execution.attention == PLAIN:
         yield "scores", _SCORE * tokens * heads * size.sequence
     else:
@@ -103,37 +102,34 @@ def _activations(work: LayerWork, layer: int) -> Iterator[tuple[str, float]]:
     if size.has_experts(layer - 1):
         routed = tokens * size.experts_per_token
         yield "router", _STATISTICS * tokens * size.num_experts
-        yield "routed tokens", HALF * routed * size.hidden
+        yield "routed tokens", work.width * routed * size.hidden
         yield from _fed("experts", work, routed, size.feed_forward / tensor)
 
 
 def _fed(name: str, work: LayerWork, tokens: float, width: float) -> Iterator[tuple[str, float]]:
-    entering = HALF * tokens * width * (1 + work.size.gated)
+    entering = work.width * tokens * width * (1 + work.size.gated)
     yield f"{name}, wide", entering
-    yield f"{name}, activated", 0.0 if work.execution.frees_activations else HALF * tokens * width
+    yield f"{name}, activated", 0.0 if work.execution.frees_activations else work.width * tokens * width
 
 
 def _selected(work: LayerWork, activations: dict[str, float]) -> float:
-    """Returns what stays of a block's activations where it computes some of them again: with plain attention all but
-    the scores, else every second product and what attention makes.
-    """
-    if work.execution.attention == PLAIN:
-        return sum(activations.values()) - activations["scores"]
-    if not work.execution.frees_activations:
-        return sum(activations.values())
-    always = activations["attention"] + activations["statistics"]
-    return always + _EVERY_SECOND * (sum(activations.values()) - always)
+    """Returns what stays of a block's activations where it computes some of them again."""
+    whole = sum(activations.values())
+    if work.execution.selective == "attention":
+        return whole - activations.get("scores", 0.0)
+    always = activations["attention"] + activations.get("statistics", 0.0)
+    return always + _EVERY_SECOND * (whole - always)
 
 
 def _going_backward(work: LayerWork, layer: int) -> float:
     """Returns the bytes of gradients of activations that live at a time while a layer goes backward."""
-    size, hidden = work.size, HALF * work.hidden
+    size, hidden = work.size, work.width * work.hidden
     if not 0 < layer < size.num_layers - 1:
         return 2 * hidden
     widths = [size.dense_width(layer - 1) * work.tokens]
     if size.has_experts(layer - 1):
         widths.append(size.feed_forward * work.tokens * size.experts_per_token)
-    return HALF * max(widths) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
+    return work.width * max(widths) / work.degrees.tensor * (2 + size.gated) + 2 * hidden
 
 
 def _gathered(work: LayerWork, layer: int) -> float:

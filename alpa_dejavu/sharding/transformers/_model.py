@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Layer, Model, Tensor
 from alpa_dejavu.sharding.transformers._division import TransformerDivision, TransformerSharding, temporary_bytes
-from alpa_dejavu.sharding.transformers._execution import Execution
+from alpa_dejavu.sharding.transformers._execution import Execution, execution
 from alpa_dejavu.sharding.transformers._kept import KeptBytes, kept
 
-__all__ = ["transformer_model"]
+__all__ = ["transformer_data", "transformer_model", "transformer_of"]
 
 
-def transformer_model(size: Transformer, execution: Execution, samples: float) -> Model:
+def transformer_model(size: Transformer, runs: Execution, samples: float) -> Model:
     """Returns a training step of a transformer in layers: the table of embeddings, each block, and the head.
 
     Args:
         size: the transformer.
-        execution: how a training framework runs it.
+        runs: how a training framework runs it.
         samples: the samples of a micro-batch, over all data-parallel replicas together.
     """
-    sharding = TransformerSharding(size, execution, samples)
+    sharding = TransformerSharding(size, runs, samples)
     alone = sharding.divided()
     memory = {layer: kept(alone.work, layer, "none") for layer in dict.fromkeys(size.alike_layers)}
     layers = [_layer(size, layer, alone, memory[first]) for layer, first in enumerate(size.alike_layers)]
@@ -31,6 +33,31 @@ def transformer_model(size: Transformer, execution: Execution, samples: float) -
         for tensor in _tensors(layer, size.num_layers, memory[first])
     ]
     return Model(tuple(layers), tuple(tensors), training=True, sharding=sharding)
+
+
+def transformer_data(model: Model) -> dict[str, Any] | None:
+    """Returns as JSON data what `transformer_of` makes a transformer's model of again; None for other models."""
+    sharding = model.sharding
+    if not isinstance(sharding, TransformerSharding):
+        return None
+    runs = sharding.execution
+    return {
+        "transformer": sharding.size.text, "execution": runs.name, "attention": runs.attention,
+        "samples": sharding.samples,
+    }  # fmt: skip
+
+
+def transformer_of(data: Mapping[str, Any]) -> Model:
+    """Returns the transformer's model that JSON data of `transformer_data` stand for.
+
+    Raises:
+        ValueError: they aren't such data.
+    """
+    size = Transformer.of_text(data["transformer"])
+    if size is None:
+        raise ValueError(f"transformer is {data['transformer']!r}, but must be the sizes of one; plan again")
+    runs = dataclasses.replace(execution(data["execution"]), attention=data["attention"])
+    return transformer_model(size, runs, float(data["samples"]))
 
 
 def _layer(size: Transformer, layer: int, alone: TransformerDivision, memory: KeptBytes) -> Layer:

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from alpa_dejavu.problem import Operator
 
-__all__ = ["HALF", "PLAIN_ATTENTION", "grouped", "plain_attention", "product", "stream"]
+__all__ = ["PLAIN_ATTENTION", "grouped", "plain_attention", "product", "stream"]
 
-HALF = 2.0
-"""The bytes of an activation."""
 PLAIN_ATTENTION = ("scores", "softmax", "mixed")
 """The names of the kernels of attention whose scores go through memory."""
+
+
+_WIDTHS = {"float8": 1.0, "bfloat16": 2.0, "float16": 2.0, "float32": 4.0}
+"""The bytes of an element by its dtype."""
 
 
 def _shape(*sizes: float) -> tuple[int, ...]:
@@ -20,20 +22,20 @@ def _shape(*sizes: float) -> tuple[int, ...]:
 
 def product(rows: float, columns: float, inner: float, dtype: str) -> Operator:
     """Returns a matrix product of (rows, inner) and (inner, columns) elements; numbers needn't be whole."""
-    width = _width(dtype)
+    width, elements = _WIDTHS[dtype], rows * columns
     return Operator(
         "dot", "dot_general", (_shape(rows, inner), _shape(inner, columns)), (_shape(rows, columns),), dtype,
-        2.0 * rows * columns * inner, read_bytes=width * inner * (rows + columns), written_bytes=HALF * rows * columns,
+        2.0 * elements * inner, read_bytes=width * inner * (rows + columns), written_bytes=max(width, 2.0) * elements,
         parameter_bytes=width * inner * columns,
     )  # fmt: skip
 
 
 def grouped(tokens: float, columns: float, inner: float, experts: float, dtype: str) -> Operator:
     """Returns a grouped product: each expert's tokens by its own matrix of (inner, columns) elements."""
-    width, operands = _width(dtype), (_shape(tokens, inner), _shape(experts, inner, columns))
+    width, operands = _WIDTHS[dtype], (_shape(tokens, inner), _shape(experts, inner, columns))
     return Operator(
         "grouped", "grouped_dot", operands, (_shape(tokens, columns),), dtype, 2.0 * tokens * columns * inner,
-        read_bytes=width * inner * (tokens + experts * columns), written_bytes=HALF * tokens * columns,
+        read_bytes=width * inner * (tokens + experts * columns), written_bytes=max(width, 2.0) * tokens * columns,
         parameter_bytes=width * experts * inner * columns,
     )  # fmt: skip
 
@@ -41,22 +43,24 @@ def grouped(tokens: float, columns: float, inner: float, experts: float, dtype: 
 def stream(name: str, read_bytes: float, written_bytes: float) -> Operator:
     """Returns a kernel that does little but read and write memory."""
     return Operator(
-        "elementwise", name, (), (), "bfloat16", (read_bytes + written_bytes) / HALF, read_bytes=read_bytes,
+        "elementwise", name, (), (), "bfloat16", (read_bytes + written_bytes) / 2, read_bytes=read_bytes,
         written_bytes=written_bytes,
     )  # fmt: skip
 
 
-def plain_attention(heads: float, tokens: int, head: float, backward: bool) -> Iterator[Operator]:
+def plain_attention(heads: float, tokens: int, head: float, dtype: str, backward: bool) -> Iterator[Operator]:
     """Yields attention whose scores go through memory: products for each head, and a softmax that is one kernel.
 
     Args:
         heads: how many heads there are, of all samples together.
         tokens: the tokens of a sample.
         head: the width of a head.
+        dtype: that of its products.
         backward: whether it is the backward pass.
     """
-    moved = HALF * heads * tokens**2
-    scores, mixed = _batched("scores", heads, tokens, tokens, head), _batched("mixed", heads, tokens, head, tokens)
+    moved = _WIDTHS[dtype] * heads * tokens**2
+    scores = _batched("scores", heads, tokens, tokens, head, dtype)
+    mixed = _batched("mixed", heads, tokens, head, tokens, dtype)
     if backward:
         # Gradients of values and of probabilities, then of queries and keys.
         yield from (mixed, scores, stream("softmax", 2 * moved, moved), mixed, mixed)
@@ -64,13 +68,10 @@ def plain_attention(heads: float, tokens: int, head: float, backward: bool) -> I
         yield from (scores, stream("softmax", moved, moved), mixed)
 
 
-def _batched(name: str, batch: float, rows: float, columns: float, inner: float) -> Operator:
+def _batched(name: str, batch: float, rows: float, columns: float, inner: float, dtype: str) -> Operator:
     operands = _shape(batch, rows, inner), _shape(batch, inner, columns)
+    width = _WIDTHS[dtype]
     return Operator(
-        "dot", name, operands, (_shape(batch, rows, columns),), "bfloat16", 2.0 * batch * rows * columns * inner,
-        read_bytes=HALF * batch * inner * (rows + columns), written_bytes=HALF * batch * rows * columns,
+        "dot", name, operands, (_shape(batch, rows, columns),), dtype, 2.0 * batch * rows * columns * inner,
+        read_bytes=width * batch * inner * (rows + columns), written_bytes=width * batch * rows * columns,
     )  # fmt: skip
-
-
-def _width(dtype: str) -> float:
-    return {"float8": 1.0, "float32": 4.0}.get(dtype, HALF)

@@ -1,0 +1,262 @@
+"""Transformers by their sizes: what a device computes, sends and keeps, by hand and by published formulas."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.costs.memory import ModelMemory, stage_memory
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import (
+    CONTEXT,
+    DATA,
+    EXPERT,
+    EXPERT_REPLICATED,
+    REPLICATED,
+    SHARDED,
+    TENSOR,
+    FusedAttention,
+    MeshConfig,
+    NoShardingError,
+)
+from alpa_dejavu.sharding.transformers import (
+    EXECUTIONS,
+    PLAIN,
+    execution,
+    transformer_data,
+    transformer_model,
+    transformer_of,
+)
+
+GPT = Transformer(1024, 4, 16, 51200, 2048, gated=False, rotary=False, rms_norm=False)
+LLAMA = Transformer(4096, 32, 32, 128256, 8192, kv_heads=8, feed_forward=14336)
+MOE = Transformer(512, 4, 8, 1024, 256, feed_forward=256, num_experts=16, experts_per_token=2, shared_feed_forward=512)
+LATENT = Transformer(
+    512, 3, 8, 1024, 256, head_size=64, feed_forward=128, num_experts=8, experts_per_token=2, dense_blocks=1,
+    dense_feed_forward=1024, query_rank=96, latent_rank=64, rotary_size=32, value_size=64,
+)  # fmt: skip
+MEGATRON = execution("megatron")
+
+
+def config(data=1, tensor=1, zero=2, remat="none", **more):
+    return MeshConfig((data, tensor), data, tensor, {}, remat, zero, **more)
+
+
+def division(size, mesh, runs=MEGATRON, samples=None):
+    model = transformer_model(size, runs, mesh.replicas if samples is None else samples)
+    return model.sharding.on(model.layers, mesh)
+
+
+def memory(size, mesh, runs=MEGATRON, samples=None):
+    model = transformer_model(size, runs, mesh.replicas if samples is None else samples)
+    shares = model.sharding.on(model.layers, mesh).memory(mesh.remat)
+    return stage_memory(ModelMemory.of(model), shares, mesh.remat == "layer")
+
+
+def sent(collectives):
+    total = {}
+    for one in collectives:
+        key = one.kind, one.axis
+        total[key] = total.get(key, 0) + float(one.num_bytes @ one.counts)
+    return total
+
+
+def test_a_block_computes_six_operations_for_each_parameter_of_a_product_and_token_and_attention():
+    model = transformer_model(LLAMA, MEGATRON, 1)
+    products = 4096 * (32 + 16) * 128 + 4096 * 4096 + 3 * 4096 * 14336
+    tokens, attention = 8192, 4 * 8192**2 * 4096 / 2
+    block = model.layers[1]
+    assert block.forward.product_flop == pytest.approx(2 * products * tokens + attention)
+    assert block.backward.product_flop == pytest.approx(4 * products * tokens + 2.5 * attention)
+
+
+def test_a_block_keeps_what_korthikanti_et_al_count_without_the_masks_of_dropout():
+    tokens, hidden, plain = 2048, 1024, dataclasses.replace(MEGATRON, attention=PLAIN)
+    kept = memory(GPT, config(), plain).per_micro_batch[1, 1]
+    assert kept == tokens * (32 * hidden + 5 * 16 * 2048)
+    without_scores = memory(GPT, config(remat="selective"), plain).per_micro_batch[1, 1]
+    assert without_scores == tokens * 32 * hidden
+    assert memory(GPT, config(remat="layer"), plain).per_micro_batch[1, 1] == tokens * 2 * hidden
+
+
+@pytest.mark.parametrize("tensor", [2, 4, 8])
+def test_sequence_parallelism_divides_all_that_a_block_keeps(tensor):
+    kept, alone = (memory(GPT, config(1, ways)).per_micro_batch[1, 1] for ways in (tensor, 1))
+    assert kept == pytest.approx(alone / tensor)
+
+
+def test_without_sequence_parallelism_norms_and_residuals_are_whole():
+    runs = dataclasses.replace(MEGATRON, sequence_parallel=False)
+    kept = memory(GPT, config(1, 8), runs).per_micro_batch[1, 1]
+    statistics = 4 * 2048 * 16 / 8
+    assert kept == pytest.approx(2048 * 1024 * (8 + 24 / 8) + statistics)  # Korthikanti's 10 and 24, less the masks
+
+
+def test_megatrons_bytes_of_a_parameter():
+    parameters = LLAMA.num_parameters
+    whole, divided = (memory(LLAMA, config(data, zero=zero)).resident[0, -1] for data, zero in ((8, 0), (8, 2)))
+    assert whole == pytest.approx(18 * parameters)
+    assert divided == pytest.approx((6 + 12 / 8) * parameters)
+    assert memory(LLAMA, config(8, zero=3), execution("torchtitan")).resident[0, -1] == pytest.approx(2 * parameters)
+
+
+def test_replicas_that_share_nothing_keep_what_a_smaller_micro_batch_does():
+    kept = memory(LLAMA, config(16, remat="layer")).per_micro_batch[0, -1]
+    assert kept == pytest.approx(memory(LLAMA, config(8, remat="layer")).per_micro_batch[0, -1])
+
+
+@pytest.mark.parametrize("name", list(EXECUTIONS))
+@pytest.mark.parametrize("remat", ["none", "selective", "layer"])
+@pytest.mark.parametrize("mesh", [config(), config(4, 2), config(8, zero=3), config(4, 2, 3, sharded=2)])
+def test_parts_add_up_to_the_peak(name, remat, mesh):
+    mesh = dataclasses.replace(mesh, remat=remat)
+    kept = memory(LLAMA, mesh, execution(name))
+    parts = division(LLAMA, mesh, execution(name)).parts(remat)
+    for kind in ("resident", "per_micro_batch", "temporary"):
+        total = sum(one.num_bytes for one in parts if one.kind == kind)
+        np.testing.assert_allclose(np.triu(total), np.triu(getattr(kept, kind)), rtol=1e-9)
+
+
+def test_a_tied_head_in_a_stage_of_its_own_has_a_copy_of_the_table():
+    tied, untied = dataclasses.replace(LLAMA, tied=True), LLAMA
+    table = 18 * LLAMA.vocabulary * LLAMA.hidden
+    (tied_whole, tied_last), (untied_whole, untied_last) = (
+        [memory(size, config()).resident[at] for at in ((0, -1), (1, -1))] for size in (tied, untied)
+    )
+    assert untied_whole - tied_whole == pytest.approx(table)
+    assert tied_last == pytest.approx(untied_last)
+
+
+def test_tensor_parallel_devices_gather_and_scatter_the_hidden_state_and_gather_it_again_going_backward():
+    hidden = 2 * 8192 * 4096
+    of_block = division(LLAMA, config(2, 4))
+    assert sent(of_block.exchanges(1, "forward")) == {
+        ("all_gather", TENSOR): 2 * hidden, ("reduce_scatter", TENSOR): 2 * hidden,
+    }  # fmt: skip
+    assert sent(of_block.exchanges(1, "backward")) == {
+        ("all_gather", TENSOR): 4 * hidden, ("reduce_scatter", TENSOR): 2 * hidden,
+    }  # fmt: skip
+    without = division(LLAMA, config(2, 4), execution("deepspeed"))
+    assert sent(without.exchanges(1, "forward")) == {("all_reduce", TENSOR): 2 * hidden}
+    assert sent(without.exchanges(1, "backward")) == {("all_reduce", TENSOR): 2 * hidden}
+
+
+def test_devices_that_share_tokens_pass_keys_and_values_around_or_exchange_heads():
+    mesh = config(4, context_parallel=4)
+    keys = 2 * 8192 * 2 * 8 * 128
+    assert sent(division(LLAMA, mesh).exchanges(1, "forward")) == {("all_gather", CONTEXT): keys}
+    by_heads = dataclasses.replace(MEGATRON, context="all_to_all")
+    queries = 2 * 8192 * 32 * 128
+    total = sum(sent(division(LLAMA, mesh, by_heads).exchanges(1, "forward")).values())
+    assert total == (2 * queries + keys) / 4  # a device's quarter of the tokens
+
+
+def test_each_token_goes_to_its_experts_and_back():
+    mesh = config(8, expert_parallel=4)
+    tokens, of_layer = 256, division(MOE, mesh)
+    assert sent(of_layer.exchanges(1, "forward"))["all_to_all", EXPERT] == 2 * (2 * tokens * 2 * 512)
+    grouped = [one for one in of_layer.operators("forward")[1].records if one.kind == "grouped"]
+    assert [one.input_shapes[1] for one in grouped] == [(4, 512, 512), (4, 256, 512)]
+    assert grouped[0].flop == 2 * (2 * tokens) * 512 * 512
+
+
+def test_gradients_of_experts_go_among_those_that_have_the_same_ones():
+    mesh = config(8, expert_parallel=4)
+    experts = 4 * 3 * 512 * 256 * 16 / 4
+    of_step = {(one.kind, one.axis): float(one.num_bytes[0, -1]) for one in division(MOE, mesh).combined("step")}
+    assert of_step["reduce_scatter", EXPERT_REPLICATED] == 4 * experts
+    assert of_step["all_gather", EXPERT_REPLICATED] == 2 * experts
+    others = MOE.num_parameters - experts * 4
+    assert of_step["reduce_scatter", DATA] == pytest.approx(4 * others)
+
+
+def test_hybrid_sharding_gathers_in_its_groups_and_sums_between_them():
+    mesh = config(16, zero=3, sharded=8)
+    of_pass = division(LLAMA, mesh, execution("torchtitan")).combined("backward")
+    found = {(one.kind, one.axis): float(one.num_bytes[1, 1]) for one in of_pass}
+    block = LLAMA.block_parameters(0)
+    assert found == {
+        ("all_gather", SHARDED): 2 * block, ("reduce_scatter", SHARDED): 4 * block,
+        ("all_reduce", REPLICATED): 4 * block / 8,
+    }  # fmt: skip
+    assert mesh.groups(SHARDED)[0] == tuple(range(8))
+    assert mesh.groups(REPLICATED)[0] == (0, 8)
+
+
+def test_latent_attention_has_the_products_of_deepseek():
+    records = division(LATENT, config()).operators("forward")[1].records
+    shapes = [one.input_shapes[1] for one in records if one.kind == "dot"][:5]
+    assert shapes == [(512, 96), (96, 8 * 96), (512, 96), (64, 8 * 128), (8 * 64, 512)]
+    attention = next(one for one in records if one.kind == "attention")
+    assert attention.flop == 4 * 8 * 256**2 * (64 + 32 + 64) / 2 / 2
+
+
+def test_float8_casts_operands_and_keeps_attention_and_the_head_in_half_precision():
+    size = dataclasses.replace(LLAMA, precision="float8")
+    forward = division(size, config()).operators("forward")
+    assert {one.dtype for one in forward[1].records if one.kind == "dot"} == {"float8"}
+    assert sum(one.primitive == "cast" for one in forward[1].records) == 4
+    assert {one.dtype for one in forward[1].records if one.kind == "attention"} == {"bfloat16"}
+    assert {one.dtype for one in forward[-1].records if one.kind == "dot"} == {"bfloat16"}
+
+
+def test_attention_is_the_frameworks_kernel():
+    record = next(one for one in division(LLAMA, config()).operators("backward")[1].records if one.kind == "attention")
+    assert FusedAttention.of_text(record.kernel) == FusedAttention("cudnn", True, True)
+    plain = division(LLAMA, config(), MEGATRON.with_attention("plain"))
+    assert not any(one.kind == "attention" for one in plain.operators("forward")[1].records)
+
+
+def test_what_is_computed_again():
+    whole, half = (
+        division(LLAMA, config(), execution("torchtitan")).recomputed(remat) for remat in ("layer", "selective")
+    )
+    assert len(whole[0]) == len(whole[-1]) == len(half[0]) == 0
+    assert whole[1].total_flop == division(LLAMA, config()).operators("forward")[1].total_flop
+    assert 0 < half[1].product_flop < whole[1].product_flop / 2
+    assert not any(one.kind == "attention" for one in half[1].records)
+
+
+@pytest.mark.parametrize(
+    ("size", "mesh", "text"),
+    [
+        (LLAMA, config(1, 3), "num_heads is 32, but must be divisible among 3 tensor-parallel devices"),
+        (LLAMA, config(3, context_parallel=3), "sequence is 8192, but must be divisible among 3 context-parallel"),
+        (MOE, config(32, expert_parallel=32), "num_experts is 16, but must be divisible among 32 expert-parallel"),
+        (LLAMA, config(2, expert_parallel=2), "num_experts is 0, but must be divisible among 2 expert-parallel"),
+    ],
+)
+def test_divisions_that_a_model_cant_have(size, mesh, text):
+    with pytest.raises(NoShardingError, match=text):
+        division(size, mesh)
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="runtime is 'megatorn', but must be one of 'megatron'"):
+        execution("megatorn")
+    with pytest.raises(ValueError, match="attention is 'flash', but must be one of 'fused', 'plain'"):
+        MEGATRON.with_attention("flash")
+
+
+def test_a_model_comes_back_from_its_data():
+    model = transformer_model(LATENT, MEGATRON.with_attention("plain"), 8)
+    again = transformer_of(transformer_data(model))
+    assert again.sharding == model.sharding
+    assert again.flop == model.flop
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    data=st.sampled_from([1, 2, 4]), tensor=st.sampled_from([1, 2, 4]), context=st.sampled_from([1, 2]),
+    size=st.sampled_from([GPT, LLAMA, LATENT]), name=st.sampled_from(list(EXECUTIONS)),
+)  # fmt: skip
+def test_devices_together_do_all_of_the_work(data, tensor, context, size, name):
+    """Products are divided exactly; only what sequence parallelism doesn't divide is done by each device."""
+    mesh = config(data * context, tensor, context_parallel=context)
+    model = transformer_model(size, execution(name), data)
+    one, whole = model.sharding.on(model.layers, mesh), model.layers[1]
+    together = data * context * tensor
+    assert one.operators("forward")[1].product_flop * together == pytest.approx(whole.forward.product_flop, rel=0.2)
+    assert memory(size, mesh, execution(name), data).peak(1)[0, -1] > 0
