@@ -14,10 +14,10 @@ from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     PLAN_FILE,
+    attention_option,
     cache_option,
     calibration_option,
     output_options,
-    attention_option,
     overlap_option,
     runtime_option,
     trust_option,

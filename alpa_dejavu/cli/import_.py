@@ -17,9 +17,9 @@ from alpa_dejavu.cli.model_argument import sizes_of_model
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     PLAN_FILE,
+    attention_option,
     cache_option,
     calibration_option,
-    attention_option,
     overlap_option,
     runtime_option,
 )

@@ -32,6 +32,7 @@ BOUNDS = {
     "sends": (0.1, 10.0),
     "step_s": (0.0, 10.0),
     "own_bytes": (0.0, 1e11),
+    "spread": (0.0, 1.0),
 }
 """The figures of a profile, each with the least and the greatest value that it may have."""
 _SOFTNESS = 4.0
@@ -55,6 +56,8 @@ class RuntimeProfile:
         step_s: seconds that a step takes besides: data, logging, the optimizer's launches.
         own_bytes: bytes of each device that the framework's libraries take (a context, NCCL's buffers, what its
             allocator can't use); None: a device's `memory_bytes` leave that out already, as for Alpa.
+        spread: how far off steps of the framework may be as a whole, from one source of measurements to another: the
+            standard deviation of the logarithm of measured over predicted seconds; None: it isn't known.
         compiled: whether starting a compiled computation, and a step, takes what the device's figures say, as under
             Alpa.
         overlap: what devices do at the same time.
@@ -69,6 +72,7 @@ class RuntimeProfile:
     sends: float = 1.0
     step_s: float = 0.0
     own_bytes: float | None = None
+    spread: float | None = None
     compiled: bool = True
     overlap: Overlap = NO_OVERLAP
 

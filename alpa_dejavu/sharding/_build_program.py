@@ -145,17 +145,19 @@ class _Builder:
         return self._places(received), self._places(sent)
 
     def _waiting(self) -> tuple[tuple[Lifetime, ...], tuple[Lifetime, ...]]:
-        """Returns the values that wait for the backward passes: those that forward passes made, and those they took."""
-        kept, inputs = [], []
+        """Returns the values that wait for the backward passes: those that forward passes made; and those they took,
+        all of which a layer that is computed again keeps.
+        """
+        kept, inputs, read = [], [], []
         for layer in self.layers:
             if layer.backward is None:
                 continue
             made = results(layer.forward)
-            got = {var for var in layer.forward.invars if var not in layer.parameters}
+            got = [var for var in layer.forward.invars if var not in layer.parameters]
             kept += [var for var in layer.backward.invars if var in made]
-            inputs += [var for var in layer.backward.invars if var in got]
-        entered = self._in_memory(inputs)
-        return self._in_memory(kept, entered), entered
+            inputs += got
+            read += [var for var in layer.backward.invars if var in set(got)]
+        return self._in_memory(kept, self._in_memory(read)), self._in_memory(inputs)
 
     def _in_memory(self, variables: Sequence[core.Var], but: Sequence[Lifetime] = ()) -> tuple[Lifetime, ...]:
         """Returns the values that some variables hold in memory, without those of `but`.

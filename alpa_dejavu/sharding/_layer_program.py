@@ -83,7 +83,7 @@ class LayerProgram:
         parameters: the operators that are parameters of the model.
         trained: the parameters that are trained, with their gradients and optimizer state.
         kept: the values that a micro-batch's forward pass makes and keeps for the backward pass.
-        inputs: the values that the layer gets from others and keeps for the backward pass.
+        inputs: the values that the layer gets from others, which is what it keeps where it is computed again.
         received, sent: operators whose results cross the boundary before, and after, the layer, in either pass.
         forward_records, backward_records: the operator behind each operator record of `features.layer_features`.
         update_records: for each operator record of the update the operator of the parameter that it works on, or -1.

@@ -194,7 +194,8 @@ class Transformer:
     def alike_layers(self) -> list[int]:
         """Returns for each layer of `num_layers` the number of the first one that is like it.
 
-        >>> Transformer(8, 4, 2, 16, 4, num_experts=2, experts_per_token=1, dense_blocks=1, dense_feed_forward=8).alike_layers
+        >>> experts = {"num_experts": 2, "experts_per_token": 1, "dense_blocks": 1, "dense_feed_forward": 8}
+        >>> Transformer(8, 4, 2, 16, 4, **experts).alike_layers
         [0, 1, 2, 2, 2, 5]
         """
         first = 1 + self.dense_blocks if self.num_experts else 1

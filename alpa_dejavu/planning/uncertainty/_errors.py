@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver, Seconds
-from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, Spreads
+from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, RUNTIME, Spreads
 
 __all__ = ["Errors", "Factors", "entry_seconds", "layer_seconds"]
 
@@ -38,8 +38,10 @@ class Factors:
         return len(self.common)
 
     def divided(self, resolved: Resolved) -> FloatArray:
-        """Returns the factor on all seconds of a stage that comes of its number of devices, in each of K draws."""
-        return np.asarray(self.common[:, DOUBLINGS] ** resolved.doublings)
+        """Returns the factor on all seconds of a stage that comes of its number of devices and of its training
+        framework, in each of K draws.
+        """
+        return np.asarray(self.common[:, DOUBLINGS] ** resolved.doublings * self.common[:, RUNTIME])
 
     def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
         """Returns one random draw of the factors from predicted to actual seconds, shape (V, N): for each of V ways to
@@ -145,6 +147,7 @@ class Errors:
         total = float(entry_seconds(seconds, resolved, first, last, factors).sum())
         slope *= divided / total
         slope[DOUBLINGS] += resolved.doublings * self.spreads.common[DOUBLINGS]
+        slope[RUNTIME] += self.spreads.common[RUNTIME]
         return float(np.log(total)), slope
 
     def _factors(self, normal: FloatArray) -> Factors:

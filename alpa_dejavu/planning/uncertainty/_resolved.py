@@ -28,7 +28,7 @@ from alpa_dejavu.planning.uncertainty._spreads import (
     link_class,
     said_by,
 )
-from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators
+from alpa_dejavu.problem import PHASES, AxisCollectives, Device, MeshConfig, Operators
 
 __all__ = ["Resolved", "Resolver", "Seconds"]
 
@@ -62,7 +62,7 @@ class Resolved:
         micro_batch: the seconds of forward and backward of one micro-batch, collectives included.
         step: the seconds of what is computed and sent once a step.
         doublings: the logarithm to base 2 of the number of the stage's devices; 0 where each is a process of one CPU,
-            which computes as a stage of one device does.
+            which computes as a stage of one device does, and where a runtime is described operator by operator.
     """
 
     own: NDArray[np.intp]
@@ -90,6 +90,7 @@ class Resolver:
         self._sent: set[tuple[int, int]] = set()
         self._seconds, self._weighted, self._shares, self._alone = (np.zeros(len(CLASSES)) for _ in range(4))
         self._said_by: dict[str, None] = {}
+        self._runtime = 0.0
 
     @property
     def num_own(self) -> int:
@@ -106,7 +107,7 @@ class Resolver:
             for weighted in (self._weighted, self._shares, self._alone)
         )
         shares[LAUNCHES:] = 1.0
-        return Spreads.of(sigma, shares, alone)
+        return Spreads.of(sigma, shares, alone, self._runtime)
 
     @property
     def source(self) -> str:
@@ -120,13 +121,14 @@ class Resolver:
         key = id(costs), devices, _mesh(config), config.zero, config.remat, config.offload
         if key not in self._known:
             self._kept[id(costs)] = costs  # so that its id stays its own
+            self._runtime = max(self._runtime, costs.models.runtime.spread or 0.0)
             division = costs.division(config)
             self._known[key] = Resolved(
                 own=self._own_errors(costs, config),
                 of_stages=division.of_stages,
                 micro_batch=self._micro_batch(costs, devices, config),
                 step=self._step(costs, devices, config),
-                doublings=0.0 if costs.cluster.apart(len(set(devices.hosts))) else math.log2(len(devices.hosts)),
+                doublings=_doublings(costs, devices),
             )
         return self._known[key]
 
@@ -199,7 +201,7 @@ class Resolver:
             for one, seconds in costs.combined(devices, config, phase):
                 number = self._noted(costs, costs.places.groups(devices, config, one.axis)[0], one, seconds)
                 found[number] = found[number] + seconds if number in found else seconds
-        return found
+        return _exposed(found, costs.hidden_s(devices, config)[[PHASES.index(phase) for phase in phases]].sum(axis=0))
 
     def _computed(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of operators of each variant by class, shape (V, N)."""
@@ -265,6 +267,18 @@ class Resolver:
         self._seconds[number] += seconds
         self._weighted[number] += seconds * sigma
         self._shares[number] += seconds * share
+
+
+def _doublings(costs: StageCostModel, devices: StageDevices) -> float:
+    alone = costs.cluster.apart(len(set(devices.hosts))) or costs.models.runtime.spread is not None
+    return 0.0 if alone else math.log2(len(devices.hosts))
+
+
+def _exposed(sent_s: Mapping[int, FloatArray], hidden_s: FloatArray) -> dict[int, FloatArray]:
+    """Returns the seconds of what stages send as one by class of work, each less what of it hides behind computing."""
+    total: FloatArray = sum(sent_s.values(), np.zeros_like(hidden_s))
+    share = np.divide(total - hidden_s, total, out=np.ones_like(total), where=(total > 0) & (hidden_s > 0))
+    return {number: seconds * np.clip(share, 0.0, 1.0) for number, seconds in sent_s.items()}
 
 
 def _relative(latency: Latency, chosen: NDArray[np.bool_]) -> float:

@@ -21,22 +21,23 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
 __all__ = [
-    "CLASSES", "COMPUTE", "DOUBLINGS", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads",
-    "assumed_spread", "common_share", "link_class", "said_by",
+    "CLASSES", "COMPUTE", "DOUBLINGS", "LAUNCHES", "RUNTIME", "KnowsFigures", "KnowsInterval", "SharesErrors",
+    "Spreads", "assumed_spread", "common_share", "link_class", "said_by",
 ]  # fmt: skip
 
 _PLACES = ("within hosts", "between hosts")
 CLASSES = (
     "products", "other operators", "launches", *(f"{kind} {place}" for place in _PLACES for kind in COLLECTIVES),
-    "doublings",
+    "doublings", "runtime",
 )  # fmt: skip
 """The classes of work, each with a factor in common. The first two are computed by layers.
 
-The last one has no seconds of its own: all of a stage takes its factor for each doubling of the stage's devices.
+The last two have no seconds of their own: all of a stage takes the factor of the first for each doubling of the stage's
+devices, and that of the second, which is what steps of a training framework are off.
 """
 COMPUTE = (0, 1)
 LAUNCHES = 2
-DOUBLINGS = len(CLASSES) - 1
+DOUBLINGS, RUNTIME = len(CLASSES) - 2, len(CLASSES) - 1
 
 ROOFLINE = {"products": (0.43, 0.37), "other operators": (0.18, 0.20)}
 """The spread of the roofline: standard deviations of the logarithm of measured over predicted seconds, in common on a
@@ -122,7 +123,7 @@ class Spreads:
     alike: float = DIVIDED_ALIKE
 
     @classmethod
-    def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray) -> Spreads:
+    def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray, runtime: float = 0.0) -> Spreads:
         """Returns the spreads of prediction errors by class of work, assumed where the cost models tell none.
 
         Each argument has one number for each of N classes, shape (N,).
@@ -133,6 +134,7 @@ class Spreads:
             shares: the share of that variance that all work of the class has in common.
             alone: the factor, up to 1, by which the rest of the error is smaller in a layer of several operators,
                 whose errors partly cancel.
+            runtime: the spread of what steps of the training framework are off.
         """
         own = np.zeros(len(CLASSES))
         common = sigma * np.sqrt(shares)
@@ -140,6 +142,7 @@ class Spreads:
         for n, name in enumerate(CLASSES):
             if sigma[n] == 0:
                 common[n], own[n] = _assumed(name)
+        common[RUNTIME] = runtime
         return cls(common, own * alone, sigma > 0)
 
     def source(self, seconds: FloatArray, said_by: Sequence[str] = ("the models",)) -> str:

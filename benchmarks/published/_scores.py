@@ -1,0 +1,65 @@
+"""The figures by which predictions are judged: how near they are, how often intervals hold, and how wide these are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["by_source", "scored"]
+
+_NEAR = 0.2
+
+
+def scored(
+    predicted: ArrayLike, measured: ArrayLike, ends: tuple[ArrayLike, ArrayLike] | None = None,
+    fits: Sequence[bool] | None = None,
+) -> dict[str, Any]:
+    """How near predictions are to measurements.
+
+    Args:
+        predicted, measured: what was predicted and what was measured, shape (rows,).
+        ends: the ends of each prediction's 90 % interval; None: there are none.
+        fits: whether each row is said to fit its devices' memory; None: that isn't asked.
+
+    Returns:
+        `rows`; the median of absolute relative errors, `median_error`, and the greatest, `worst`; the median of
+        relative errors, `bias`; the share within 20 %, `within_20`; the share inside of intervals, `inside`, and the
+        median of upper over lower ends, `interval_factor`; the share that fits, `fits`.
+    """
+    errors = np.asarray(predicted, dtype=np.float64) / np.asarray(measured, dtype=np.float64) - 1
+    figures: dict[str, Any] = {
+        "rows": len(errors),
+        "median_error": _median(np.abs(errors)),
+        "worst": float(np.abs(errors).max()) if len(errors) else None,
+        "bias": _median(errors),
+        "within_20": float((np.abs(errors) <= _NEAR).mean()) if len(errors) else None,
+    }
+    if ends is not None:
+        lower, upper = (np.asarray(end, dtype=np.float64) for end in ends)
+        figures["inside"] = float(((lower <= measured) & (measured <= upper)).mean()) if len(errors) else None
+        figures["interval_factor"] = _median(upper / lower)
+    if fits is not None:
+        figures["fits"] = float(np.mean(fits)) if len(errors) else None
+    return figures
+
+
+def by_source(
+    sources: Sequence[str], predicted: ArrayLike, measured: ArrayLike,
+    ends: tuple[ArrayLike, ArrayLike] | None = None, fits: Sequence[bool] | None = None,
+) -> dict[str, Any]:
+    """The figures of all rows, and under `by_source` those of each source's."""
+    names, rows = np.array(sources), [np.asarray(column) for column in (predicted, measured)]
+    parts = {}
+    for name in dict.fromkeys(sources):
+        own = names == name
+        some = None if ends is None else tuple(np.asarray(end)[own] for end in ends)
+        kept = None if fits is None else [fit for fit, mine in zip(fits, own, strict=True) if mine]
+        parts[name] = scored(rows[0][own], rows[1][own], some, kept)  # type: ignore[arg-type]
+    return {**scored(predicted, measured, ends, fits), "by_source": parts}
+
+
+def _median(values: NDArray[np.float64]) -> float | None:
+    return float(np.median(values)) if len(values) else None
