@@ -85,10 +85,9 @@ class DejavuStageOption:
             `alpa_dejavu.planning.strategies`, stages are chosen by rules of its own in place of the search space and
             the slicer, for the micro-batches that Alpa is told. "hetpipe" is refused: Alpa can't run its stale
             synchronisation.
-        calibration: measured figures and learned models of the cluster's devices and links: a `Calibration`, the path
-            of a file, or the name of a bundled one (`alpa_dejavu.calibration.bundled_names()`). None, the default, is
-            the bundled one that knows the cluster's devices, if there is one and neither `latency` nor `communication`
-            is a model of one's own. "none" goes by data sheets. "links" may go by a calibration's links, too.
+        calibration: measured figures of the cluster's devices and links: a `Calibration`, or the path of a file. None,
+            the default, predicts GPUs by models that are fitted to measured ones, and other devices by their data
+            sheets. "none" goes by data sheets for all. "links" may go by a calibration's links, too.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: fields of
             `AutoStageOption`, accepted so that its arguments can be handed over as they are. They have no effect; a
             warning says so for the last three if one is set.

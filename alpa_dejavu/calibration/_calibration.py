@@ -1,4 +1,4 @@
-"""Calibrations: data sheets, fitted models with their errors, and measured figures of kinds of devices and of links."""
+"""Calibrations: measured figures of kinds of devices and of links, and fitted models with their errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from alpa_dejavu.problem import Cluster, Device, Host, Link, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
-    from alpa_dejavu.costs.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
+    from alpa_dejavu.costs.latency.product_curve import ProductCurve
 
 FAMILY_SPREAD, KIND_SPREAD = 0.2, 0.3
 """How far a family of programs is from the roofline of the best figures, and a kind of collective from alpha-beta:
@@ -33,10 +33,10 @@ class Fit:
     """A record of how well one part of a calibration was fitted.
 
     Attributes:
-        part: what was fitted: "kernels", "layers", "collectives within hosts", "collectives across hosts" ...
+        part: what was fitted: "programs on v100", "collectives within hosts", "collectives across hosts" ...
         origin: which measurements it was fitted to, for people.
         rows: how many of these measurements are of the calibration's devices.
-        left_out: what was left out in turn for the errors: "gpu", "mesh" ...; empty if nothing was.
+        left_out: what was left out in turn for the errors: "program", "mesh" ...; empty if nothing was.
         held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
         figures: what was found, by name with its unit, where the file doesn't hold the model itself.
     """
@@ -88,14 +88,11 @@ class Calibration:
     """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out.
 
     Attributes:
-        name: for people, and for choosing a calibration that comes with the package.
+        name: for people.
         origin: what was measured, where, and by whom.
         date: the day on which it was measured or fitted, as in 2024-05-31.
-        sheets: data sheets by `Device.name`, of the devices that `kernels` predicts for.
-        kernels: the model of GPU kernels that predicts operators; None: the roofline of the devices' figures does.
-        products: by `Device.name` and dtype, how matrix products measured there differ from what `kernels` says, or
-            without kernels from their operations at the device's rate.
-        layers: a model of whole layers by the names of chips; the planner doesn't use it.
+        products: by `Device.name` and dtype, how matrix products measured there differ from their operations at the
+            device's rate.
         within: the model of collectives within a host; None: the alpha-beta model predicts all collectives.
         across: the model of collectives that span hosts; None: the alpha-beta model predicts those.
         fits: how well each part was fitted.
@@ -110,18 +107,15 @@ class Calibration:
             cluster's.
 
     Raises:
-        ValueError: a figure isn't finite, a kind of link is there twice, a spread or a host's memory is of a device
-            that isn't, a spread is of a field that isn't, kernels are known without a data sheet, or collectives across
-            hosts but not within them.
+        ValueError: a figure isn't finite, a kind of link is there twice, a spread, a product or a host's memory is of a
+            device that isn't, a spread is of a field that isn't, or collectives are known across hosts but not within
+            them.
     """
 
     name: str
     origin: str
     date: str
-    sheets: Mapping[str, DataSheet] = dataclasses.field(default_factory=dict)
-    kernels: KernelModel | None = None
     products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
-    layers: BlockModel | None = None
     within: FittedCollectives | None = None
     across: FittedCollectives | None = None
     fits: tuple[Fit, ...] = ()
@@ -142,17 +136,13 @@ class Calibration:
             if name not in self.devices:
                 raise ValueError(f"calibration {self.name}: device_spread is of {name!r}, whose figures aren't there")
             _check_spread(f"device {name}", spread, Device)
-        strange = sorted(set(self.products) - {*self.sheets, *self.devices})
-        if strange:
-            said = "which has neither a data sheet nor measured figures there"
-            raise ValueError(f"calibration {self.name}: products are of {strange[0]!r}, {said}")
-        for name in sorted(set(self.host_memory) - set(self.device_names)):
+        for name in sorted(set(self.products) - set(self.devices)):
+            raise ValueError(f"calibration {self.name}: products are of {name!r}, which has no measured figures there")
+        for name in sorted(set(self.host_memory) - set(self.devices)):
             raise ValueError(
                 f"calibration {self.name}: host_memory is of hosts with {name!r}, but there are no figures of such "
                 "devices; measure anew"
             )
-        if self.kernels is not None and not self.sheets:
-            raise ValueError(f"calibration {self.name}: has kernels, but no data sheet of a device; add `sheets`")
         kinds = [link.kind for link in self.links]
         twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
         if twice is not None:
@@ -170,19 +160,13 @@ class Calibration:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Returns the names of all devices that the calibration has a data sheet or measured figures of, sorted."""
-        return tuple(sorted({*self.sheets, *self.devices}))
+        """Returns the names of all devices that the calibration has measured figures of, sorted."""
+        return tuple(sorted(self.devices))
 
     def latency(self) -> LatencyModel:
-        """Returns the model that predicts the seconds of operators: the learned one where there is one, else the
-        roofline with measured spreads.
-        """
-        if self.kernels is None or not self.sheets:
-            measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from, self.products)
-            return measured if self.device_spread else AnalyticLatency()
-        from alpa_dejavu.costs.latency.learned import LearnedLatency
-
-        return LearnedLatency(self.kernels, self.sheets, self.products)
+        """Returns the model that predicts the seconds of operators: the roofline, with measured spreads."""
+        measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from, self.products)
+        return measured if self.device_spread else AnalyticLatency()
 
     def communication(self) -> CommunicationModel:
         """Returns the model that predicts the seconds of collectives: the learned one where there is one, else one by

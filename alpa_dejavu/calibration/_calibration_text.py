@@ -19,7 +19,7 @@ VERSION = 1
 
 def calibration_text(calibration: Calibration) -> str:
     """Returns the JSON text of a calibration's file; parts that the calibration lacks are left out."""
-    models = {name: getattr(calibration, name) for name in ("kernels", "layers", "within", "across")}
+    models = {name: getattr(calibration, name) for name in ("within", "across")}
     data: dict[str, Any] = {
         "version": VERSION,
         "units": "SI",
@@ -28,7 +28,6 @@ def calibration_text(calibration: Calibration) -> str:
         "date": calibration.date,
         "fits": [dataclasses.asdict(fit) for fit in calibration.fits],
         "missing": list(calibration.missing),
-        "sheets": {name: dataclasses.asdict(sheet) for name, sheet in calibration.sheets.items()},
         "products": {
             name: {dtype: dataclasses.asdict(curve) for dtype, curve in curves.items()}
             for name, curves in calibration.products.items()

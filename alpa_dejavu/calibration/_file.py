@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,8 @@ _State = TypeVar("_State")
 _Model = TypeVar("_Model")
 
 _REMEDY = (
-    "write it again with `alpa-dejavu calibrate`, or take a bundled one; `schemas/calibration-1.json` says what each "
-    "key may be"
+    "write it again with `alpa-dejavu calibrate`, or leave it out: GPUs are predicted without one; "
+    "`schemas/calibration-1.json` says what each key may be"
 )
 
 
@@ -45,11 +44,24 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
         raise ValueError(f"{file}: {error}; {_REMEDY}") from error
 
 
-def read_bundled(path: pathlib.Path) -> Calibration:
-    """Reads a calibration (models and figures fitted to measured hardware) that comes with the package from its JSON
-    file, without checking it: a test does so when the file changes.
+def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
+    """Returns the calibration (models and figures fitted to measured hardware) that is given as a file's path or as an
+    object.
+
+    Raises:
+        ValueError: there is no such file, or it is broken.
+        TypeError: the choice is none of these.
     """
-    return _calibration(json.loads(path.read_text(encoding="utf-8")))
+    if isinstance(choice, Calibration):
+        return choice
+    if not isinstance(choice, (str, os.PathLike)):
+        raise TypeError(f'calibration is {choice!r}; give a file, a Calibration, "none" or None')
+    if not os.path.isfile(choice):
+        raise ValueError(
+            f"there is no calibration {os.fspath(choice)!r}; give the path of a file that `alpa-dejavu calibrate` "
+            "wrote, or leave it out: GPUs are predicted without one"
+        )
+    return read_calibration(choice)
 
 
 def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
@@ -65,7 +77,7 @@ def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) ->
 def _calibration(data: CalibrationData) -> Calibration:
     """From what the format has found right: what figures have to do with each other is still unknown."""
     from alpa_dejavu.costs.communication.learned import FittedCollectives
-    from alpa_dejavu.costs.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
+    from alpa_dejavu.costs.latency.product_curve import ProductCurve
 
     return Calibration(
         name=data["name"],
@@ -73,7 +85,6 @@ def _calibration(data: CalibrationData) -> Calibration:
         date=data["date"],
         fits=tuple(Fit(**fit) for fit in data.get("fits", ())),
         missing=tuple(data.get("missing", ())),
-        sheets={name: DataSheet(**sheet) for name, sheet in data.get("sheets", {}).items()},
         products={
             name: {dtype: ProductCurve(**curve) for dtype, curve in curves.items()}
             for name, curves in data.get("products", {}).items()
@@ -84,8 +95,6 @@ def _calibration(data: CalibrationData) -> Calibration:
         memory=_memory(data["memory"]) if "memory" in data else None,
         host_links=_host_links(data["host_links"]) if "host_links" in data else None,
         host_memory={name: MeasuredHostMemory(**each) for name, each in data.get("host_memory", {}).items()},
-        kernels=_model("kernels", KernelModel.of_state, data.get("kernels")),
-        layers=_model("layers", BlockModel.of_state, data.get("layers")),
         within=_model("within", FittedCollectives.of_state, data.get("within")),
         across=_model("across", FittedCollectives.of_state, data.get("across")),
     )

@@ -16,7 +16,7 @@ from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration._log_fit import summary
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, Seconds
-from alpa_dejavu.costs.latency.learned import ProductCurve
+from alpa_dejavu.costs.latency.product_curve import ProductCurve
 from alpa_dejavu.problem import Cluster, Device
 
 __all__ = ["FittedAlone", "crosses_hosts", "errors_of", "fit_alone", "fit_database", "fit_products", "products_of"]

@@ -6,20 +6,31 @@ import dataclasses
 import os
 from typing import Literal, final
 
-from alpa_dejavu.calibration._bundled import chosen_calibration
 from alpa_dejavu.calibration._calibration import Calibration
-from alpa_dejavu.calibration.default import NONE, bundled_for
-from alpa_dejavu.costs.communication import CommunicationModel, communication_model, communication_name
+from alpa_dejavu.calibration._file import chosen_calibration
+from alpa_dejavu.clusters.gpus import gpu_of
+from alpa_dejavu.costs.communication import (
+    CommunicationModel,
+    communication_model,
+    communication_name,
+    communication_names,
+)
 from alpa_dejavu.costs.cost_models import CostModels
-from alpa_dejavu.costs.latency import LatencyModel, latency_model, latency_name
+from alpa_dejavu.costs.latency import LatencyModel, latency_model, latency_name, latency_names
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.problem import Cluster, PricedBy
 
-_AUTO = "auto"
-"""The default: a calibration's models, or without one the roofline and alpha-beta. It has a name of its own, so that
-whoever asks for one of these beside a calibration is told."""
-_OPEN = (_AUTO, "links")
+__all__ = ["AUTO", "NONE", "Prices", "check_choice", "models_of", "prices"]
+
+NONE = "none"
+"""The choice of no calibration and no fitted models: data sheets, though such devices were measured."""
+AUTO = "auto"
+"""The default: a calibration's models; without one those fitted to GPUs where there are some, else the roofline and
+alpha-beta. It has a name of its own, so that whoever asks for one of these beside a calibration is told."""
+_OPEN = (AUTO, "links")
+_SHEETS = ("analytic", "alpha-beta")
+_GPUS = ("kernels", "nccl")
 """The choices of models that a calibration is taken beside: "links" goes by the links that the calibration brings."""
 
 
@@ -90,10 +101,11 @@ def prices(
 
     Args:
         cluster: the cluster with the figures of its data sheets.
-        calibration: a bundled name, a file's path, or a `Calibration`; "none": data sheets; None: the bundled one that
-            knows the cluster's devices, if there is one and no other models are given, else data sheets.
-        latency: a latency model or its name; "auto": the calibration's, or the roofline.
-        communication: a communication model or its name; "auto": the calibration's, or alpha-beta.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: no measured figures of the cluster.
+        latency: a latency model or its name; "auto": the calibration's; without one that of GPUs' kernels where the
+            cluster has known GPUs, else the roofline of data sheets.
+        communication: a communication model or its name; "auto": the calibration's; without one that of NCCL where the
+            cluster has known GPUs, else alpha-beta.
         runtime: a runtime profile or its name.
 
     Raises:
@@ -102,10 +114,28 @@ def prices(
         TypeError: an argument is of a wrong type.
     """
     known = check_choice(calibration, latency, communication)
-    if known is None and latency in _OPEN and communication in _OPEN:
-        known = bundled_for(cluster)
-    if known is None or known == "none":
+    usual = _SHEETS if known == NONE or not _has_known_gpus(cluster) else _GPUS
+    if known is None or isinstance(known, str):
+        latency = usual[0] if latency == AUTO else latency
+        communication = usual[1] if communication == AUTO else communication
         return Prices(cluster, CostModels.named(latency, communication, runtime))
-    by_links = communication == "links"
-    model = communication_model(communication) if by_links else known.communication()
-    return Prices(known.applied_to(cluster), CostModels(known.latency(), model, runtime_profile(runtime)), known)
+    model = communication_model(communication) if communication == "links" else known.communication()
+    operators = known.latency() if known.device_names else latency_model(usual[0])
+    return Prices(known.applied_to(cluster), CostModels(operators, model, runtime_profile(runtime)), known)
+
+
+def models_of(by: PricedBy | None) -> tuple[str, str]:
+    """Returns the names of the latency and the communication model by which a plan was priced, "auto" for one that
+    isn't known by its name alone.
+
+    >>> models_of(PricedBy(latency="analytic", communication="alpha-beta")), models_of(None)
+    (('analytic', 'alpha-beta'), ('auto', 'auto'))
+    """
+    if by is None or by.calibration:
+        return AUTO, AUTO
+    latency = by.latency if by.latency in latency_names() else AUTO
+    return latency, by.communication if by.communication in communication_names() else AUTO
+
+
+def _has_known_gpus(cluster: Cluster) -> bool:
+    return any(gpu_of(host.device.name) is not None for host in cluster.hosts)

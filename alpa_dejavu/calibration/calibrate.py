@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +31,8 @@ from alpa_dejavu.calibration.bench import BETWEEN, HOST_MEMORY, WITHIN, Bench, M
 from alpa_dejavu.calibration.database import Database
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.calibration.operators import Program
+from alpa_dejavu.costs.latency.product_curve import ProductCurve
 from alpa_dejavu.problem import Cluster, Device
-
-if TYPE_CHECKING:
-    from alpa_dejavu.costs.latency.learned import ProductCurve
 
 __all__ = ["calibrate", "identity"]
 

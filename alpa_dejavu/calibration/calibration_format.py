@@ -23,14 +23,13 @@ from alpa_dejavu._util.format_fields import (
     whole,
 )
 from alpa_dejavu.clusters.device_format import SmallProducts, Strided
-from alpa_dejavu.costs.fitted_format import CollectivesData, KernelsData, LayersData
+from alpa_dejavu.costs.fitted_format import CollectivesData
 
 _Spread: TypeAlias = Annotated[
     dict[str, NotNegative], said("an object of standard deviations of logarithms by the names of figures")
 ]
 _Figures: TypeAlias = Annotated[dict[str, Number], said("an object of numbers by name")]
 _Ratios: TypeAlias = Annotated[list[Number], listed("a list of two or more logarithms", min_length=2)]
-_MaybePositive: TypeAlias = Annotated[GivenPositive | None, said("a number above 0, or null")]
 
 
 class FitData(TypedDict):
@@ -42,17 +41,6 @@ class FitData(TypedDict):
     left_out: NotRequired[Annotated[str, said("text: what was left out in turn")]]
     held_out: NotRequired[_Figures]
     figures: NotRequired[_Figures]
-
-
-class SheetData(TypedDict):
-    """The data sheet of a device in a calibration file: peak rates, cores, cache, and perhaps power and process."""
-
-    flop_per_s: GivenPositive
-    memory_bytes_per_s: GivenPositive
-    num_sm: GivenPositive
-    l2_cache_bytes: GivenPositive
-    power_w: NotRequired[_MaybePositive]
-    process_nm: NotRequired[_MaybePositive]
 
 
 class CurveData(TypedDict):
@@ -191,13 +179,6 @@ class CalibrationData(TypedDict):
         ]
     ]
     missing: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
-    sheets: NotRequired[
-        Annotated[
-            dict[str, Annotated[SheetData, said("an object with the figures of a data sheet")]],
-            said("an object of data sheets by the names of devices"),
-            at_most(1000),
-        ]
-    ]
     products: NotRequired[
         Annotated[
             dict[
@@ -250,7 +231,5 @@ class CalibrationData(TypedDict):
             at_most(1000),
         ]
     ]
-    kernels: NotRequired[Annotated[KernelsData, said("an object: a fitted model of kernels")]]
-    layers: NotRequired[Annotated[LayersData, said("an object: a fitted model of layers")]]
     within: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives within hosts")]]
     across: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives across hosts")]]

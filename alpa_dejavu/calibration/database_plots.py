@@ -19,7 +19,7 @@ from alpa_dejavu.calibration._fit_database import (
 )
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
 from alpa_dejavu.calibration.plots import add_lines, write_pages
-from alpa_dejavu.costs.latency.learned import ProductCurve
+from alpa_dejavu.costs.latency.product_curve import ProductCurve
 from alpa_dejavu.costs.left_out_errors import interval_ends
 
 __all__ = ["draw_database"]

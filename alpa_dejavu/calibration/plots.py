@@ -1,5 +1,5 @@
-"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each operator and collective, and
-maps of the links from host to host.
+"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each collective, and maps
+of the links from host to host.
 
 A calibration holds no measurements, so none are drawn: how far off the fit was of them is in its `fits`.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,6 @@ from alpa_dejavu.costs.communication import MEASURED, Group
 from alpa_dejavu.costs.left_out_errors import Array
 from alpa_dejavu.problem import Cluster
 
-if TYPE_CHECKING:
-    from alpa_dejavu.costs.latency.learned import KernelModel
-
-_SIDES, _LENGTHS, _ROWS = 2.0 ** np.arange(5, 14.25, 0.25), 2.0 ** np.arange(5, 17.25, 0.25), 1024.0
 _BYTES = 2.0 ** np.arange(10, 31)
 _COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e")
 
@@ -60,11 +56,6 @@ def draw(
 
 def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lines]]:
     """File, title, what is across, its values, and the curves."""
-    if calibration.kernels is not None:
-        for op in calibration.kernels.ops:
-            sizes = _SIDES if op in ("linear", "bmm") else _LENGTHS
-            axis = "side of square matrices" if op in ("linear", "bmm") else f"length of each of {_ROWS:.0f} rows"
-            yield f"kernel-{op}", f"{op}, single precision", axis, sizes, _kernels(calibration, op, sizes)
     cluster = example_cluster_of(calibration)
     if cluster is not None and calibration.within is not None:
         for collective in MEASURED:
@@ -76,35 +67,17 @@ def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lin
 
 
 def example_cluster_of(calibration: Calibration) -> Cluster | None:
-    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration's data
-    sheets; None if there is none.
+    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration;
+    None if there is none.
     """
     from alpa_dejavu.clusters import known_machines, named_cluster
     from alpa_dejavu.clusters.machine_file import read_machine
 
     for machine in known_machines():
         device: Mapping[str, Any] | None = read_machine(machine)["device"]
-        if device is not None and device["name"] in calibration.sheets:
+        if device is not None and device["name"] in calibration.devices:
             return named_cluster(machine, 2)
     return None
-
-
-def _kernels(calibration: Calibration, op: str, sizes: Array) -> Lines:
-    from alpa_dejavu.costs.latency.learned import Kernels
-
-    model: KernelModel | None = calibration.kernels
-    assert model is not None, "pages of kernels are drawn where there is a model"
-    product, ones = op in ("linear", "bmm"), np.ones_like(sizes)
-    batch = (1.0 if op == "linear" else 16.0) if product else _ROWS
-    lines = {}
-    for name in calibration.sheets:
-        columns = {"op": [op] * len(sizes), "gpu": [name] * len(sizes), "batch": batch * ones, "n": sizes}
-        side = sizes if product else ones
-        kernels = Kernels.of({**columns, "m": side, "k": side}, calibration.sheets)
-        seconds, curve = model.predict(kernels), calibration.products.get(name, {}).get("float32")
-        own = curve.factor(kernels.flop) if curve is not None and product else ones
-        lines[name] = own * seconds.mean, own * seconds.lower, own * seconds.upper
-    return lines
 
 
 def _collective(calibration: Calibration, collective: str, cluster: Cluster) -> Lines:

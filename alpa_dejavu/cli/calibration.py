@@ -31,7 +31,6 @@ def calibration() -> None:
 @calibration.command(
     cls=Command,
     examples=(
-        "alpa-dejavu calibration show v100",
         "alpa-dejavu calibration show here.json --plots plots",
     ),
     rests_on="Each row says where it is from: measurements, or a data sheet.",
@@ -44,7 +43,7 @@ def calibration() -> None:
     help="Write a page for each operator and collective, with 90 % intervals, and maps of links.",
 )
 def show(choice: str, plots: pathlib.Path | None) -> None:
-    """Prints the content of a calibration, a bundled one (`v100`) or a file, or of a converted profiling database."""
+    """Prints the content of a calibration file, or of a converted profiling database."""
     from alpa_dejavu.calibration import chosen_calibration
 
     if is_database(choice):
@@ -53,7 +52,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
     found = chosen_calibration(choice)
     to = console()
     to.print(f"{found.name}, of {found.date}: {found.origin}")
-    for table in (_sheets, _devices, _links, _host_links, host_memory_table, _fits, _kernels, _collectives, _figures):
+    for table in (_devices, _links, _host_links, host_memory_table, _fits, _collectives, _figures):
         made = table(found)
         if made.row_count:
             to.print()
@@ -72,15 +71,6 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
             to.print(f"wrote {path}")
         if not written:
             to.print("wrote no picture: nothing in it has a curve")
-
-
-def _sheets(found: Calibration) -> Table:
-    table = new_table(("device, by data sheet",), ("float32", "memory", "processors", "cache", "power"))
-    for name, sheet in found.sheets.items():
-        power = "" if sheet.power_w is None else f"{sheet.power_w:.0f} W"
-        rates = units.flop_rate(sheet.flop_per_s), units.byte_rate(sheet.memory_bytes_per_s)
-        table.add_row(name, *rates, f"{sheet.num_sm:g}", units.size(sheet.l2_cache_bytes), power)
-    return table
 
 
 def _devices(found: Calibration) -> Table:
@@ -124,14 +114,6 @@ def _fits(found: Calibration) -> Table:
     for fit in found.fits:
         errors = [f"{100 * fit.held_out[key]:.1f} %" if key in fit.held_out else "" for key in shown.values()]
         table.add_row(fit.part, fit.left_out, str(fit.rows), *errors, fit.origin)
-    return table
-
-
-def _kernels(found: Calibration) -> Table:
-    table = new_table(("kernels, and what decides",), ("the 90 % interval over the mean",))
-    intervals = {} if found.kernels is None else found.kernels.intervals
-    for name, (low, high) in sorted(intervals.items()):
-        table.add_row(name, f"{low:.2f} to {high:.2f}")
     return table
 
 

@@ -13,8 +13,9 @@ _MOST = 76
 """How long a line of an example may be."""
 
 PREDICTIONS = (
-    "Seconds are predicted from a calibration, which is what was measured of such devices, or from data sheets where "
-    "there is none; the rows under `rests on` say which, and how far off they may be. Memory is counted, not measured."
+    "Seconds on GPUs are predicted by models that are fitted to measured ones, and those on other devices from data "
+    "sheets, unless a calibration of the cluster is given. The rows under `rests on` say which, and how far off they "
+    "may be. Memory is counted, not measured."
 )
 
 

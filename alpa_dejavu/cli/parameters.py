@@ -68,9 +68,9 @@ HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 """A file of past runs, which may not be there yet."""
 calibration_option = click.option(
     "--calibration",
-    metavar="NAME|FILE",
-    help="What was measured of the devices: a bundled name (`v100`), a file, or `none` for data sheets.  [default: the "
-    "bundled one that knows them]",
+    metavar="FILE|none",
+    help="What was measured of the devices: a file that `alpa-dejavu calibrate` wrote, or `none` for data sheets.  "
+    "[default: GPUs by models that are fitted to measured ones, other devices by data sheets]",
 )
 runtime_option = click.option(
     "--runtime",

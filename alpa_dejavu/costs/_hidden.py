@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 _FETCHED = ("all_gather",)
 """Collectives of a pass that bring a layer's parameters (ZeRO-3): they run behind the layer that comes before it."""
-_SENT = ("reduce_scatter",)
-"""Collectives of a backward pass that add up a layer's gradients (ZeRO-3): they run behind the layers before it."""
-_SUMMED = ("all_reduce", "reduce_scatter")
-"""Those of a step that add up gradients."""
+_SENT = _SUMMED = ("all_reduce", "reduce_scatter")
+"""Collectives of a backward pass that add up a layer's gradients (ZeRO-3), which run behind the layers before it; and
+those of a step."""
 
 
 @final

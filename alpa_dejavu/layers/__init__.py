@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers, step_digest
     from alpa_dejavu.layers._resolve import resolve
     from alpa_dejavu.layers._trace import TracedStep, trace
+    from alpa_dejavu.layers.attention.counted import AttentionFound
+    from alpa_dejavu.layers.attention.found import attention_of
+    from alpa_dejavu.layers.attention.fused import with_attention
 
 __all__ = [
+    "AttentionFound",
     "LayeredStep",
     "TracedStep",
+    "attention_of",
     "concrete",
     "cut_into_layers",
     "most_layers",
     "resolve",
     "step_digest",
     "trace",
+    "with_attention",
 ]
 
 _HOME = {
@@ -32,6 +38,9 @@ _HOME = {
     **dict.fromkeys(("LayeredStep", "cut_into_layers", "most_layers", "step_digest"), "_cut"),
     "resolve": "_resolve",
     **dict.fromkeys(("TracedStep", "trace"), "_trace"),
+    "AttentionFound": "attention.counted",
+    "attention_of": "attention.found",
+    "with_attention": "attention.fused",
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -16,7 +16,7 @@ from alpa_dejavu.layers._cluster import EPS, Clusters
 from alpa_dejavu.layers._jaxprs import equation_of, jaxpr_of, named
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.layers._update import divide_update
-from alpa_dejavu.layers.features.structure import stable_structure
+from alpa_dejavu.layers.features.structure import stable_structure, variables
 
 REMAT = ("none", "layer")
 
@@ -35,6 +35,8 @@ class LayeredStep:
         accumulators: for each operand of the backward jaxprs that a gradient is added to, the result that is their sum.
         data: the operands of the forward jaxprs that are part of the batch, or computed from it.
         gradients: for each trained operand its accumulated gradients, one from each layer that uses it.
+        results: the variables of the forward jaxprs that the step takes besides, such as the loss.
+        constants: the numbers of operands that the step closes over.
     """
 
     forward: tuple[core.Jaxpr, ...]
@@ -43,6 +45,8 @@ class LayeredStep:
     accumulators: Mapping[core.Var, core.Var]
     data: frozenset[core.Var]
     gradients: Mapping[core.Var, tuple[core.Var, ...]] = dataclasses.field(default_factory=dict)
+    results: frozenset[core.Var] = frozenset()
+    constants: Mapping[core.Var, Any] = dataclasses.field(default_factory=dict)
 
 
 def most_layers(traced: TracedStep, wanted: int) -> int:
@@ -82,7 +86,8 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     number = len(ends)
     rows = _rows(traced.loss, ends)
     if traced.update is None:
-        return LayeredStep(tuple(rows), (), (), {}, traced.data)
+        results = frozenset(variables(traced.loss.outvars))
+        return LayeredStep(tuple(rows), (), (), {}, traced.data, results=results, constants=traced.constants)
     with collector_paused():
         pieces = [[row] for row in rows] if remat == "layer" else _pieces(traced.loss, ends, clusters.products)
         chain = chain_of(rows, pieces, traced.gradients, traced.loss.outvars[0], remat == "layer")
@@ -90,7 +95,10 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     owners.update((gradient, n) for each in chain.gradients.values() for n, gradient in each)
     updates = divide_update(_on_gradients(traced.update, traced.gradients, chain), owners, number)
     gradients = {var: tuple(each for _, each in found) for var, found in chain.gradients.items()}
-    return LayeredStep(chain.forward, chain.backward, updates, chain.accumulators, traced.data, gradients)
+    results = frozenset(variables([named(chain.names, atom) for atom in traced.loss.outvars]))
+    return LayeredStep(
+        chain.forward, chain.backward, updates, chain.accumulators, traced.data, gradients, results, traced.constants
+    )
 
 
 def _marked(traced: TracedStep, num_layers: int | str) -> tuple[int, ...]:

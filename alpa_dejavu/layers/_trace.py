@@ -40,6 +40,7 @@ class TracedStep:
         marks: where marks in the model function end its layers, the number of the loss's equations before each end;
             empty: layers are cut by a rule.
         notes: sentences on what a reader of the step's plan may not expect.
+        constants: the numbers of operands of the loss that the step closes over.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TracedStep:
     num_micro_batches: int
     marks: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    constants: Mapping[core.Var, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def training(self) -> bool:
@@ -98,7 +100,8 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     returned = model_function() if batch is None else _called(model_function, name, batch)
     arguments = Arguments.of(name, returned, batch, num_micro_batches)
     with collector_paused(), capturing():
-        outer = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves).jaxpr
+        closed = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves)
+    outer, arrays = closed.jaxpr, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     names: dict[core.Var, core.Atom] = {}
     equations = inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or holds(equation, gradient_p))
     results = [named(names, atom) for atom in outer.outvars]
@@ -106,7 +109,8 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     found = [equation for equation in equations if holds(equation, gradient_p)]
     if not found:
         loss = jaxpr_of(equations, results)
-        return _without_loops(name, loss, {}, data.intersection(loss.invars), None, arguments, num_micro_batches)
+        made = _without_loops(name, loss, {}, data.intersection(loss.invars), None, arguments, num_micro_batches)
+        return dataclasses.replace(made, constants=arrays)
     if len(found) > 1 or found[0].primitive is not gradient_p:
         where = "more than one gradient" if len(found) > 1 else f"its gradient inside of a {found[0].primitive.name}"
         raise ValueError(
@@ -115,7 +119,9 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
         )
     loss, gradients, update = _split(equations, found[0], results)
     taken = frozenset(v for v, atom in zip(loss.invars, found[0].invars, strict=True) if is_in(atom, data))
-    return _without_loops(name, loss, gradients, taken, update, arguments, num_micro_batches)
+    made = _without_loops(name, loss, gradients, taken, update, arguments, num_micro_batches)
+    captured = ((var, atom) for var, atom in zip(loss.invars, found[0].invars, strict=True) if is_in(atom, arrays))
+    return dataclasses.replace(made, constants={var: arrays[atom] for var, atom in captured})
 
 
 def _without_loops(

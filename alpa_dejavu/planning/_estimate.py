@@ -44,10 +44,9 @@ def estimate(
         stages: the stages, in the order of the layers. If all of them name their hosts, they are costed on only those.
         name: the model's name.
         batch: samples of a step.
-        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
-        communication: a communication model or its name; "auto": the calibration's, or without one "alpha-beta".
-        calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: the
-            bundled one that knows the cluster's devices, if there is one and no other models are given.
+        latency: a latency model or its name; "auto": as for `plan_model`.
+        communication: a communication model or its name; "auto": as for `plan_model`.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
         runtime: a runtime profile or its name: the training framework that runs the plan.
 
     Raises:

@@ -107,9 +107,9 @@ def plan_model(
             (`Host.memory_margin`), or 5 % where it has none.
         history: a file of past runs, which needn't exist yet: each plan's predicted seconds are corrected by what
             similar plans took in these runs, before the best one is chosen. None: nothing is corrected.
-        calibration: a bundled calibration's name, a file's path, or a `Calibration`: measured figures and fitted models
-            of devices and links, in place of data sheets and of the "auto" models; "none": data sheets; None: the
-            bundled one that knows the cluster's devices, if there is one and no other models are given.
+        calibration: a file's path, or a `Calibration`: measured figures of devices and links, in place of data sheets
+            and of the "auto" models; "none": data sheets; None: GPUs by the models that are fitted to measured ones,
+            other devices by their data sheets.
         runtime: the training framework that plans are for: a runtime profile or its name, such as "alpa", "megatron" or
             "torchtitan"; only its schedules may be chosen. A known transformer is priced and kept as the framework runs
             it. None: plans are priced as for Alpa, with any schedule.

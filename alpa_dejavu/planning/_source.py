@@ -11,6 +11,7 @@ from alpa_dejavu.planning.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.sized_transformer import sized_transformer
 from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Model
+from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN
 
 __all__ = ["model_source"]
 
@@ -34,7 +35,8 @@ def model_source(
         lap: a function that is called with the name of what has just been done.
         runtime: the name of the training framework: one that runs a known transformer in its own way has it described
             so, and it isn't traced.
-        attention: "fused" or "plain": how attention is priced and kept; empty: as the framework has it.
+        attention: "fused" or "plain": how attention is priced and kept; empty: as the framework has it, which for Alpa
+            and plain JAX is as XLA compiles what is written.
 
     Raises:
         ValueError: layers are given, and several numbers of micro-batches.
@@ -44,7 +46,8 @@ def model_source(
     if not isinstance(model, Model):
         first = batch // counts[-min(len(counts), 2)]
         described = sized_transformer(model, runtime, first, attention)
-        return described or TracedModel(model, first, chosen_cache(cache), lap)
+        usual = "fused" if runtime.partition("+")[0] in EXECUTIONS else PLAIN
+        return described or TracedModel(model, first, chosen_cache(cache), lap, attention or usual)
     if len(counts) > 1:
         raise ValueError(
             "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "

@@ -6,8 +6,7 @@ import dataclasses
 import os
 from typing import final
 
-from alpa_dejavu.calibration import Calibration, Prices, prices
-from alpa_dejavu.calibration.default import NONE, as_priced
+from alpa_dejavu.calibration import NONE, Calibration, Prices, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import MemoryMargin
@@ -24,7 +23,9 @@ from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["KeptSpace", "kept_prices", "kept_task", "repriced"]
 
-_COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links"}
+_LATENCY = {"AnalyticLatency": "analytic", "KernelLatency": "kernels"}
+_COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links", "Nccl": "nccl"}
+"""The names of the models that are kept by the names of their classes, where a name is enough to make one."""
 
 
 def kept_prices(
@@ -37,18 +38,17 @@ def kept_prices(
 ) -> Prices:
     """Returns the cluster and the cost models by which a plan was priced, for its own cluster or another one.
 
-    Where neither a calibration nor models are given, the plan's calibration is taken, if it is a bundled one; on
-    another cluster, the bundled one that knows that cluster's devices.
+    Where neither a calibration nor models are given, the plan's models are taken; on another cluster, unless these were
+    data sheets, what `plan_model` takes there.
 
     Args:
         plan: the plan.
         kept: the record, kept beside the plan, of what it was made from.
         cluster: the cluster to price for; None: the plan's own.
-        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
+        latency: a latency model or its name; "auto": the plan's, or the calibration's.
         communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
-            the calibration's, or without one "alpha-beta".
-        calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: the
-            plan's.
+            the calibration's.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: the plan's models.
 
     Raises:
         ValueError: the record is of another plan, or the plan was priced by other models than these; or it is on hosts
@@ -59,18 +59,21 @@ def kept_prices(
         raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
     meant_stages(kept.cluster, given_stages(plan), kept.run.form.chunks)
     named = "" if plan.priced_by is None else plan.priced_by.calibration
-    then = as_priced(plan.priced_by) or NONE
+    then = _LATENCY.get(kept.models[0], "auto")
     left_open = calibration is None and (latency, communication) == ("auto", "auto")
-    elsewhere = left_open and cluster is not None and then != NONE
+    elsewhere = left_open and cluster is not None and then != "analytic"
     if left_open and not elsewhere:
-        calibration = then
-    if communication == "auto":
+        latency, communication = then, _COMMUNICATION.get(kept.models[1], "auto")
+    elif communication == "auto":
         communication = _communication(kept, calibration)
     given = prices(cluster or kept.cluster, calibration, latency, communication, _runtime(plan))
     models = given.models.names
     if models != kept.models and not elsewhere:
-        remedy = f"give its calibration, {named}" if named else "give those models, or plan once more by the others"
-        raise ValueError(f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; {remedy}")
+        remedy = f"give its calibration, {named}" if named else "give those models"
+        raise ValueError(
+            f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; {remedy}, or "
+            "plan once more"
+        )
     # What is kept of a cluster has its calibration in it.
     return given if cluster is not None else dataclasses.replace(given, cluster=kept.cluster)
 
@@ -95,7 +98,7 @@ def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calib
     notes = [f"the plan was priced by {priced_text(then)}; here it is priced by {priced_text(now)}"]
     if plan.correction is not None:
         notes.append("its correction by past runs is left out, as those were of the other prices")
-    if then is not None and then.calibration not in ("", now.calibration) and as_priced(then) is None:
+    if then is not None and then.calibration not in ("", now.calibration):
         notes.append(f"what {now.calibration} doesn't say of devices and links is as {then.calibration} has it")
     made = dataclasses.replace(made, layer_option=plan.layer_option, priced_by=now, notes=tuple(notes))
     return made, dataclasses.replace(kept, cluster=given.cluster, models=given.models.names)
@@ -109,7 +112,7 @@ def _runtime(plan: Plan) -> str:
 def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration | None) -> str:
     """The communication model that priced the plan, where that is one by its name alone."""
     name = _COMMUNICATION.get(kept.models[1], "auto")
-    return name if calibration in (None, NONE) or name == "links" else "auto"
+    return name if (calibration in (None, NONE) and name != "nccl") or name == "links" else "auto"
 
 
 def kept_task(

@@ -92,7 +92,7 @@ class Follower:
         latency: the latency model that priced the plan, or its name.
         communication: the communication model that priced the plan, or its name.
         calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
-            plan's, if it is a bundled one.
+            plan's models.
 
     Attributes:
         plan: the plan that runs now.

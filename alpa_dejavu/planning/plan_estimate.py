@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, final
 
-from alpa_dejavu.calibration import Calibration, prices
-from alpa_dejavu.calibration.default import NONE, as_priced
+from alpa_dejavu.calibration import NONE, Calibration, models_of, prices
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
@@ -36,12 +35,10 @@ class PlanEstimator:
         model: the name of a model, or a function that returns its train step; None: the plan's, a known name.
         cluster: a cluster, the name of a machine type or the path of its file, of which as many hosts are taken as the
             plan is for; None: the plan's cluster.
-        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
-        communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
-            the calibration's, or without one "alpha-beta".
-        calibration: a bundled calibration's name, a file's path, or a `Calibration`; "none": data sheets; None: as the
-            plan was priced, if that was by a bundled one or by data sheets, and neither a cluster nor a latency or
-            communication model is given; else the bundled one that knows the cluster's devices.
+        latency: a latency model or its name; "auto": the plan's, if its name is enough to make it and nothing else is
+            given; else as for `plan_model`.
+        communication: a communication model or its name; "auto": likewise.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
         runtime: a runtime profile or its name; None: the plan's.
         overlap: what devices do at the same time, by its name or as an `Overlap`; None: as the runtime's name says.
         attention: how attention is priced and kept, "fused" or "plain"; None: as the plan has it.
@@ -78,7 +75,7 @@ class PlanEstimator:
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
         if cluster is None and calibration is None and (latency, communication) == ("auto", "auto"):
-            calibration = as_priced(plan.priced_by)
+            latency, communication = models_of(plan.priced_by)
         if communication == "auto" and by.communication in (
             ("links", "free") if calibration in (None, NONE) else ("links",)
         ):

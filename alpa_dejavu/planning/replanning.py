@@ -115,7 +115,7 @@ def replan(
         communication: the communication model that priced the plan, or its name; "auto": the plan's, if its name is
             enough to make it.
         calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
-            plan's, if it is a bundled one.
+            plan's models.
         memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from alpa_dejavu.planning.model_source import ModelSource, checked_micro_batch, 
 from alpa_dejavu.problem import Model
 
 if TYPE_CHECKING:
-    from alpa_dejavu.layers import TracedStep
+    from alpa_dejavu.layers import AttentionFound, TracedStep
     from alpa_dejavu.sharding.layer_sharding import StageLayers
     from alpa_dejavu.sharding.solved import SolvedLayers
 
@@ -40,6 +41,7 @@ class TracedModel(ModelSource):
             another one was traced.
         cache: the cache of models; None: nothing is read from a cache or written to one.
         lap: a function that is called with the name of what has just been done: "import", "trace", "features", "cache".
+        attention: how attention that is written out is computed: "plain", as XLA compiles it, or "fused".
 
     Raises:
         ValueError: a micro-batch without samples; and, once the model has to be traced, a function that can't be.
@@ -53,8 +55,9 @@ class TracedModel(ModelSource):
         micro_batch: int,
         cache: ModelCache | None = None,
         lap: Callable[[str], None] = lambda name: None,
+        attention: str = "plain",
     ) -> None:
-        self._model, self._cache, self._lap = model, cache, lap
+        self._model, self._cache, self._lap, self._attention = model, cache, lap, attention
         self.micro_batch = checked_micro_batch(micro_batch)
         self._known_name = _known_name(model)
         self._steps: dict[int, TracedStep] = {}
@@ -68,7 +71,7 @@ class TracedModel(ModelSource):
         """Returns a source of the same model that needn't trace, cut or shard again what was before, and from which
         plans are the same as from a new one.
         """
-        other = TracedModel(self._model, self.micro_batch, self._cache, self._lap)
+        other = TracedModel(self._model, self.micro_batch, self._cache, self._lap, self._attention)
         other._steps, other._keys, other._kept, other._known_facts = (
             self._steps, self._keys, self._kept, self._known_facts
         )  # fmt: skip
@@ -87,8 +90,10 @@ class TracedModel(ModelSource):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Returns what the trace says that a reader of a plan may not expect; a known model has nothing of the kind."""
-        return () if self._known_name is not None else self._step(self.micro_batch).notes
+        """Returns what the trace says that a reader of a plan may not expect, and how attention is priced."""
+        said = () if self._known_name is not None else self._step(self.micro_batch).notes
+        attention = self._facts().attention.note(self._attention, next(iter(self._models.values()), None))
+        return said if attention is None else (*said, attention)
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
         """Returns the wanted numbers of layers, or the nearest lower ones that the model can be cut into, each once."""
@@ -165,6 +170,7 @@ class TracedModel(ModelSource):
                 "model": self._known_name or self._content(micro_batch),
                 "code": code_digest(),
                 "micro_batch": micro_batch,
+                "attention": self._attention,
             }
         return {**self._keys[micro_batch], "num_layers": num_layers}
 
@@ -179,13 +185,16 @@ class TracedModel(ModelSource):
             if self._known_facts is not None:
                 self._lap("cache")
         if self._known_facts is None:
-            self._known_facts = _Facts(self._step(self.micro_batch).training)
+            from alpa_dejavu import layers
+
+            step = self._step(self.micro_batch)
+            self._known_facts = _Facts(step.training, layers.attention_of(step))
         return self._known_facts
 
     def _read(self, num_layers: int, micro_batch: int) -> Model | None:
         if self._cache is None:
             return None
-        solve = _Solver(partial(self._step, micro_batch), num_layers)
+        solve = _Solver(partial(self._step, micro_batch), num_layers, self._attention)
         found = self._cache.read(self._key(micro_batch, num_layers), partial(model_of_entry, solve=solve))
         if found is not None:
             self._kept[num_layers, micro_batch] = meshes_of(found)
@@ -197,27 +206,38 @@ class TracedModel(ModelSource):
         phase(f"cutting the model into {num_layers} layers")
         from alpa_dejavu import sharding
 
-        made = remembering(sharding.model_of_step(traced, num_layers))
+        made = remembering(sharding.model_of_step(traced, num_layers, attention=self._attention))
         self._lap("features")
         return made
 
 
 @final
 class _Facts:
-    """The facts on a model before it is cut: whether it trains, and how many layers each wanted number gives."""
+    """The facts on a model before it is cut: whether it trains, how much attention it has, and how many layers each
+    wanted number gives.
+    """
 
-    def __init__(self, training: bool, most_layers: Mapping[int, int] | None = None) -> None:
-        self.training, self.most_layers = training, dict(most_layers or {})
+    def __init__(
+        self, training: bool, attention: AttentionFound, most_layers: Mapping[int, int] | None = None
+    ) -> None:
+        self.training, self.attention, self.most_layers = training, attention, dict(most_layers or {})
         self.num_kept = -1 if most_layers is None else len(most_layers)
 
     @classmethod
     def of(cls, data: Any) -> _Facts:
         """Returns the facts on a model (whether it trains, how many layers it can be cut into) from their JSON data."""
-        return cls(bool(data["training"]), {int(wanted): int(most) for wanted, most in data["most_layers"].items()})
+        from alpa_dejavu.layers import AttentionFound
+
+        most = {int(wanted): int(most) for wanted, most in data["most_layers"].items()}
+        return cls(bool(data["training"]), AttentionFound(*map(int, data["attention"])), most)
 
     def data(self) -> dict[str, Any]:
         """Returns as JSON data the facts on a model: whether it trains, and how many layers it can be cut into."""
-        return {"training": self.training, "most_layers": {str(key): most for key, most in self.most_layers.items()}}
+        return {
+            "training": self.training,
+            "attention": list(dataclasses.astuple(self.attention)),
+            "most_layers": {str(key): most for key, most in self.most_layers.items()},
+        }
 
 
 @final
@@ -227,8 +247,8 @@ class _Solver:
     The model is traced for it.
     """
 
-    def __init__(self, step: Callable[[], TracedStep], num_layers: int) -> None:
-        self._step, self._num_layers = step, num_layers
+    def __init__(self, step: Callable[[], TracedStep], num_layers: int, attention: str) -> None:
+        self._step, self._num_layers, self._attention = step, num_layers, attention
         self._solved: SolvedLayers | None = None
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
@@ -237,7 +257,7 @@ class _Solver:
             step = self._step()
             from alpa_dejavu import sharding
 
-            self._solved = sharding.solver_of_step(step, self._num_layers)
+            self._solved = sharding.solver_of_step(step, self._num_layers, attention=self._attention)
         return self._solved(data_parallel, tensor_parallel, batch_forced)
 
 

@@ -70,7 +70,7 @@ def upgrades(
         communication: the communication model that priced the plan, or its name; "auto": the plan's, if its name is
             enough to make it.
         calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
-            plan's, if it is a bundled one.
+            plan's models.
 
     Raises:
         ValueError: the record is of another plan, the plan was priced by other models than these, or the record doesn't

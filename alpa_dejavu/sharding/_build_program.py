@@ -98,27 +98,28 @@ class _Builder:
 
     def _passes(self, jaxprs: Sequence[core.Jaxpr]) -> tuple[list[_Pass], tuple[int, ...], PassSteps]:
         """Reads the jaxprs; also the operator of each operator record, and all operations in order."""
-        found, records, before = [], [], len(self.writer.starts)
+        found, records = [], []
+        starts: list[int] = []
         for jaxpr in jaxprs:
             inputs = [self.values.setdefault(var, Value(var.aval)) for var in jaxpr.invars]
             for value in inputs:
                 self.writer.source(value)
-            flat = Flattener()
+            flat = Flattener(opens=True)
             outputs = flat.walk(jaxpr, inputs)
             start = len(self.writer.of_step)
             read_steps(self.writer, flat.steps)
+            steps, firsts, products = _closed(flat)
             for var, value in zip(jaxpr.outvars, outputs, strict=True):
                 if isinstance(var, core.Var):
                     self.values.setdefault(var, value)
-            places = self.writer.of_step[start:]
-            found.append(_Pass(jaxpr, inputs, outputs, flat.steps))
+            starts += [self.writer.starts[start + n] for n in firsts]
+            found.append(_Pass(jaxpr, inputs, outputs, steps))
             records += [
-                place for place, step in zip(places, flat.steps, strict=True)
+                self.writer.of_step[start + n] for n, step in zip(products, steps, strict=True)
                 if step.primitive not in ALIASES and step.outputs
             ]  # fmt: skip
-        steps = tuple(step for one in found for step in one.steps)
-        starts = *self.writer.starts[before:], len(self.writer.operators)
-        return found, tuple(records), PassSteps(steps, starts, self.writer.places)
+        everything = tuple(step for one in found for step in one.steps)
+        return found, tuple(records), PassSteps(everything, (*starts, len(self.writer.operators)), self.writer.places)
 
     def _places(self, variables: Iterable[core.Var]) -> tuple[int, ...]:
         """The operators behind variables, each once, in order."""
@@ -228,6 +229,25 @@ class _Builder:
                         found.append(Lifetime(place, value.num_bytes, start + n, start + last.get(value, n)))
             start += len(one.steps)
         return tuple(found)
+
+
+def _closed(flat: Flattener) -> tuple[list[Step], list[int], list[int]]:
+    """A pass's operations, each kernel as one; by the operations that kernels stand for, the numbers of the first of
+    each, and of the one whose operator says how it is cut: that of its first product, of queries and keys.
+    """
+    steps: list[Step] = []
+    firsts: list[int] = []
+    products: list[int] = []
+    end = 0
+    for one in flat.opened:
+        whole = range(end, one.first)
+        product = next(n for n in range(one.first, one.last) if flat.steps[n].primitive == "dot_general")
+        steps += [*flat.steps[end : one.first], one.step]
+        firsts += [*whole, one.first]
+        products += [*whole, product]
+        end = one.last
+    rest = range(end, len(flat.steps))
+    return [*steps, *flat.steps[end:]], [*firsts, *rest], [*products, *rest]
 
 
 def _ordered(layer: LayerJaxprs) -> list[core.Var]:

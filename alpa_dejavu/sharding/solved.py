@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import final
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.layers import LayeredStep, TracedStep, cut_into_layers
+from alpa_dejavu.layers import LayeredStep, TracedStep, cut_into_layers, with_attention
 from alpa_dejavu.layers.features import describe
 from alpa_dejavu.problem import Model
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
@@ -68,7 +68,9 @@ class SolvedLayers:
         return stage_layers(chain, ZERO)
 
 
-def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none") -> Model:
+def model_of_step(
+    traced: TracedStep, num_layers: int | str, *, remat: str = "none", attention: str = "plain"
+) -> Model:
     """Cuts a traced train step into layers, and returns a `Model` of their operators, tensors and shardings.
 
     The auto-sharding engine solves how a logical mesh divides the layers when that mesh is first asked for.
@@ -77,20 +79,24 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
         traced: the train step.
         num_layers: how many layers there are to be; "auto": as many as Alpa's `AutoLayerOption` would choose.
         remat: "layer" if a layer's backward pass computes its forward pass again; "none" if not.
+        attention: "fused" if attention that is written out runs as fused kernels; "plain" if as XLA compiles it.
 
     Raises:
         ValueError: the loss has too few equations for so many layers, or an option isn't known.
     """
-    layered = cut_into_layers(traced, num_layers, remat=remat)
+    layered = with_attention(cut_into_layers(traced, num_layers, remat=remat), attention)
     model = describe(
         layered.forward, layered.backward, layered.updates, layered.accumulators, traced.micro_batch, layered.data
     )
     return dataclasses.replace(model, sharding=ModelSharding(_solver(layered, traced)))
 
 
-def solver_of_step(traced: TracedStep, num_layers: int) -> SolvedLayers:
-    """Cuts a traced train step into layers, and returns the solver of their auto-sharding on any logical mesh."""
-    return _solver(cut_into_layers(traced, num_layers), traced)
+def solver_of_step(traced: TracedStep, num_layers: int, *, attention: str = "plain") -> SolvedLayers:
+    """Cuts a traced train step into layers, and returns the solver of their auto-sharding on any logical mesh.
+
+    `attention` is as for `model_of_step`.
+    """
+    return _solver(with_attention(cut_into_layers(traced, num_layers), attention), traced)
 
 
 def _solver(layered: LayeredStep, traced: TracedStep) -> SolvedLayers:

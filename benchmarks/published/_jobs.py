@@ -182,9 +182,9 @@ _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 
 
 def _size(row: Row) -> Transformer:
-    experts, latent = _number(row, "experts"), {}
+    experts, latent = _number(row, "experts"), dict[str, Any]()
     blocks = _count(row, "layers")
-    dense: dict[str, int] = {}
+    dense: dict[str, Any] = {}
     if experts and "deepseek" in _text(row, "model").lower():
         latent = _DEEPSEEK
         if blocks in _DEEPSEEK_BLOCKS:
@@ -197,7 +197,7 @@ def _size(row: Row) -> Transformer:
         rms_norm=bool(_number(row, "rms")), tied=bool(_number(row, "tied")), num_experts=experts,
         experts_per_token=_number(row, "topk") if experts else 0,
         precision=_PRECISION.get(_text(row, "precision").upper().split()[0], "bfloat16"),
-        **{"head_size": _number(row, "head_dim"), **latent, **dense},
+        **({"head_size": _number(row, "head_dim")} | latent | dense),
     )  # fmt: skip
 
 

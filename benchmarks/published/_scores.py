@@ -20,7 +20,8 @@ def scored(
     """How near predictions are to measurements.
 
     Args:
-        predicted, measured: what was predicted and what was measured, shape (rows,).
+        predicted: what was predicted, shape (rows,).
+        measured: what was measured, shape (rows,).
         ends: the ends of each prediction's 90 % interval; None: there are none.
         fits: whether each row is said to fit its devices' memory; None: that isn't asked.
 
@@ -29,7 +30,8 @@ def scored(
         relative errors, `bias`; the share within 20 %, `within_20`; the share inside of intervals, `inside`, and the
         median of upper over lower ends, `interval_factor`; the share that fits, `fits`.
     """
-    errors = np.asarray(predicted, dtype=np.float64) / np.asarray(measured, dtype=np.float64) - 1
+    real = np.asarray(measured, dtype=np.float64)
+    errors = np.asarray(predicted, dtype=np.float64) / real - 1
     figures: dict[str, Any] = {
         "rows": len(errors),
         "median_error": _median(np.abs(errors)),
@@ -39,7 +41,7 @@ def scored(
     }
     if ends is not None:
         lower, upper = (np.asarray(end, dtype=np.float64) for end in ends)
-        figures["inside"] = float(((lower <= measured) & (measured <= upper)).mean()) if len(errors) else None
+        figures["inside"] = float(((lower <= real) & (real <= upper)).mean()) if len(errors) else None
         figures["interval_factor"] = _median(upper / lower)
     if fits is not None:
         figures["fits"] = float(np.mean(fits)) if len(errors) else None
@@ -55,9 +57,9 @@ def by_source(
     parts = {}
     for name in dict.fromkeys(sources):
         own = names == name
-        some = None if ends is None else tuple(np.asarray(end)[own] for end in ends)
+        some = None if ends is None else (np.asarray(ends[0])[own], np.asarray(ends[1])[own])
         kept = None if fits is None else [fit for fit, mine in zip(fits, own, strict=True) if mine]
-        parts[name] = scored(rows[0][own], rows[1][own], some, kept)  # type: ignore[arg-type]
+        parts[name] = scored(rows[0][own], rows[1][own], some, kept)
     return {**scored(predicted, measured, ends, fits), "by_source": parts}
 
 

@@ -8,17 +8,19 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.communication import CommunicationModel, Nccl
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.sized_transformer import SizedTransformer
 from alpa_dejavu.problem import MeshConfig, Plan, Submesh
 from published._jobs import Job
+from published._step_figures import latency_of, left_out_of, profile_of
 
-__all__ = ["Estimated", "estimated"]
+__all__ = ["Estimated", "by_default", "by_sheets", "estimated"]
 
 Models = tuple[str | LatencyModel, str | CommunicationModel]
+_SHEETS: Models = ("analytic", "alpha-beta")
 
 
 @final
@@ -33,6 +35,22 @@ class Estimated:
     upper_s: float
     peak_bytes: float
     fits: bool
+
+
+def by_default(job: Job) -> Estimated:
+    """Estimates a job as anybody's is; one of a source that figures were fitted to by those that were fitted without
+    it.
+    """
+    values = left_out_of(job.source)
+    if values is None:
+        return estimated(job)
+    return estimated(job, (latency_of(values), Nccl()), profile_of(job.runtime, values))
+
+
+def by_sheets(job: Job) -> Estimated:
+    """Estimates a job by data sheets alone, under the same runtime."""
+    values = left_out_of(job.source)
+    return estimated(job, _SHEETS, job.runtime if values is None else profile_of(job.runtime, values))
 
 
 def estimated(job: Job, models: Models = ("auto", "auto"), runtime: RuntimeProfile | None = None) -> Estimated:

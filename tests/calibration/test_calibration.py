@@ -20,9 +20,9 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Host, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
-from made_up import EXAMPLE, blocks, collectives, fitted, kernels, measured
+from made_up import EXAMPLE, collectives, fitted, measured
 
-MODELS = ("kernels", "layers", "within", "across")
+MODELS = ("within", "across")
 
 
 def written(tmp_path, calibration):
@@ -43,16 +43,12 @@ def changed(tmp_path, change, calibration=None):
 def test_models_predict_from_the_file_what_they_were_fitted_to_predict(tmp_path):
     before = fitted()
     after = read_calibration(written(tmp_path, before))
-    rows = kernels(2000, 9, ("small", "middle", "example"))
-    pairs = [(before.kernels.predict(rows), after.kernels.predict(rows))]
-    pairs += [(model.layers.predict(blocks(300, 4)) for model in (before, after))]
-    pairs += [(model.within.predict(collectives(1.0, (2.0, 6.0))) for model in (before, after))]
+    pairs = [(model.within.predict(collectives(1.0, (2.0, 6.0))) for model in (before, after))]
     pairs += [(model.across.predict(collectives(2.0, (4.0, 16.0))) for model in (before, after))]
     for one, other in pairs:
         for end in ("mean", "lower", "upper"):
             assert np.abs(getattr(other, end) / getattr(one, end) - 1).max() < 1e-6
         assert (one.in_domain == other.in_domain).all()
-    assert after.kernels.common_variance == pytest.approx(before.kernels.common_variance)
 
 
 def test_what_was_read_is_written_as_the_same_bytes(tmp_path):
@@ -71,10 +67,10 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 
     class Wrong:
         def state(self):
-            return {"widest": [0.0, float("nan")]}
+            return {"values": [0.0, float("nan")]}
 
-    with pytest.raises(ValueError, match=r"kernels\.widest\[1\] is nan, which no calibration may hold"):
-        write_calibration(dataclasses.replace(fitted(), kernels=Wrong()), path)
+    with pytest.raises(ValueError, match=r"within\.values\[1\] is nan, which no calibration may hold"):
+        write_calibration(dataclasses.replace(fitted(), within=Wrong()), path)
     assert path.read_text() == whole
     assert os.listdir(tmp_path) == [path.name]
 
@@ -160,48 +156,23 @@ def test_wrong_figures_are_named(tmp_path, change, said):
     assert said in str(error.value)
 
 
-PARTS = ("kernels", "models")
-PRODUCTS = (*PARTS, "products")
-TREES = (*PRODUCTS, "shapes", "trees")
 LOG_RATIO = "must be a finite number: a logarithm of a ratio"
 
 
 @pytest.mark.parametrize(
     ("where", "value", "said"),
     [
-        (("kernels",), [], "kernels is [], but must be an object: a fitted model of kernels"),
-        (PARTS, 1, "kernels.models is 1, but must be an object"),
-        (("kernels", "widest", 1), None, f"kernels.widest[1] is null, but {LOG_RATIO}"),
-        (("kernels", "widest", 1), True, f"kernels.widest[1] is true, but {LOG_RATIO}"),
-        (("kernels", "widest", 1), math.nan, "this isn't JSON: NaN is no number of JSON"),
-        (("kernels", "widest", 0), -math.inf, "this isn't JSON: -Infinity is no number of JSON"),
-        (("kernels", "widest", 1), 1e301, f"kernels.widest[1] is 1e+301, but {LOG_RATIO}, and at most 1e+300"),
-        (("kernels", "widest"), [0.1], "kernels.widest is [0.1], but must be a list of the two ends of an interval"),
-        (("kernels", "widest"), [0, 1, 2], "kernels.widest is [0, 1, 2], but must be a list of the two ends"),
-        (("kernels", "ends", "map work"), [0.5, -0.5], "is [0.5, -0.5], but must be a list of the two ends"),
-        (("layers", "ends"), [0.5, -0.5], "an interval, the lower one first; 0.5 is above -0.5"),
+        (("within",), [], "within is [], but must be an object: fitted collectives within hosts"),
+        (("within", "ends"), 1, "within.ends is 1, but must be an object"),
+        (("within", "ends", "seen sizes", 1), None, f"seen sizes[1] is null, but {LOG_RATIO}"),
+        (("within", "ends", "seen sizes", 1), True, f"seen sizes[1] is true, but {LOG_RATIO}"),
+        (("within", "ends", "seen sizes", 1), math.nan, "this isn't JSON: NaN is no number of JSON"),
+        (("within", "ends", "seen sizes", 0), -math.inf, "this isn't JSON: -Infinity is no number of JSON"),
+        (("within", "ends", "seen sizes", 1), 1e301, f"is 1e+301, but {LOG_RATIO}, and at most 1e+300"),
+        (("within", "ends", "seen sizes"), [0.1], "is [0.1], but must be a list of the two ends of an interval"),
+        (("within", "ends", "seen sizes"), [0, 1, 2], "is [0, 1, 2], but must be a list of the two ends"),
+        (("within", "ends", "other sizes"), [0.5, -0.5], "an interval, the lower one first; 0.5 is above -0.5"),
         (("within", "ends", "seen sizes"), [2, 1], "within.ends.seen sizes is [2, 1], but must be a list of the two"),
-        (("kernels", "most_s"), "long", 'kernels.most_s is "long", but must be seconds above 0'),
-        (("kernels", "most_s"), 0, "kernels.most_s is 0, but must be seconds above 0"),
-        (("kernels", "common_variance", "map"), 7, "common_variance.map is 7, but must be a share, from 0 to 1"),
-        (("kernels", "common_variance", "map"), -0.1, "common_variance.map is -0.1, but must be a share, from 0 to 1"),
-        ((*PARTS, "floors"), {}, "floors is {}, but must be an object of the seconds of launches"),
-        ((*PARTS, "floors", "relu"), [], "floors.relu is [], but must be a list of seconds, at least one"),
-        ((*PARTS, "floors", "relu", 0), -1.0, "floors.relu[0] is -1.0, but must be seconds above 0"),
-        ((*PARTS, "streams", "map", "starts", 0), "x", 'starts[0] is "x", but must be a finite number'),
-        ((*PRODUCTS, "tiles", "bmm", "tile_1024"), None, f"tiles.bmm.tile_1024 is null, but {LOG_RATIO}"),
-        ((*PRODUCTS, "tiles", "bmm", "strat"), 0.1, "tiles.bmm.strat is an unknown key; did you mean 'start'"),
-        (PRODUCTS, 1, "products is 1, but must be an object of the models of matrix products, or null"),
-        ((*PRODUCTS, "forms"), [], "forms is [], but must be a list of forms, at least one"),
-        ((*PRODUCTS, "forms", 0, 2), -1, "forms[0][2] is -1, but must be a number of at least 0"),
-        ((*PRODUCTS, "tiles"), {}, "tiles is {}, but must be an object of models of tiles by kind of product"),
-        ((*PRODUCTS, "shapes", "of_gpu"), 1, "of_gpu is 1, but must be true or false"),
-        ((*PRODUCTS, "shapes", "offsets"), {}, "offsets is {}, but must be an object of lists of GPUs' figures"),
-        ((*PRODUCTS, "shapes", "offsets", "bmm"), [], "offsets.bmm is [], but must be a list of the figures of GPUs"),
-        ((*TREES, "roots", 0), 0.5, "trees.roots[0] is 0.5, but must be a whole number of at least 0"),
-        ((*TREES, "left", 5), -1, "trees.left[5] is -1, but must be a whole number of at least 0"),
-        (("layers", "shared"), [], "layers.shared is [], but must be an object"),
-        (("layers", "deviations", "one"), [0, 1], "deviations.one is [0, 1], but must be a list of three numbers"),
         (("within", "values", 3), "x", 'within.values[3] is "x", but must be a finite number'),
         (("within", "collectives", 1), "broadcast", "but must be all_gather, all_reduce, all_to_all or reduce_scatter"),
         (("within", "collectives"), [], "within.collectives is [], but must be a list of the names of collectives"),
@@ -222,13 +193,6 @@ def test_wrong_values_in_models_are_named_with_their_line(tmp_path, where, value
 @pytest.mark.parametrize(
     "where",
     [
-        (*PARTS, "floors"),
-        (*PARTS, "streams", "rows", "of_length"),
-        (*PRODUCTS, "tiles", "linear", "overlap"),
-        (*PRODUCTS, "shapes"),
-        (*TREES, "threshold"),
-        ("kernels", "common_variance"),
-        ("layers", "shared", "floor_s"),
         ("within", "ends", "other sizes"),
         ("across", "values"),
     ],
@@ -250,17 +214,11 @@ def named_line(path, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_set(*PARTS, "streams", "map", "shares", value=[]), "shares has 0 numbers, but must have 1, for relu"),
-        (_set(*TREES, "feature", 0, value=99), "kernels is no fitted model: trees.feature[0] is 99, but must be"),
-        (_set(*TREES, "right", 0, value=10**9), "trees.right[0] is 1000000000, but must be from 0 to"),
-        (_set(*TREES, "left", 5, value=0), "trees.left[5] is 0, but must be from 5 to"),
-        (_set(*TREES, "roots", 1, value=10**9), "trees.roots[1] is 1000000000, but must be from 0 to"),
-        (_set(*TREES, "threshold", value=[0.5]), "trees.threshold has 1 numbers, but must have"),
         (_set("within", "values", value=[1.0]), "within is no fitted model: values has 1 numbers, but must have"),
         (_set("products", "example", "float32", "most_flop", value=1.0), "curve of products: least_flop is"),
-        (_set("products", "other", value={}), "products are of 'other', which has neither a data sheet"),
+        (_set("products", "other", value={}), "products are of 'other', which has no measured figures"),
         (_drop("within"), "has collectives across hosts, but none within"),
-        (lambda data: [data.pop(part) for part in ("sheets", "products")], "has kernels, but no data sheet"),
+        (_set("kernels", value={}), "kernels is an unknown key"),
     ],
 )
 def test_models_whose_parts_do_not_fit_are_named(tmp_path, change, said):
@@ -269,14 +227,9 @@ def test_models_whose_parts_do_not_fit_are_named(tmp_path, change, said):
     assert said in str(error.value)
 
 
-def test_models_may_be_without_products_and_whole_numbers_may_have_a_point(tmp_path):
-    def change(data):
-        data["kernels"]["models"]["products"] = None
-        data["within"]["sizes"] = [2.0, 4, 8.0]
-
-    after = read_calibration(changed(tmp_path, change, fitted()))
+def test_whole_numbers_may_have_a_point(tmp_path):
+    after = read_calibration(changed(tmp_path, _set("within", "sizes", value=[2.0, 4, 8.0]), fitted()))
     assert after.within.sizes == fitted().within.sizes == (2, 4, 8)
-    assert after.kernels.state()["models"]["products"] is None
 
 
 def test_measured_figures_take_the_place_of_the_clusters():
@@ -288,13 +241,12 @@ def test_measured_figures_take_the_place_of_the_clusters():
 
 
 def test_what_was_not_measured_stays():
-    partly = dataclasses.replace(measured(), devices={}, device_spread={}, links=measured().links[:1])
-    partly = dataclasses.replace(partly, sheets=fitted().sheets)
+    partly = dataclasses.replace(fitted(), links=measured().links[:1])
     after = partly.applied_to(EXAMPLE)
-    assert after.hosts == EXAMPLE.hosts
+    assert [host.device.flop_per_s for host in after.hosts] == [host.device.flop_per_s for host in EXAMPLE.hosts]
     assert after.links[0][1] == EXAMPLE.links[0][1]
     assert after.links[1][1] != EXAMPLE.links[1][1]
-    assert fitted().applied_to(EXAMPLE) == EXAMPLE
+    assert fitted().applied_to(EXAMPLE).links == EXAMPLE.links
 
 
 def test_links_of_unlike_hosts_are_told_apart():
@@ -369,17 +321,17 @@ def test_prices_are_the_calibrations_or_as_given():
         prices(EXAMPLE, measured(), "auto", "alpha-beta")
     with pytest.raises(ValueError, match="both a calibration and latency=AnalyticLatency"):
         prices(EXAMPLE, measured(), AnalyticLatency(), "auto")
-    with pytest.raises(TypeError, match="calibration is 3; give a bundled name"):
+    with pytest.raises(TypeError, match="calibration is 3; give a file"):
         prices(EXAMPLE, 3, "auto", "auto")
-    with pytest.raises(ValueError, match=r"no calibration 'v10'; did you mean 'v100'"):
-        prices(EXAMPLE, "v10", "auto", "auto")
+    with pytest.raises(ValueError, match=r"no calibration 'v100'; give the path .* or leave it out"):
+        prices(EXAMPLE, "v100", "auto", "auto")
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: Fit("kernels", "x", -1), "rows is -1"),
-        (lambda: Fit("kernels", "x", 1, held_out={"mape": float("inf")}), "mape is inf"),
+        (lambda: Fit("products", "x", -1), "rows is -1"),
+        (lambda: Fit("products", "x", 1, held_out={"mape": float("inf")}), "mape is inf"),
         (lambda: MeasuredLink(("a", "b"), True, Link(0, 1), {"bytes_per_s": -0.1}), "spread of bytes_per_s is -0.1"),
         (lambda: Calibration("x", "x", "yesterday"), "date is 'yesterday'"),
     ],

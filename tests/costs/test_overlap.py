@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_dejavu.costs import CostModels, Overlap, RuntimeProfile, StageCostModel
+from alpa_dejavu.costs import CostModels, Overlap, StageCostModel
 from alpa_dejavu.costs._streams import behind_layers_s, makespan_s
 from alpa_dejavu.costs.overlap import NO_OVERLAP, PUBLISHED, named_overlap
 from alpa_dejavu.costs.runtime import ALPA, runtime_profile, with_overlap
@@ -42,7 +42,7 @@ def test_names_and_factors_are_checked():
     with pytest.raises(ValueError, match=r"runtime is 'alpa\+lanes', but must be .* with '\+streams'"):
         runtime_profile("alpa+lanes")
     assert (NO_OVERLAP.streams, STREAMS.streams) == (False, True)
-    with pytest.raises(ValueError, match="overlap is 'all', but must be 'none' or 'streams'; or give an Overlap"):
+    with pytest.raises(ValueError, match=r"overlap is 'all', but must be one of .*; or give an Overlap"):
         named_overlap("all")
     with pytest.raises(ValueError, match=r"compute_slowdown is 0\.9, but must be from 1 to 4; give the seconds"):
         Overlap("streams", 0.9)
@@ -244,16 +244,6 @@ def test_the_update_gathers_when_nothing_is_left_to_hide_behind():
     gathered, = (seconds for one, seconds in costs.combined(devices, config, "step") if one.kind == "all_gather")
     last = 3 * (1e-5 + 4e6 / 4 / 1e10)
     assert found["synchronisation_s"][0, 2] == pytest.approx(gathered[0, 2] + last)
-
-
-def test_a_profile_that_hides_the_exchange_itself_hides_nothing_twice():
-    model = chain(3, parameter_bytes=1e7, exchanged=())
-    hiding, late = RuntimeProfile("hides", synchronisation=0.2), RuntimeProfile("late", synchronisation=1.5)
-    whole, fitted = (priced(model, DATA, runtime=one)[2]["synchronisation_s"] for one in ("alpa", hiding))
-    assert fitted == pytest.approx(0.2 * whole)
-    streams = [priced(model, DATA, STREAMS, one)[2]["synchronisation_s"] for one in ("alpa", hiding, late)]
-    assert np.array_equal(streams[0], streams[1])
-    assert (streams[2] > streams[0])[0, 2]
 
 
 @functools.cache

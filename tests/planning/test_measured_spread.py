@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from alpa_dejavu.calibration import Calibration, bundled, prices, read_calibration, write_calibration
+from alpa_dejavu.calibration import Calibration, prices, read_calibration, write_calibration
 from alpa_dejavu.costs.communication import AlphaBeta, Group, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, MeasuredRoofline
 from alpa_dejavu.costs.table import cost_table
@@ -14,7 +14,7 @@ from alpa_dejavu.planning.uncertainty._errors import entry_seconds
 from alpa_dejavu.planning.uncertainty._spreads import ALPHA_BETA, ROOFLINE
 from alpa_dejavu.problem import Operator, Operators, Run, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_communication_model, check_latency_model, example_cluster
-from made_up import measured
+from made_up import fitted, measured
 from models import chain, planned, space
 
 RUN, ONE = Run(4), example_cluster(1)
@@ -177,8 +177,7 @@ def test_layers_on_one_device_err_together_as_far_as_its_figures_do():
 
 
 def test_what_was_not_measured_keeps_the_spread_that_is_assumed():
-    sheets = {"example": next(iter(bundled("v100").sheets.values()))}
-    links = spreads_of(dataclasses.replace(calibrated(), devices={}, device_spread={}, sheets=sheets))[0].spreads
+    links = spreads_of(dataclasses.replace(calibrated(), device_spread={}))[0].spreads
     assert links.common[0] == ROOFLINE["products"][0]
     alone = spreads_of(dataclasses.replace(calibrated(), links=()), hosts=2)[0]
     number = CLASSES.index("all_reduce within hosts")
@@ -187,7 +186,7 @@ def test_what_was_not_measured_keeps_the_spread_that_is_assumed():
 
 
 def test_sends_beside_learned_collectives_have_the_links_spread():
-    both = calibrated(within=bundled("v100").within)
+    both = calibrated(within=fitted().within)
     learned, links = both.communication(), calibrated().communication()
     group = Group(both.applied_to(ONE), (0, 0))
     assert learned.interval("send", [1e6], group) == links.interval("send", [1e6], group)

@@ -91,5 +91,5 @@ def test_a_runtime_keeps_its_figures():
     hidden, alone = planned("streams", "megatron").plan, planned(None, "megatron").plan
     assert hidden.priced_by.runtime == "megatron+streams"
     assert alone.priced_by.runtime == "megatron"
-    with pytest.raises(ValueError, match="overlap is 'all', but must be 'none' or 'streams'"):
+    with pytest.raises(ValueError, match="overlap is 'all', but must be one of 'none', 'gradients', 'tensor', 'str"):
         planned("all")

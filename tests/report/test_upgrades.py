@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration import Calibration, Prices, bundled
+from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import faster_devices, faster_links
 from alpa_dejavu.costs.communication import AlphaBeta
@@ -216,17 +216,13 @@ def test_what_other_prices_leave_of_a_plan_is_said():
     )
 
 
-def test_a_plan_of_a_bundled_calibration_goes_by_that_and_others_are_asked_for():
-    by = bundled("v100")
-    plan, kept = kept_plan(named_cluster("p3.16xlarge"), latency=by.latency(), communication=by.communication())
-    kept = dataclasses.replace(kept, models=("LearnedLatency", "LearnedCommunication"))
-    plan = dataclasses.replace(plan, priced_by=PricedBy("LearnedLatency", "LearnedCommunication", "v100"))
-    found = [explain(plan, kept), explain(plan, kept, calibration="v100")]
-    assert [one.plan for one in found] == [plan, plan]
-    figures = [[(one.what, one.twice_s, one.best_s) for one in each.sensitivities] for each in found]
-    assert figures[0] == figures[1]
-    plan = dataclasses.replace(plan, priced_by=PricedBy("LearnedLatency", "LearnedCommunication", "mine"))
-    with pytest.raises(ValueError, match=r"not by AnalyticLatency and AlphaBeta; give its calibration, mine$"):
+def test_a_plan_goes_by_the_models_of_its_names_and_a_calibrations_is_asked_for():
+    plan, kept = kept_plan(named_cluster("p3.16xlarge"), latency="kernels", communication="nccl")
+    plan = dataclasses.replace(plan, priced_by=PricedBy("kernels", "nccl"))
+    assert explain(plan, kept).plan == plan
+    kept = dataclasses.replace(kept, models=("MeasuredRoofline", "MeasuredAlphaBeta"))
+    plan = dataclasses.replace(plan, priced_by=PricedBy("MeasuredRoofline", "MeasuredAlphaBeta", "mine"))
+    with pytest.raises(ValueError, match="not by KernelLatency and Nccl; give its calibration, mine, or plan"):
         upgrades(plan, kept)
 
 

@@ -8,7 +8,6 @@ import sqlite3
 import pytest
 
 from alpa_dejavu.calibration import read_calibration, write_calibration
-from alpa_dejavu.calibration._bundled import FOLDER as CALIBRATIONS
 from alpa_dejavu.calibration.database import database_data, read_database
 from alpa_dejavu.calibration.history import StageSeconds, Store, corrected
 from alpa_dejavu.calibration.text import json_text
@@ -62,12 +61,8 @@ def test_a_machine():
     assert named_cluster(str(golden), 2).hosts[1].memory_margin == 0.08
 
 
-@pytest.mark.parametrize(
-    "path", [DATA / "calibration-1.json", *sorted(CALIBRATIONS.glob("*.json"))], ids=lambda path: path.stem
-)
-def test_a_calibration(tmp_path, path):
-    """One of a user's is checked when it is read, a bundled one here."""
-    same(tmp_path, path, write_calibration, read_calibration)
+def test_a_calibration(tmp_path):
+    same(tmp_path, DATA / "calibration-1.json", write_calibration, read_calibration)
 
 
 def test_a_converted_database(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu import layers
-from alpa_dejavu.calibration import bundled, write_calibration
+from alpa_dejavu.calibration import write_calibration
 from alpa_dejavu.calibration.history import Store
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
@@ -22,6 +22,7 @@ from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.plan_file import plan_data, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
+from made_up import fitted
 from models import chain
 from past_runs import run_of
 from plans import example_plan, whole_plan
@@ -85,7 +86,7 @@ def files(tmp_path):
     history = Store(tmp_path / "runs.sqlite")
     history.append(run_of(example_plan(model=EVIL)))
     calibration = tmp_path / "calibration.json"
-    write_calibration(dataclasses.replace(bundled("v100"), name=EVIL, origin=EVIL), calibration)
+    write_calibration(dataclasses.replace(fitted(), name=EVIL, origin=EVIL), calibration)
     cluster = tmp_path / "cluster.json"
     write_cluster(dataclasses.replace(named_cluster("p3.16xlarge"), name=EVIL), cluster)
     (tmp_path / "database.pkl").write_bytes(b"cevil\nrun\n(I1\ntR.")

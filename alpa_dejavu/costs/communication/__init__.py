@@ -13,6 +13,7 @@ from alpa_dejavu.costs.communication._free import Free
 from alpa_dejavu.costs.communication._link_bytes import link_bytes
 from alpa_dejavu.costs.communication._links import Links
 from alpa_dejavu.costs.communication._measured_links import MeasuredAlphaBeta
+from alpa_dejavu.costs.communication._nccl import Nccl
 
 __all__ = [
     "COLLECTIVES",
@@ -23,22 +24,29 @@ __all__ = [
     "Group",
     "Links",
     "MeasuredAlphaBeta",
+    "Nccl",
     "communication_model",
     "communication_name",
+    "communication_names",
     "link_bytes",
 ]
 
-_KNOWN = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free, "links": Links}
+_KNOWN = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free, "links": Links, "nccl": Nccl}
 
 
 def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
-    """Returns the communication model of a name ("alpha-beta", "links", "free"; "auto" is alpha-beta), or the given
-    one.
+    """Returns the communication model of a name ("alpha-beta", "links", "nccl", "free"; "auto" is alpha-beta), or the
+    given one.
 
     >>> communication_model("free")
     Free()
     """
     return resolve("communication model", choice, _KNOWN, CommunicationModel)  # type: ignore[type-abstract]
+
+
+def communication_names() -> tuple[str, ...]:
+    """Returns the names of the communication models, "auto" first."""
+    return tuple(_KNOWN)
 
 
 def communication_name(model: CommunicationModel) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from alpa_dejavu._util.by_name import name_of, resolve
 from alpa_dejavu.costs.latency._analytic import AnalyticLatency
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.costs.latency._kernels import KernelLatency
 from alpa_dejavu.costs.latency._measured_roofline import MeasuredRoofline
 from alpa_dejavu.costs.latency._profiled import LayerTimes, ProfiledLayers, profiled_pass
 
 __all__ = [
     "AnalyticLatency",
+    "KernelLatency",
     "Latency",
     "LatencyModel",
     "LayerTimes",
@@ -21,19 +23,26 @@ __all__ = [
     "ProfiledLayers",
     "latency_model",
     "latency_name",
+    "latency_names",
     "profiled_pass",
 ]
 
-_KNOWN = {"auto": AnalyticLatency, "analytic": AnalyticLatency}
+_KNOWN: dict[str, type[LatencyModel]] = {"auto": AnalyticLatency, "analytic": AnalyticLatency, "kernels": KernelLatency}
 
 
 def latency_model(choice: str | LatencyModel) -> LatencyModel:
-    """Returns the latency model of a name ("analytic"; "auto" is the default, the same), or the given one.
+    """Returns the latency model of a name ("analytic", the roofline; "kernels", models of GPU kernels; "auto", the
+    roofline where nothing else is chosen), or the given one.
 
     >>> latency_model("analytic")
     AnalyticLatency()
     """
     return resolve("latency model", choice, _KNOWN, LatencyModel)  # type: ignore[type-abstract]
+
+
+def latency_names() -> tuple[str, ...]:
+    """Returns the names of the latency models, "auto" first."""
+    return tuple(_KNOWN)
 
 
 def latency_name(model: LatencyModel) -> str:

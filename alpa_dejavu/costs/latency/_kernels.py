@@ -1,162 +1,205 @@
-"""Kernels as columns: their shapes, their work, and the data sheet of the GPU that each runs on."""
+"""The models of GPU kernels as a latency model of the planner."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Mapping
-from typing import Any, final
+import math
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.clusters.gpus import Gpu, gpu_of
+from alpa_dejavu.costs.kernels import (
+    AttentionSizes,
+    ExpertFigures,
+    ExpertTokens,
+    Fitted,
+    GroupedFigures,
+    InSteps,
+    KernelFigures,
+    attention_seconds,
+    check_fused,
+    dtype_class,
+    grouped_seconds,
+    in_steps,
+    kernel_figures,
+    product_seconds,
+    stream_seconds,
+    width_bytes,
+)
+from alpa_dejavu.costs.latency._analytic import AnalyticLatency
+from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.costs.latency._operator_shapes import (
+    ATTENTION,
+    GROUPED,
+    STREAM,
+    UNFOLDED,
+    DistinctKernels,
+    KernelKey,
+    OperatorShapes,
+    divided_attention,
+    divided_grouped,
+    divided_products,
+)
+from alpa_dejavu.problem import Device, FusedAttention, Operators
+
+__all__ = ["KernelLatency"]
+
 Array = NDArray[np.float64]
-
-CLASSES = {"linear": "product", "bmm": "product", "softmax": "rows", "ln": "rows"}
-"""Kernels by how they use memory: products reuse it, kernels over rows go over it more than once, all others once."""
-
-_OPERANDS = {"add": 3.0, "mul": 3.0}
-_CACHED, _CACHED_WIDTH = 0.78, 0.03
-_CACHE_BYTES_PER_S_OF_SM = 32 * 1.4e9
-"""Half of what a processor and the cache exchange in a clock, by the architectures' white papers."""
-_ENERGY_J_PER_NM = 1.2e-12
-"""Joules of an operation in single precision, by the size of the transistors. Of no limit, 1.2 and 1.7 pJ, it has the
-least error on GPUs that were left out; V100 SXM2 may take 1.6 at its highest clock (300 W, 15.7e12 a second, 12 nm)."""
+_UNKNOWN = 0.5
+"""The spread, as a share of the roofline, on a device that has no data sheet."""
+_UNFOLDED = (0.48, 0.29)
+"""The spread of products of a kind that no model was fitted to, as convolutions are: standard deviations of the
+logarithm, in common on a GPU and of a kernel's own, for linear layers by a model without them and the reverse."""
+_BACKWARD, _FLASH2, _TF32 = 0.15, 0.1, 0.2
+"""The further spread, in common, of attention's backward pass, of FlashAttention 2, and of products in TF32, of which
+the first two are from papers and the last from products in 16 bits: assumptions."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class DataSheet:
-    """The figures of a GPU from its maker's data sheet.
+class KernelLatency(LatencyModel):
+    """A latency model of operators by models of GPU kernels, for devices whose data sheet is known by their name; the
+    roofline for all others.
+
+    The rates of products and of memory are the device's, not the sheet's; a device that is slower in everything takes
+    longer for everything. A kernel is predicted once, in however many layers it is. A product that is divided among
+    devices takes no longer than the whole one.
+
+    The floors of products in 8 and 16 bits, of attention and of grouped products were measured, and have a launch in
+    them, of 2 to 3 microseconds. All other operators start a kernel in `Device.kernel_s`.
+
+    A convolution is predicted as the matrix product that it is once its patches are unfolded. None was measured, so its
+    spread is wider. Operands in 8 bits are taken as cast: whatever writes them casts them.
 
     Attributes:
-        flop_per_s: the rate of matrix products in their dtype, at the highest clock.
-        memory_bytes_per_s: the bandwidth of its memory.
-        num_sm: the number of its (streaming multi-)processors.
-        l2_cache_bytes: the size of the cache that they share.
-        power_w: the power in watts that the board may take; None where unknown.
-        process_nm: the size of its transistors in nanometres; None where unknown. Where either is unknown, the highest
-            clock is taken to be sustained.
+        figures: the fitted figures.
+        in_steps: how much longer kernels take in a training step than alone.
+        spread_from: where the spread of predictions is from, in a few words.
     """
 
-    flop_per_s: float
-    memory_bytes_per_s: float
-    num_sm: float
-    l2_cache_bytes: float
-    power_w: float | None = None
-    process_nm: float | None = None
+    spread_from: ClassVar[str] = "spread of operators: kernels of GPUs and shapes that were left out of the models' fit"
 
-    @property
-    def sustained_flop_per_s(self) -> float:
-        """Returns the FLOP per second that the board's power suffices for: the rate at the highest clock, or less."""
-        if self.power_w is None or self.process_nm is None:
-            return self.flop_per_s
-        limit = self.power_w / (_ENERGY_J_PER_NM * self.process_nm)
-        return float((self.flop_per_s**-4 + limit**-4) ** -0.25)
+    figures: KernelFigures = dataclasses.field(default_factory=kernel_figures)
+    in_steps: InSteps = dataclasses.field(default_factory=in_steps)
+    _shapes: OperatorShapes = dataclasses.field(default_factory=OperatorShapes, init=False, repr=False, compare=False)
 
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Kernels:
-    """A table of GPU kernels, with their sizes and the data sheets of their GPUs, as columns of shape (kernels,).
-
-    A product is `batch` times (m, k) by (k, n); all others go over `batch` rows of length n. `gpu` is the number of a
-    kernel's GPU; `rate` and the columns after it are from that GPU's data sheet. `process_nm` is 0 where the size of
-    the transistors isn't known.
-    """
-
-    op: NDArray[np.str_]
-    batch: Array
-    m: Array
-    n: Array
-    k: Array
-    gpu: NDArray[np.int64]
-    rate: Array
-    sustained: Array
-    bandwidth: Array
-    num_sm: Array
-    l2_bytes: Array
-    process_nm: Array
-
-    @classmethod
-    def of(cls, columns: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> Kernels:
-        """Returns the table of GPU kernels from columns op, batch, m, n, k and gpu, where gpu names a data sheet.
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Returns the predicted mean seconds of each operator on a device, and their standard deviation (spread).
 
         Raises:
-            ValueError: a GPU has no data sheet, or a size isn't at least 1.
+            ValueError: an operator is fused attention with larger heads than any library computes on the device.
         """
-        names = [str(name) for name in columns["gpu"]]
-        known = sorted(set(names))
-        missing = [name for name in known if name not in sheets]
-        if missing:
-            raise ValueError(f"kernels: there is no data sheet of {missing[0]!r}; add it to {sorted(sheets)}")
-        sizes = {name: np.asarray(columns[name], dtype=np.float64) for name in ("batch", "m", "n", "k")}
-        for name, values in sizes.items():
-            if not (np.isfinite(values) & (values >= 1)).all():
-                raise ValueError(f"kernels: {name} is {values[~(values >= 1)][:1]}, but sizes are at least 1")
-        gpu = np.array([known.index(name) for name in names], dtype=np.int64)
-        of_gpu = [sheets[name] for name in known]
+        sheet = gpu_of(device.name)
+        if sheet is None or not len(operators):
+            mean = AnalyticLatency().predict(operators, device).mean_s
+            return Latency(mean, _UNKNOWN * mean)
+        kernels, (gpu, slowdown) = self._shapes.of(operators), _as_it_is(sheet, device)
+        seconds, spread = np.zeros(len(kernels.shapes)), np.zeros(len(kernels.shapes))
+        for key, places in kernels.groups().items():
+            seconds[places] = slowdown * self._group_seconds(gpu, kernels, key, places)
+            if not _has_launch(gpu, key):
+                seconds[places] += device.kernel_s
+            spread[places] = np.hypot(*self._spread(gpu, key))
+        mean = seconds[kernels.of_operators] * operators.count * (operators.written_bytes > 0)
+        return Latency(mean, mean * np.expm1(spread[kernels.of_operators]))
 
-        def sheet(field: str) -> Array:
-            return np.array([getattr(each, field) or 0 for each in of_gpu], dtype=np.float64)[gpu]
-
-        return cls(
-            op=np.array([str(op) for op in columns["op"]], dtype=np.str_),
-            **sizes,
-            gpu=gpu,
-            rate=sheet("flop_per_s"),
-            sustained=sheet("sustained_flop_per_s"),
-            bandwidth=sheet("memory_bytes_per_s"),
-            num_sm=sheet("num_sm"),
-            l2_bytes=sheet("l2_cache_bytes"),
-            process_nm=sheet("process_nm"),
-        )
-
-    def take(self, index: Any) -> Kernels:
-        """Returns the table with only some of its GPU kernels, chosen by a boolean mask or by indices."""
-        return Kernels(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
-
-    @functools.cached_property
-    def kind(self) -> NDArray[np.str_]:
-        """Returns the class of each kernel: "product" for matrix products, "rows" for kernels that go over rows more
-        than once (softmax, normalisation), "map" for all others.
+    def common_share(self, operators: Operators, device: Device) -> Array:
+        """Returns for each operator, on this device, the share of the variance of its latency error that all operators
+        of its class (matrix products, or all others) have in common, shape (operators,).
         """
-        return np.array([CLASSES.get(op, "map") for op in self.op.tolist()], dtype=np.str_)
+        sheet = gpu_of(device.name)
+        if sheet is None or not len(operators):
+            return np.ones(len(operators))
+        kernels, (gpu, _) = self._shapes.of(operators), _as_it_is(sheet, device)
+        share = np.zeros(len(kernels.shapes))
+        for key, places in kernels.groups().items():
+            common, own = self._spread(gpu, key)
+            share[places] = common**2 / max(common**2 + own**2, 1e-12)
+        return share[kernels.of_operators]
 
-    @property
-    def flop(self) -> Array:
-        """Returns the number of floating-point operations of each kernel."""
-        elements = self.batch * self.n
-        return np.where(self.kind == "product", 2 * elements * self.m * self.k, elements)
+    def footing(self, operators: Operators, device: Device) -> NDArray[np.str_]:
+        """Returns in a few words what the prediction of each operator on a device rests on, shape (operators,)."""
+        sheet = gpu_of(device.name)
+        if sheet is None or not len(operators):
+            return np.full(len(operators), "data sheet")
+        kernels, (gpu, _) = self._shapes.of(operators), _as_it_is(sheet, device)
+        words = np.full(len(kernels.shapes), "measured", dtype="<U64")
+        for key, places in kernels.groups().items():
+            if not self._fitted(gpu, key).is_measured(gpu):
+                words[places] = "data sheet and what other generations have in common"
+            elif key.kind == UNFOLDED:
+                words[places] = "measured of matrix products"
+        return words[kernels.of_operators]
 
-    @functools.cached_property
-    def moved_bytes(self) -> Array:
-        """Returns each kernel's memory traffic in bytes, in single precision, if operands are read and results written
-        once.
-        """
-        operands = np.array([_OPERANDS.get(op, 2.0) for op in self.op.tolist()])
-        product = self.m * self.k + self.k * self.n + self.m * self.n
-        return 4 * self.batch * np.where(self.kind == "product", product, operands * self.n)
+    def _group_seconds(self, gpu: Gpu, kernels: DistinctKernels, key: KernelKey, places: NDArray[np.intp]) -> Array:
+        """The seconds of distinct kernels of one kind, dtype and library, shape (kernels of the group,)."""
+        if key.kind == STREAM:
+            return stream_seconds(gpu, self.figures.streams.of(gpu), kernels.traffic[places])
+        whole, share = kernels.sizes(places), kernels.share[places]
+        seconds = self._matrix_seconds(gpu, key, _DIVIDED.get(key.kind, divided_products)(whole, share))
+        # Divided work may fall on a worse shape of tiles, but the division that a library makes isn't slower than none.
+        cut = np.flatnonzero(share < 1)
+        seconds[cut] = np.minimum(seconds[cut], self._matrix_seconds(gpu, key, whole[cut]))
+        backward = key.kind == ATTENTION and FusedAttention.of_text(key.kernel).backward
+        return seconds * self.in_steps.factor(backward)
 
-    @property
-    def traffic_s(self) -> Array:
-        """Returns the seconds of each kernel's memory traffic at the memory's full rate."""
-        return self.moved_bytes / self.bandwidth
+    def _matrix_seconds(self, gpu: Gpu, key: KernelKey, sizes: Array) -> Array:
+        if key.kind == ATTENTION:
+            check_fused(gpu, float(sizes[:, 5].max(initial=1.0)))
+            kernel, figures = FusedAttention.of_text(key.kernel), self.figures.attention.of(gpu)
+            return attention_seconds(gpu, figures, AttentionSizes(*sizes.T), kernel, dtype=key.dtype)
+        products = self.figures.products[dtype_class(gpu, key.dtype)].of(gpu)
+        if key.kind == GROUPED:
+            tokens, experts, columns, inner = sizes.T
+            grouped = ExpertFigures(self._grouped(gpu, key.dtype).of(gpu), products, self.figures.streams.of(gpu))
+            balanced = ExpertTokens.balanced(tokens, experts)
+            return grouped_seconds(gpu, key.dtype, grouped, balanced, inner, columns, hot=True)
+        return product_seconds(gpu, key.dtype, products, sizes, cast=False, hot=True)
 
-    @functools.cached_property
-    def cached_traffic_s(self) -> Array:
-        """Returns the seconds of each kernel's traffic when what fits in the shared cache stays there between its runs.
+    def _grouped(self, gpu: Gpu, dtype: str) -> Fitted[GroupedFigures]:
+        return self.figures.grouped.get(dtype_class(gpu, dtype), self.figures.grouped["half"])
 
-        On A100 kernels of up to three quarters of the cache run at the cache's rate, those over 0.85 at the memory's.
-        """
-        cached = 1 / (1 + np.exp(np.clip((self.moved_bytes / self.l2_bytes - _CACHED) / _CACHED_WIDTH, -50, 50)))
-        cache_s = self.moved_bytes / np.maximum(self.num_sm * _CACHE_BYTES_PER_S_OF_SM, self.bandwidth)
-        return np.asarray(cached * cache_s + (1 - cached) * self.traffic_s)
+    def _fitted(self, gpu: Gpu, key: KernelKey) -> Fitted[Any]:
+        """The figures, with their errors, that a kind of kernels goes by."""
+        if key.kind == STREAM:
+            return self.figures.streams
+        if key.kind == ATTENTION:
+            return self.figures.attention
+        if key.kind == GROUPED:
+            return self._grouped(gpu, key.dtype)
+        return self.figures.products[dtype_class(gpu, key.dtype)]
 
-    @property
-    def compute_s(self) -> Array:
-        """Returns the seconds of each kernel's floating-point operations at the rate of the highest clock."""
-        return self.flop / self.rate
+    def _spread(self, gpu: Gpu, key: KernelKey) -> tuple[float, float]:
+        """How far a kind of kernels is off: standard deviations of the logarithm, in common and a kernel's own."""
+        if key.kind == UNFOLDED:
+            return _UNFOLDED
+        common, own = self._fitted(gpu, key).spread(gpu)
+        further = [_TF32 * (key.kind != STREAM and width_bytes(key.dtype) > 2 and _is_half(gpu, key.dtype))]
+        if key.kind == ATTENTION:
+            kernel = FusedAttention.of_text(key.kernel)
+            further += [_BACKWARD * kernel.backward, _FLASH2 * (kernel.library == "flash2")]
+        return math.hypot(common, *further), own
 
-    def __len__(self) -> int:
-        return len(self.op)
+
+_DIVIDED = {ATTENTION: divided_attention, GROUPED: divided_grouped}
+
+
+def _as_it_is(sheet: Gpu, device: Device) -> tuple[Gpu, float]:
+    """The data sheet with a device's own rates of products and memory, and how many times slower the device is than
+    that in everything.
+    """
+    slowdown = sheet.vector_flop_per_s / device.vector_flop_per_s
+    nominal = device.slower(1 / slowdown)
+    rates = {**sheet.flop_per_s, **nominal.flop_per_s}
+    return dataclasses.replace(sheet, flop_per_s=rates, memory_bytes_per_s=nominal.memory_bytes_per_s), slowdown
+
+
+def _has_launch(gpu: Gpu, key: KernelKey) -> bool:
+    """Whether the measured floor of a kind of kernels has a launch in it."""
+    return key.kind == ATTENTION or (key.kind != STREAM and dtype_class(gpu, key.dtype) != "float32")
+
+
+def _is_half(gpu: Gpu, dtype: str) -> bool:
+    return dtype_class(gpu, dtype) == "half"

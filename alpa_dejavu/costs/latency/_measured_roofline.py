@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.latency._analytic import roofline_parts
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
-from alpa_dejavu.costs.latency._products import ProductCurve
+from alpa_dejavu.costs.latency.product_curve import ProductCurve
 from alpa_dejavu.problem import Device, Operators
 
 _UNMEASURED = math.log(2) / REACH_90

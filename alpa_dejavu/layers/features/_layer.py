@@ -67,12 +67,15 @@ def layer_features(
     whole = made_from(steps, kinds, [*weights, *_named(jaxpr.invars, inputs, accumulators)])
     own = _named(jaxpr.outvars, outputs, gradients)
     whole |= made_into(steps, kinds, own)
-    later = _needed(steps, own) - _needed(steps, set(outputs).difference(own))
+    later, sooner = _needed(steps, own), _needed(steps, set(outputs).difference(own))
     records = [
-        _record(step, kind, fusion, strided, weights, whole, not later.isdisjoint(step.outputs))
+        _record(
+            step, kind, fusion, strided, weights, whole,
+            sooner.isdisjoint(step.outputs) and not later.isdisjoint(step.outputs),
+        )
         for step, kind in zip(steps, kinds, strict=True)
         if step.primitive not in ALIASES and step.outputs
-    ]
+    ]  # fmt: skip
     held = {fusion.root(value) for value in (*inputs, *outputs)}
     temporary = _temporary_bytes(steps, fusion, held)
     return LayerFeatures(Operators.of(records), temporary, _exchanged(steps, kinds, fusion, weights))
@@ -89,12 +92,13 @@ def _record(
     flop, transcendental = flop_of(step, kind)
     traffic = fusion.traffic(step, kind, whole)
     strided_bytes, strided_cache_bytes = strided.reads(step, kind)
+    fused = step.params["kernel"] if kind == "attention" else None
     return Operator(
         kind=kind,
         primitive=step.primitive,
-        input_shapes=tuple(value.shape for value in step.inputs),
-        output_shapes=tuple(value.shape for value in step.outputs),
-        dtype=step.outputs[0].dtype,
+        input_shapes=fused.input_shapes if fused else tuple(value.shape for value in step.inputs),
+        output_shapes=fused.output_shapes if fused else tuple(value.shape for value in step.outputs),
+        dtype=step.inputs[1].dtype if fused else step.outputs[0].dtype,
         flop=flop,
         transcendental=transcendental,
         read_bytes=traffic.read,
@@ -109,6 +113,7 @@ def _record(
         count=step.trips,
         dilated=kind == "conv" and any(holes > 1 for holes in step.params["lhs_dilation"]),
         by_weight=by_weight,
+        kernel=fused.text if fused else "",
     )
 
 

@@ -1,8 +1,8 @@
 """A jaxpr with calls, remat, loops and branches unrolled into one list of plain operations.
 
-Calls (pjit, remat, custom_jvp, custom_vjp, named calls) are inlined. A scan's body is listed once, with the number of
-its trips; a while loop's trips aren't known beforehand and count once; of a cond's branches the one with the most
-operations stands for all.
+Calls (pjit, remat, custom_jvp, custom_vjp, named calls) are inlined; fused kernels of attention are one operation each.
+A scan's body is listed once, with the number of its trips; a while loop's trips aren't known beforehand and count once;
+of a cond's branches the one with the most operations stands for all.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from typing import Any, final
 
 from jax import core
 
+from alpa_dejavu.layers.attention._calls import call_of
+from alpa_dejavu.layers.attention.kernel import AttentionKernel, attention_p
 from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
 
+ATTENTION = attention_p.name
+"""The primitive of a step that is a fused kernel of attention; its parameter `kernel` has the sizes."""
 MARKER = "pipeline_marker"
 
 
@@ -61,11 +65,29 @@ def _name(dtype: Any) -> str:
 
 
 @final
-class Flattener:
-    """A collector of a jaxpr's operations in one flat list of steps, with calls, loops and branches unrolled."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opened:
+    """A fused kernel of attention as a step, and as the operations that it stands for: those from `first` to `last`."""
 
-    def __init__(self) -> None:
+    step: Step
+    first: int
+    last: int
+
+
+@final
+class Flattener:
+    """A collector of a jaxpr's operations in one flat list of steps, with calls, loops and branches unrolled.
+
+    Args:
+        opens: whether the operations that a fused kernel of attention stands for are listed in place of the kernel;
+            the kernels are then in `opened`.
+    """
+
+    def __init__(self, opens: bool = False) -> None:
         self.steps: list[Step] = []
+        self.opened: list[Opened] = []
+        self._opens = opens
+        self._path: list[str] = []
 
     def walk(self, jaxpr: core.Jaxpr, inputs: Sequence[Value], trips: float = 1.0) -> list[Value]:
         """Appends a jaxpr's operations on the given input values to the flat list, and returns its result values."""
@@ -88,11 +110,36 @@ class Flattener:
             return self._while(eqn, inputs, trips)
         if name == "cond":
             return self._cond(eqn, inputs, trips)
-        called = _called(eqn)
-        if called is not None:
-            return self.walk(called, inputs, trips)
+        if eqn.primitive is attention_p:
+            return self._attention(eqn.params["kernel"], eqn.params["jaxpr"], inputs, eqn.outvars, trips)
+        inner, _ = called(eqn)
+        if inner is not None:
+            self._path.append(str(eqn.params.get("name", "")))
+            outputs = self.walk(inner, inputs, trips)
+            self._path.pop()
+            return outputs
+        call = call_of(eqn, self._path)
+        if call is not None:
+            return self._attention(call.kernel, call.body, inputs, eqn.outvars, trips)
         outputs = [Value(var.aval) for var in eqn.outvars]
         self._emit(name, inputs, outputs, trips, eqn.params)
+        return outputs
+
+    def _attention(
+        self,
+        kernel: AttentionKernel,
+        body: core.Jaxpr,
+        inputs: Sequence[Value],
+        outvars: Sequence[core.Var],
+        trips: float,
+    ) -> list[Value]:
+        first = len(self.steps)
+        outputs = self.walk(body, inputs, trips) if self._opens else [Value(var.aval) for var in outvars]
+        if self._opens:
+            step = Step(ATTENTION, {"kernel": kernel}, tuple(inputs), tuple(outputs), trips)
+            self.opened.append(Opened(step, first, len(self.steps)))
+        else:
+            self._emit(ATTENTION, inputs, outputs, trips, {"kernel": kernel})
         return outputs
 
     def _emit(
@@ -134,15 +181,20 @@ class Flattener:
         return self.walk(heaviest([branch.jaxpr for branch in eqn.params["branches"]]), inputs[1:], trips)
 
 
-def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
-    """The jaxpr that a call-like equation runs once on its operands, if it is one."""
+def called(eqn: core.JaxprEqn) -> tuple[core.Jaxpr | None, Sequence[Any]]:
+    """Returns the jaxpr that a call-like equation runs once on its operands, and the arrays that this closes over.
+
+    It is None if the equation is no call, but a loop, a branch, a kernel or a plain operation.
+    """
+    if eqn.primitive.name in ("scan", "while", "cond", ATTENTION):
+        return None, ()
     for value in eqn.params.values():
-        jaxpr = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
+        jaxpr, arrays = (value.jaxpr, value.consts) if isinstance(value, core.ClosedJaxpr) else (value, ())
         if isinstance(jaxpr, core.Jaxpr):
             sizes = len(jaxpr.invars), len(jaxpr.outvars)
             if sizes == (len(eqn.invars), len(eqn.outvars)):
-                return jaxpr
-    return None
+                return jaxpr, arrays
+    return None, ()
 
 
 def heaviest(branches: Sequence[core.Jaxpr]) -> core.Jaxpr:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
-from alpa_dejavu.layers.features.flatten import MARKER, Step
+from alpa_dejavu.layers.features.flatten import ATTENTION, MARKER, Step
 
 ALIASES = frozenset({
     MARKER, "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p", "stop_gradient", "optimization_barrier",
@@ -39,11 +39,14 @@ _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "cu
 def kind_of(step: Step) -> str:
     """Returns the kind of an operation of a jaxpr, by which its time is predicted.
 
-    It is "dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout" or "other".
+    It is "dot", "attention", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout" or
+    "other".
     """
     name = step.primitive
     if name == "dot_general":
         return "dot"
+    if name == ATTENTION:
+        return "attention"
     if name == "conv_general_dilated":
         return "conv"
     if name.startswith(("reduce", "arg", "cum")) and name != "reduce_precision":
@@ -73,6 +76,8 @@ def flop_of(step: Step, kind: str) -> tuple[float, float]:
     size = float(step.outputs[0].size) if step.outputs else 0.0
     if kind == "dot":
         return dot_flop(step.params, step.inputs[0].shape, size), 0.0
+    if kind == "attention":
+        return step.params["kernel"].flop, step.params["kernel"].exponentials
     if kind == "conv":
         image, kernel = step.inputs[0].shape, step.inputs[1].shape
         return convolution_flop(step.params, image, kernel, step.outputs[0].shape), 0.0

@@ -77,7 +77,7 @@ def serve_plan(
         communication: a communication model or its name, as for `plan_model`.
         risk: the probability of running out of memory that a plan may have, if measured peaks of memory are known.
         memory_margin: the share of the memory that is left free without measured peaks; None: each host's own.
-        calibration: a bundled calibration's name, a file's path, or a `Calibration`, as for `plan_model`.
+        calibration: a file's path, or a `Calibration`, as for `plan_model`.
         runtime: a runtime profile or its name: what a framework adds to the work of the model.
         overlap: what devices do at the same time: "none", "streams" or an `Overlap`; None: as the runtime's name says.
 

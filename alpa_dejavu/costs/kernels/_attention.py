@@ -1,0 +1,136 @@
+"""Fused attention: tiles of queries over the multiprocessors, products beside exponentials, and bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.clusters.gpus import Gpu
+from alpa_dejavu.costs.kernels._classes import matrix_rate, width_bytes
+from alpa_dejavu.costs.kernels._figures import AttentionFigures
+from alpa_dejavu.costs.kernels._streams import Array, longer_of
+from alpa_dejavu.problem import FusedAttention
+
+_QUERIES = 128.0
+"""The queries of a tile."""
+_EXPONENTIALS = 16.0
+"""The exponentials that a multiprocessor computes in a clock cycle, on all generations."""
+LARGEST_HEAD = 256
+_LARGEST_HEADS = {"blackwell": 512}
+BACKWARD_WORK, BACKWARD_BYTES = 2.5, 3.0
+"""The operations of a backward pass relative to a forward pass: five products instead of two; and its bytes: it reads
+queries, keys, values, the result and its gradient, writes three gradients, and adds one up in single precision."""
+_BACKWARD = {
+    # FlashAttention-3, arXiv:2407.08608, figures 5 and 6: about 640 TFLOP/s forward and 550 backward on H100, long
+    # sequences, heads of 128.
+    ("cudnn", "hopper"): 1.17,
+    # An estimate, a little more than on Hopper: the backward pass has more exponentials and sums for each product.
+    ("cudnn", "blackwell"): 1.25,
+    # FlashAttention-2, arXiv:2307.08691, figures 4 to 6: about 0.6 of A100's peak forward and 0.55 backward under a
+    # causal mask.
+    ("flash2", "ampere"): 1.1,
+    # FlashAttention-3, figure 6: about 320 TFLOP/s of FlashAttention-2 backward on H100, and 350 forward.
+    ("flash2", "hopper"): 1.1,
+}
+"""How much longer an operation of the backward pass takes than one of the forward pass. Read off the papers' figures,
+not measured here: the measurements have forward passes alone."""
+_BACKWARD_USUAL = 1.15
+_FLASH2 = {
+    # FlashAttention-2, figure 5: about 0.6 of 312 TFLOP/s forward, causal, long sequences, heads of 128; the kernels
+    # that were measured on A100 reach 0.47.
+    "ampere": 0.8,
+    # FlashAttention-3, figure 5: 335 to 370 TFLOP/s of FlashAttention-2 on H100, 550 to 640 of itself and of cuDNN.
+    "hopper": 1.6,
+    # An estimate: it runs Ampere's instructions, which Blackwell doesn't compute faster than Hopper does.
+    "blackwell": 2.8,
+}
+"""How much longer FlashAttention 2 takes than the measured kernels; as long on other generations. Not measured here."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionSizes:
+    """The sizes of passes of attention, each of shape (passes,).
+
+    Attributes:
+        batch: how many sequences.
+        tokens, keys: the tokens of queries, and those of keys and values.
+        heads, kv_heads: the heads of queries, and those of keys and values.
+        head_dim: the elements of a head; where values have others than keys, the mean of both.
+    """
+
+    batch: Array
+    tokens: Array
+    keys: Array
+    heads: Array
+    kv_heads: Array
+    head_dim: Array
+
+
+def attention_seconds(
+    gpu: Gpu,
+    figures: AttentionFigures,
+    sizes: AttentionSizes,
+    kernel: FusedAttention,
+    *,
+    dtype: str = "bfloat16",
+    prepare: bool = False,
+) -> Array:
+    """Returns the seconds of passes of fused attention, shape (passes,).
+
+    A multiprocessor computes the scores of 128 queries with one tile of keys after the other; products and exponentials
+    overlap. A causal mask leaves out tiles of keys, and the tile of queries with the most of them ends last.
+
+    Args:
+        gpu: the data sheet.
+        figures: the generation's figures.
+        sizes: the sizes of the passes.
+        kernel: the library, whether a token looks at itself and those before it alone, and whether they are backward
+            passes.
+        dtype: the dtype of the operands.
+        prepare: whether a kernel before each forward pass turns positions and fills a cache of keys, as it was measured
+            with causal masks; a training step does that elsewhere.
+    """
+    tiles, tile_keys = np.ceil(sizes.tokens / _QUERIES), np.ceil(sizes.keys / _QUERIES) * _QUERIES
+    hidden = (tiles - 1) / 2 * _QUERIES if kernel.causal else 0.0
+    of_tile = np.maximum(tile_keys - hidden, _QUERIES) + figures.prologue
+    longest = tile_keys + figures.prologue
+    work = _score_seconds(gpu, figures, sizes.head_dim, dtype)
+    shared = sizes.batch * sizes.heads * tiles * of_tile / gpu.num_sm
+    seconds = work * _QUERIES * np.maximum(shared + figures.tail * longest, longest)
+    moved = sizes.batch * sizes.head_dim * 2 * (sizes.tokens * sizes.heads + sizes.keys * sizes.kv_heads)
+    moved_s = width_bytes(dtype) * moved / (gpu.memory_bytes_per_s * figures.memory_share)
+    if kernel.library == "flash2":
+        seconds = seconds * _FLASH2.get(gpu.generation, 1.0)
+    if kernel.backward:
+        slower = _BACKWARD.get((kernel.library, gpu.generation), _BACKWARD_USUAL)
+        seconds, moved_s = seconds * BACKWARD_WORK * slower, moved_s * BACKWARD_BYTES
+    seconds = longer_of(seconds, moved_s) + figures.floor_clocks / gpu.clock_hz
+    if prepare and kernel.causal and not kernel.backward:
+        seconds = seconds + figures.prepare_clocks / gpu.clock_hz + figures.prepare_passes * moved_s
+    return seconds
+
+
+def check_fused(gpu: Gpu, head_dim: float) -> None:
+    """Checks that a library has a kernel of fused attention for heads of this size on a GPU.
+
+    Raises:
+        ValueError: no library has.
+    """
+    largest = _LARGEST_HEADS.get(gpu.generation, LARGEST_HEAD)
+    if not 0 < head_dim <= largest:
+        raise ValueError(
+            f"head_dim is {head_dim:g}, but must be at least 1 and at most {largest} for fused attention on "
+            f"{gpu.name}; take smaller heads, or attention that isn't fused"
+        )
+
+
+def _score_seconds(gpu: Gpu, figures: AttentionFigures, head_dim: Array, dtype: str) -> Array:
+    """The seconds in which one multiprocessor computes a score and what it adds to the result."""
+    padded = head_dim + figures.padded * (2 ** np.ceil(np.log2(head_dim)) - head_dim)
+    padded = padded * np.where(head_dim % 16 == 0, 1.0, 1 + figures.odd)
+    products = 4 * padded / (matrix_rate(gpu, dtype) / gpu.num_sm * figures.peak_share)
+    exponential = figures.exponential / (_EXPONENTIALS * gpu.clock_hz)
+    return np.asarray(np.hypot(products, exponential))

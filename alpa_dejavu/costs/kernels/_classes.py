@@ -1,0 +1,53 @@
+"""What kernels are fitted apart by: generations with unlike tensor cores, and classes of dtypes."""
+
+from __future__ import annotations
+
+from alpa_dejavu.clusters.gpus import Gpu
+
+ASYNCHRONOUS = ("hopper", "blackwell")
+"""The generations whose tensor cores compute on tiles in shared memory while other instructions go on; those of earlier
+ones, and of Ada, take registers and let them wait."""
+_VECTOR = 1.5
+"""How many times faster products are than everything else, at least, where they run on tensor cores."""
+
+
+def family(generation: str) -> str:
+    """Returns whether a generation's tensor cores are "asynchronous" or "synchronous".
+
+    >>> family("hopper"), family("ada")
+    ('asynchronous', 'synchronous')
+    """
+    return "asynchronous" if generation in ASYNCHRONOUS else "synchronous"
+
+
+def dtype_class(gpu: Gpu, dtype: str) -> str:
+    """Returns the class of a dtype's products on a GPU: "float8" for those of 8 bits, "half" for all others on tensor
+    cores, TF32 included, and "float32" for those on the units that compute everything else.
+
+    >>> from alpa_dejavu.clusters.gpus import gpu_of
+    >>> [dtype_class(gpu_of(name), "float32") for name in ("V100-SXM2-16GB", "A100-SXM-80GB")]
+    ['float32', 'half']
+    """
+    if width_bytes(dtype) == 1:
+        return "float8"
+    return "half" if matrix_rate(gpu, dtype) > _VECTOR * gpu.vector_flop_per_s else "float32"
+
+
+def matrix_rate(gpu: Gpu, dtype: str) -> float:
+    """Returns a GPU's operations per second of dense products in a dtype; of one that its data sheet lacks, those of
+    the next wider one that it has.
+    """
+    others = ("float8", "bfloat16", "float16") if width_bytes(dtype) == 1 else ("bfloat16", "float16")
+    names = [dtype, *(others if width_bytes(dtype) < 4 else ()), "float32"]
+    return next(gpu.flop_per_s[name] for name in names if name in gpu.flop_per_s)
+
+
+def width_bytes(dtype: str) -> int:
+    """Returns the bytes of a number; 4 for a dtype that isn't known.
+
+    >>> width_bytes("float8_e4m3fn"), width_bytes("bfloat16")
+    (1, 2)
+    """
+    if dtype.startswith(("float8", "int8", "uint8")):
+        return 1
+    return {"float64": 8, "float16": 2, "bfloat16": 2}.get(dtype, 4)

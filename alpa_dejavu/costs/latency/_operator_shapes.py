@@ -1,0 +1,203 @@
+"""Operators as the kernels that a device runs for its share of them: their sizes, whole and divided."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import Operator, Operators
+
+Array = NDArray[np.float64]
+PRODUCT, UNFOLDED, ATTENTION, GROUPED, STREAM = "product", "unfolded", "attention", "grouped", "stream"
+_MOST_SHAPES = 1 << 18
+
+
+@final
+class KernelKey(NamedTuple):
+    """What kernels have in common that are predicted together: the kind, the dtype, and the text of fused attention."""
+
+    kind: str
+    dtype: str
+    kernel: str
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class KernelShape:
+    """The sizes of the kernel that an operator is, whole.
+
+    Attributes:
+        kind: `PRODUCT`, `UNFOLDED` (a convolution as the product of its patches), `ATTENTION`, `GROUPED` or `STREAM`.
+        dtype: the dtype of its result.
+        kernel: of attention the kernel's text.
+        sizes: of a product how many, rows, columns and contracted elements; of attention how many sequences, tokens,
+            keys, heads, heads of keys, and elements of a head; of a grouped product the tokens of all experts, the
+            experts, columns and contracted elements. A stream has none.
+        flop: its operations; of a stream 1.
+    """
+
+    kind: str
+    dtype: str
+    kernel: str
+    sizes: tuple[float, ...]
+    flop: float
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class DistinctKernels:
+    """The distinct kernels that one device runs for some operators.
+
+    Attributes:
+        shapes: their shapes, whole, one for each kernel.
+        share: the share of its operations that the device has, shape (kernels,).
+        traffic: the bytes that it reads and writes, shape (kernels,).
+        of_operators: the index of the kernel that each operator runs, shape (operators,).
+    """
+
+    shapes: tuple[KernelShape, ...]
+    share: Array
+    traffic: Array
+    of_operators: NDArray[np.intp]
+
+    def groups(self) -> dict[KernelKey, NDArray[np.intp]]:
+        """Returns the indices of the kernels that are predicted together."""
+        places: dict[KernelKey, list[int]] = {}
+        for place, shape in enumerate(self.shapes):
+            places.setdefault(KernelKey(shape.kind, shape.dtype, shape.kernel), []).append(place)
+        return {key: np.array(some, dtype=np.intp) for key, some in places.items()}
+
+    def sizes(self, places: NDArray[np.intp]) -> Array:
+        """Returns the sizes of whole kernels of one kind, shape (kernels, sizes)."""
+        return np.array([self.shapes[place].sizes for place in places.tolist()], dtype=np.float64)
+
+
+@final
+class OperatorShapes:
+    """A translator of operators into kernels; it keeps the shapes of the records that it has seen."""
+
+    def __init__(self) -> None:
+        # The number of each record's shape, by the record's id; the records are kept, so that it stays theirs.
+        self._numbers: dict[int, int] = {}
+        self._records: list[Operator] = []
+        self._shapes: dict[KernelShape, int] = {}
+
+    def of(self, operators: Operators) -> DistinctKernels:
+        """Returns the distinct kernels that a device runs for its share of one or more operators."""
+        numbers, shapes = self._numbers_of(operators.records), list(self._shapes)
+        used, place = np.unique(numbers, return_inverse=True)
+        whole = [shapes[number] for number in used.tolist()]
+        is_stream = np.array([shape.kind == STREAM for shape in whole], dtype=np.bool_)[place]
+        traffic = operators.read_bytes + operators.written_bytes
+        # A kernel is told by its record's shape, and by the share of a product or the traffic of anything else.
+        values, value = np.unique(np.where(is_stream, traffic, operators.flop), return_inverse=True)
+        _, first, of_operators = np.unique(place * len(values) + value, return_index=True, return_inverse=True)
+        chosen = tuple(whole[number] for number in place[first].tolist())
+        flop = np.array([shape.flop for shape in chosen])
+        share = np.where(is_stream[first], 1.0, np.minimum(operators.flop[first] / flop, 1.0))
+        return DistinctKernels(chosen, share, traffic[first], of_operators)
+
+    def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.intp]:
+        if len(self._records) > _MOST_SHAPES:
+            self._numbers, self._records, self._shapes = {}, [], {}
+        numbers = np.array([self._numbers.get(id(record), -1) for record in records], dtype=np.intp)
+        for place in np.flatnonzero(numbers < 0).tolist():
+            record = records[place]
+            if id(record) not in self._numbers:
+                self._records.append(record)
+                self._numbers[id(record)] = self._shapes.setdefault(_shape(record), len(self._shapes))
+            numbers[place] = self._numbers[id(record)]
+        return numbers
+
+
+def divided_products(sizes: Array, share: Array) -> Array:
+    """Returns one device's products: some whole ones of a batch, parts of others, shape (products, 4).
+
+    A product's longest side is divided first, until another one is the longest: which sides devices divide isn't known,
+    but parallelism divides samples, heads or wide layers, and so leaves no part that is much longer than it is wide.
+
+    >>> divided_products(np.array([[1.0, 64.0, 8.0, 8.0], [4.0, 8.0, 8.0, 8.0]]), np.array([0.25, 0.5])).tolist()
+    [[1.0, 16.0, 8.0, 8.0], [2.0, 8.0, 8.0, 8.0]]
+    """
+    batch = np.where(sizes[:, 0] > 1, np.maximum(sizes[:, 0] * share, 1.0), 1.0)
+    left = share * sizes[:, 0] / batch
+    order = np.argsort(-sizes[:, 1:], axis=1, kind="stable")
+    first, second, third = np.take_along_axis(sizes[:, 1:], order, axis=1).T
+    # All that are divided end equally long: two of them if that leaves the third one shorter, and so on.
+    single, double, triple = first * left, np.sqrt(first * second * left), np.cbrt(first * second * third * left)
+    sides = np.where(
+        (single >= second)[:, None], np.stack([single, second, third], axis=1),
+        np.where((double >= third)[:, None], np.stack([double, double, third], axis=1), np.stack([triple] * 3, axis=1)),
+    )  # fmt: skip
+    parts = np.empty_like(sizes)
+    parts[:, 0] = batch
+    np.put_along_axis(parts[:, 1:], order, np.maximum(sides, 1.0), axis=1)
+    return parts
+
+
+def divided_attention(sizes: Array, share: Array) -> Array:
+    """Returns one device's passes of attention, shape (passes, 6): sequences are divided first, then heads, and then
+    the queries of the last head.
+
+    >>> divided_attention(np.array([[2.0, 64.0, 64.0, 4.0, 2.0, 8.0]] * 2), np.array([1 / 4, 1 / 16])).tolist()
+    [[1.0, 64.0, 64.0, 2.0, 1.0, 8.0], [1.0, 32.0, 64.0, 1.0, 1.0, 8.0]]
+    """
+    batch, tokens, keys, heads, kv_heads, head = sizes.T
+    batch_left = np.maximum(batch * share, 1.0)
+    heads_left = np.maximum(heads * batch * share / batch_left, 1.0)
+    tokens_left = np.maximum(tokens * heads * batch * share / batch_left / heads_left, 1.0)
+    kv_heads_left = np.maximum(kv_heads * heads_left / heads, 1.0)
+    return np.stack([batch_left, tokens_left, keys, heads_left, kv_heads_left, head], axis=1)
+
+
+def divided_grouped(sizes: Array, share: Array) -> Array:
+    """Returns one device's grouped products, shape (products, 4): experts are divided first, with their tokens, then
+    columns.
+
+    >>> divided_grouped(np.array([[64.0, 4.0, 8.0, 8.0]]), np.array([1 / 8])).tolist()
+    [[16.0, 1.0, 4.0, 8.0]]
+    """
+    parts = np.array(sizes)
+    parts[:, 1] = np.maximum(sizes[:, 1] * share, 1.0)
+    parts[:, 0] = sizes[:, 0] * parts[:, 1] / sizes[:, 1]
+    parts[:, 2] = np.maximum(sizes[:, 2] * share * sizes[:, 1] / parts[:, 1], 1.0)
+    return parts
+
+
+def _shape(record: Operator) -> KernelShape:
+    if record.kind == "attention" and record.flop > 0:
+        queries, keys = record.input_shapes[:2]
+        values = record.input_shapes[2] if len(record.input_shapes) > 2 else keys
+        counts = (*queries[:2], keys[1], queries[2], keys[2])
+        head_dim = (queries[3] + values[-1]) / 2
+        return KernelShape(ATTENTION, record.dtype, record.kernel, (*map(float, counts), head_dim), record.flop)
+    if record.kind == "grouped" and record.flop > 0:
+        (tokens, _), (experts, inner, columns) = record.input_shapes[:2]
+        counts = (tokens, experts, columns, inner)
+        return KernelShape(GROUPED, record.dtype, "", tuple(map(float, counts)), record.flop)
+    product = record.product_sizes
+    if product is not None:
+        return KernelShape(PRODUCT, record.dtype, "", product, record.flop)
+    unfolded = _unfolded(record)
+    if unfolded is not None:
+        return KernelShape(UNFOLDED, record.dtype, "", unfolded, record.flop)
+    return KernelShape(STREAM, "", "", (), 1.0)
+
+
+def _unfolded(record: Operator) -> tuple[float, float, float, float] | None:
+    """Returns the sizes of the matrix product that a convolution is, once its patches are unfolded; None for others.
+
+    A library computes it so, without storing the patches; the kernel, or what takes its place in a gradient, is the
+    right operand.
+    """
+    if record.kind != "conv" or record.flop <= 0:
+        return None
+    result, right = math.prod(record.output_shapes[0]), math.prod(record.input_shapes[1])
+    inner = max(record.flop / 2 / max(result, 1), 1.0)
+    columns = max(right / inner, 1.0)
+    return 1.0, max(result / columns, 1.0), columns, inner

@@ -1,0 +1,123 @@
+"""Where the dimensions of scores are in what is computed from them: labels of dimensions, equation by equation.
+
+A value's labels are those of its dimensions, a number for each dimension of the scores; `SEVERAL` for one that was made
+of several or is a part of one, and None for dimensions of size 1 and those along which values are repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from jax import core
+
+from alpa_dejavu.layers.features.flatten import Step
+from alpa_dejavu.layers.features.operator_kinds import kind_of
+
+Labels = tuple[int | None, ...]
+SEVERAL = -1
+_SAME = frozenset({"convert_element_type", "bitcast_convert_type", "copy", "copy_p", "stop_gradient", "name"})
+_RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
+
+
+def shape_of(atom: core.Atom) -> tuple[int, ...]:
+    """Returns the shape of an atom of a jaxpr."""
+    return tuple(getattr(atom.aval, "shape", ()))
+
+
+def is_elementwise(equation: core.JaxprEqn) -> bool:
+    """Returns whether an equation makes each element of its only result from the same elements of its operands.
+
+    Numbers, and dimensions of size 1, go with many elements.
+    """
+    if len(equation.outvars) != 1 or equation.effects or next(core.jaxprs_in_params(equation.params), None) is not None:
+        return False
+    shape = shape_of(equation.outvars[0])
+    name = equation.primitive.name
+    step = Step(name, equation.params, (), tuple(equation.outvars), 1.0)
+    if name not in _SAME and kind_of(step) != "elementwise":
+        return False
+    return all(_spreads(shape_of(atom), shape) for atom in equation.invars)
+
+
+def _spreads(shape: Sequence[int], wide: Sequence[int]) -> bool:
+    return not shape or (len(shape) == len(wide) and all(a in (1, b) for a, b in zip(shape, wide, strict=True)))
+
+
+def forward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labels | None:
+    """Returns the labels of an equation's result, given those of one of its operands; None if it mixes dimensions.
+
+    Args:
+        equation: an equation with one result that isn't a product.
+        place: the position of the operand.
+        labels: the operand's labels.
+    """
+    name, shape = equation.primitive.name, shape_of(equation.outvars[0])
+    if is_elementwise(equation):
+        return labels if len(labels) == len(shape) else None
+    if name == "transpose":
+        return tuple(labels[dim] for dim in equation.params["permutation"])
+    if name == "broadcast_in_dim":
+        found: list[int | None] = [None] * len(shape)
+        for dim, label in zip(equation.params["broadcast_dimensions"], labels, strict=True):
+            found[dim] = label
+        return tuple(found)
+    if name in _RESHAPES:
+        return reshaped(shape_of(equation.invars[place]), labels, shape)
+    if "axes" in equation.params and name.startswith("reduce_"):
+        return tuple(label for dim, label in enumerate(labels) if dim not in equation.params["axes"])
+    return None
+
+
+def backward_labels(equation: core.JaxprEqn, place: int, labels: Labels) -> Labels | None:
+    """Returns the labels of one of an equation's operands, given those of its result; None if they aren't known.
+
+    `place` is the position of the operand.
+    """
+    name, shape = equation.primitive.name, shape_of(equation.invars[place])
+    if is_elementwise(equation):
+        if len(shape) != len(labels):
+            return None
+        return tuple(label if size > 1 else None for label, size in zip(labels, shape, strict=True))
+    if name == "transpose":
+        found: list[int | None] = [None] * len(shape)
+        for dim, label in zip(equation.params["permutation"], labels, strict=True):
+            found[dim] = label
+        return tuple(found)
+    if name == "broadcast_in_dim":
+        dims = equation.params["broadcast_dimensions"]
+        return tuple(labels[dim] if size > 1 else None for dim, size in zip(dims, shape, strict=True))
+    if name in _RESHAPES:
+        return reshaped(shape_of(equation.outvars[0]), labels, shape)
+    return None
+
+
+def reshaped(shape: Sequence[int], labels: Labels, new_shape: Sequence[int]) -> Labels:
+    """Returns the labels of a reshaped value.
+
+    >>> reshaped((2, 3, 4), (0, 1, 2), (6, 1, 4))
+    (-1, None, 2)
+    """
+    old = [dim for dim, size in enumerate(shape) if size > 1]
+    new = [dim for dim, size in enumerate(new_shape) if size > 1]
+    found: list[int | None] = [None] * len(new_shape)
+    while old and new:
+        left, right = [old.pop(0)], [new.pop(0)]
+        while (a := math.prod(shape[d] for d in left)) != (b := math.prod(new_shape[d] for d in right)):
+            side, rest = (left, old) if a < b else (right, new)
+            side.append(rest.pop(0))
+        for dim in right:
+            found[dim] = labels[left[0]] if len(left) == len(right) == 1 else SEVERAL
+    return tuple(found)
+
+
+def united(one: Labels, other: Labels) -> Labels | None:
+    """Returns the labels of a value that has both; None if they contradict each other."""
+    if len(one) != len(other):
+        return None
+    found = []
+    for a, b in zip(one, other, strict=True):
+        if a is not None and b is not None and a != b and SEVERAL not in (a, b):
+            return None
+        found.append(b if a is None or (a == SEVERAL and b is not None) else a)
+    return tuple(found)

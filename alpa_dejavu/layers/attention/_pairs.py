@@ -1,0 +1,102 @@
+"""All attention in a step's passes: each found in the forward pass with what belongs to it in the backward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import final
+
+from jax import core
+
+from alpa_dejavu.layers.attention._equations import Equations
+from alpa_dejavu.layers.attention._pattern import AttentionPattern, attention_from, backward_of
+from alpa_dejavu.layers.attention._score_region import MixedError
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionPair:
+    """The forward products of an attention, and its backward products.
+
+    Attributes:
+        ahead: the forward products. A backward pass that computes its forward pass again has them, too.
+        back: the backward products, which may be in one region with those; None if there are none.
+    """
+
+    ahead: AttentionPattern
+    back: AttentionPattern | None
+
+
+def pairs_of(equations: Equations, num_layers: int) -> list[AttentionPair]:
+    """Returns all attention in a step's passes that a fused kernel could compute.
+
+    Args:
+        equations: the equations of the forward passes of the layers, then of their backward passes in the order in
+            which these run; or of the forward passes alone.
+        num_layers: how many layers there are.
+    """
+    found: list[AttentionPair] = []
+    for n in range(num_layers):
+        mate = len(equations.rows) - 1 - n
+        mate = mate if mate >= num_layers else -1
+        ahead = list(_attentions(equations, n, mate))
+        back = list(_attentions(equations, mate, -1)) if mate >= 0 else []
+        found += [AttentionPair(one, one) for one in back if one.output is not None and one.cotangent is not None]
+        again = [one for one in back if one.output is None]
+        # A backward pass that computes the forward pass again takes what that gives, not what was kept before.
+        alone = [one for one in back if one.cotangent is None]
+        for one in (*reversed(alone), *reversed(ahead)):
+            pair = _paired(equations, one, mate, again)
+            if pair is not None:
+                found.append(pair)
+    return found
+
+
+def _attentions(equations: Equations, number: int, mate: int) -> Iterator[AttentionPattern]:
+    """The attention of a pass, in order."""
+    for n, equation in enumerate(equations.rows[number]):
+        if equation.primitive.name == "dot_general":
+            found = attention_from(equations, (number, n), mate)
+            if found is not None and (mate >= 0 or _stays(found)):
+                yield found
+
+
+def _stays(found: AttentionPattern) -> bool:
+    """Whether a pass keeps nothing of scores for another one."""
+    try:
+        return not found.region.passed()
+    except MixedError:
+        return False
+
+
+def _paired(
+    equations: Equations, ahead: AttentionPattern, mate: int, again: list[AttentionPattern]
+) -> AttentionPair | None:
+    """Forward products with their backward products; None if scores are used for something else, too.
+
+    Backward products that compute scores again are taken out of `again`.
+    """
+    if ahead.output is None or ahead.cotangent is not None:
+        return None
+    try:
+        kept = sorted(ahead.region.passed(), key=lambda var: equations.makers[var])
+    except MixedError:
+        return None
+    if not kept:
+        back = next((one for one in again if one.kernel == ahead.kernel), None)
+        if back is not None:
+            again.remove(back)
+        return AttentionPair(ahead, back)
+    back = backward_of(equations, ahead, mate, kept) if mate >= 0 else None
+    if back is None or not _are_in(equations, kept, back):
+        return None
+    return AttentionPair(ahead, back)
+
+
+def _are_in(equations: Equations, kept: Sequence[core.Var], back: AttentionPattern) -> bool:
+    """Whether all that takes kept values in other passes than their own is in the region of the backward products."""
+    region = back.region
+    inside = {*region.inside, *region.leaves, *region.sums}
+    return all(
+        taker in inside or taker[0] == equations.makers[var][0] for var in kept for taker in equations.takers[var]
+    )

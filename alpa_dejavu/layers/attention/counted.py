@@ -1,0 +1,60 @@
+"""How much attention a traced step has, for a sentence to the reader of its plan. It needs no jax."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.problem import Model
+
+__all__ = ["AttentionFound", "num_fused"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AttentionFound:
+    """The number of attentions in a traced step's forward pass.
+
+    Attributes:
+        by_pattern: how many are written out, as a product, a softmax and a product.
+        by_call: how many call a fused kernel.
+        in_loops: how many of those that are written out are in loops, where they stay as they are.
+    """
+
+    by_pattern: int
+    by_call: int
+    in_loops: int = 0
+
+    def note(self, attention: str, model: Model | None = None) -> str | None:
+        """Returns a sentence on how attention is priced, for the notes of a plan; None if there is none.
+
+        Args:
+            attention: how attention that is written out is computed, "plain" or "fused".
+            model: the model that was made so; it says how many could be fused. None: all of them.
+
+        >>> AttentionFound(24, 0).note("plain")
+        'attention: 24 found by pattern, priced as XLA compiles it, unfused; --attention fused prices fused kernels'
+        >>> AttentionFound(0, 2).note("plain")
+        'attention: 2 found by call, priced as the fused kernels that they call'
+        """
+        parts = []
+        if self.by_call:
+            parts.append(f"{self.by_call} found by call, priced as the fused kernels that they call")
+        if self.by_pattern and attention == "plain":
+            parts.append(
+                f"{self.by_pattern} found by pattern, priced as XLA compiles it, unfused; --attention fused prices "
+                "fused kernels"
+            )
+        elif self.by_pattern:
+            most = self.by_pattern - self.in_loops
+            fused = most if model is None else max(min(most, num_fused(model) - self.by_call), 0)
+            rest = self.by_pattern - fused
+            apart = f", but for {rest} in loops, or of which no layer has all" if rest else ""
+            parts.append(f"{self.by_pattern} found by pattern, priced as fused kernels{apart}")
+        return f"attention: {'; '.join(parts)}" if parts else None
+
+
+def num_fused(model: Model) -> int:
+    """Returns how many kernels of fused attention a model's forward passes run."""
+    records = (record for layer in model.layers for record in layer.forward.records)
+    return round(sum(record.count for record in records if record.kind == "attention"))

@@ -1,0 +1,106 @@
+"""The few figures that training frameworks have in common, and the models and profiles that they make."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from alpa_dejavu.costs.kernels import InSteps
+from alpa_dejavu.costs.latency import KernelLatency
+from alpa_dejavu.costs.overlap import named_overlap
+from alpa_dejavu.costs.runtime import RuntimeProfile
+
+__all__ = [
+    "FIGURES", "LEFT_OUT", "SPREADS", "Figure", "Values", "figures_of_runtime", "kernels_in_steps", "latency_of",
+    "left_out_of", "overlap_text", "profile_of",
+]  # fmt: skip
+
+Values = Mapping[str, float]
+LEFT_OUT = Path(__file__).with_name("left_out.json")
+"""The figures that are fitted without each source, by its name."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure of training steps.
+
+    Attributes:
+        name: its name.
+        median, spread: what is believed of it before any measurement: the median, and the standard deviation of its
+            logarithm.
+        meaning: what it is.
+    """
+
+    name: str
+    median: float
+    spread: float
+    meaning: str
+
+
+FIGURES = (
+    Figure("products", 1.0, 0.08, "seconds of products and attention in a step over those alone, on a hot GPU"),
+    Figure("attention_backward", 1.2, 0.25, "seconds of backward passes of attention over those that papers give"),
+    Figure("elementwise", 1.1, 0.2, "seconds of fused operators between products over those of their bytes"),
+    Figure("eager", 2.0, 0.3, "the same where they aren't fused, over that"),
+    Figure("collectives", 1.3, 0.2, "seconds of collectives of activations over those alone"),
+    Figure("slowdown", 1.25, 0.1, "how much slower computing and communicating are beside each other"),
+    Figure("launch_s", 3e-6, 0.5, "seconds to launch an operator"),
+    Figure("step_s", 2e-2, 1.0, "further seconds of a step"),
+)
+SPREADS = {"source": 0.1, "own": 0.06}
+"""How far steps are off before any measurement: in common in a source, and a step's own; of the logarithm."""
+_EAGER = ("fsdp", "deepspeed")
+_PLAIN = ("jax",)
+_DIGITS = 6
+
+
+def kernels_in_steps(values: Values) -> InSteps:
+    """How much longer kernels take in a step than alone."""
+    return InSteps(_rounded(values["products"]), _rounded(values["attention_backward"]))
+
+
+def figures_of_runtime(name: str, values: Values) -> dict[str, float]:
+    """The figures of a framework's profile."""
+    elementwise = values["elementwise"] * (values["eager"] if name in _EAGER else 1.0)
+    own = {
+        "launch_s": values["launch_s"], "elementwise": elementwise, "collectives": values["collectives"],
+        "step_s": values["step_s"],
+    }  # fmt: skip
+    return {figure: _rounded(value) for figure, value in own.items()}
+
+
+def overlap_text(name: str, values: Values) -> str:
+    """What a framework does at the same time, with how much slower both then are."""
+    if name in _PLAIN:
+        return "none"
+    slowdown = _rounded(max(values["slowdown"], 1.0))
+    return f"gradients:{slowdown}:{slowdown}"
+
+
+def profile_of(known: RuntimeProfile, values: Values) -> RuntimeProfile:
+    """A framework's profile with other figures, and the kind of overlap that it had."""
+    name, kind = known.name.partition("+")[0], known.overlap.kind
+    slowdown = _rounded(max(values["slowdown"], 1.0))
+    overlap = named_overlap(kind if kind == "none" else f"{kind}:{slowdown}:{slowdown}")
+    return dataclasses.replace(known, **figures_of_runtime(name, values), overlap=overlap)  # type: ignore[arg-type]
+
+
+def latency_of(values: Values) -> KernelLatency:
+    """The model of kernels with other factors in steps."""
+    return KernelLatency(in_steps=kernels_in_steps(values))
+
+
+@functools.cache
+def left_out_of(source: str) -> dict[str, float] | None:
+    """The figures that were fitted without a source; None for one that wasn't fitted to."""
+    known: dict[str, Any] = json.loads(LEFT_OUT.read_text(encoding="utf-8"))["sources"]
+    return known.get(source)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
