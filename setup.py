@@ -64,6 +64,7 @@ setup(
         "alpa_dejavu": [
             "py.typed",
             "clusters/*.json",
+            "clusters/sheets/*.json",
             "schemas/*.json",
             "costs/*.json",
             "costs/communication/*.json",

@@ -30,9 +30,7 @@ def calibration() -> None:
 
 @calibration.command(
     cls=Command,
-    examples=(
-        "alpa-dejavu calibration show here.json --plots plots",
-    ),
+    examples=("alpa-dejavu calibration show here.json", "alpa-dejavu calibration show here.json --plots plots"),
     rests_on="Each row says where it is from: measurements, or a data sheet.",
 )
 @click.argument("choice", metavar="NAME|FILE")

@@ -183,8 +183,8 @@ def _change_text(change: Change) -> str:
 
 def _footing_text(known: Figures) -> str:
     parts = ", ".join(f"{one.rests_on} {100 * one.share:.0f} %" for one in known.footings if one.share >= 0.005)
-    by = f"the calibration {known.calibration}" if known.calibration else "no calibration"
-    text = f"its seconds rest on {by}: {parts} of the work"
+    by = f" the calibration {known.calibration}" if known.calibration else ""
+    text = f"its seconds rest on{by}: {parts} of the work"
     if known.interval_s is None:
         return text
     low, high = known.interval_s

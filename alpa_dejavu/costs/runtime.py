@@ -15,6 +15,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.costs.latency import Latency
@@ -55,7 +56,8 @@ class RuntimeProfile:
         sends: factor on the seconds of transfers from stage to stage.
         step_s: seconds that a step takes besides: data, logging, the optimizer's launches.
         own_bytes: bytes of each device that the framework's libraries take (a context, NCCL's buffers, what its
-            allocator can't use); None: a device's `memory_bytes` leave that out already, as for Alpa.
+            allocator can't use), of a GPU whose data sheet is known; None: a device's `memory_bytes` leave that out
+            already, as for Alpa.
         spread: how far off steps of the framework may be as a whole, from one source of measurements to another: the
             standard deviation of the logarithm of measured over predicted seconds; None: it isn't known.
         compiled: whether starting a compiled computation, and a step, takes what the device's figures say, as under
@@ -118,12 +120,13 @@ class RuntimeProfile:
 
     def _left_of(self, device: Device) -> Device:
         gpu = gpu_of(device.name)
-        whole = device.memory_bytes if gpu is None else gpu.memory_bytes
-        left = whole - (self.own_bytes or 0.0)
+        if gpu is None:
+            return device
+        left = gpu.memory_bytes - (self.own_bytes or 0.0)
         if left <= 0:
             raise ValueError(
-                f"own_bytes is {self.own_bytes!r}, but must be below the {whole:g} bytes of {device.name}; mend the "
-                f"runtime profile {self.name!r}"
+                f"own_bytes is {units.exact_bytes(self.own_bytes or 0.0)}, but must be less than {device.name} has, "
+                f"{units.exact_bytes(gpu.memory_bytes)}; mend the runtime profile {self.name!r}"
             )
         return dataclasses.replace(device, memory_bytes=left)
 

@@ -16,6 +16,7 @@ from alpa_dejavu.costs._hidden import HiddenSeconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.reduction_servers import served_s
+from alpa_dejavu.costs.computable import check_computable
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
@@ -57,6 +58,7 @@ class StageCostModel:
     """
 
     def __init__(self, model: Model, cluster: Cluster, models: CostModels) -> None:
+        check_computable(model, cluster)
         self.model, self.cluster, self.models = model, cluster, models
         self.places = StagePlaces(model, cluster)
         self.interstage = InterstageTransfer(model, cluster, models.communication, models.runtime)

@@ -82,7 +82,7 @@ class Confidence(Annotation):
 
 @final
 class Unmeasured(Annotation):
-    """An annotation that names the work of a plan that learned models predict though nothing like it was measured."""
+    """An annotation that names the work of a plan that fitted models predict though nothing like it was measured."""
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
         """Returns the plan, with a note on each part of its work that nothing like was measured of."""

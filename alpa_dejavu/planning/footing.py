@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.normal import REACH_90
-from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.communication import Group, Nccl
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
@@ -22,7 +22,7 @@ from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators, 
 
 __all__ = ["Footing", "footings"]
 
-_SHEET, _MEASURED, _LEARNED = "data sheet", "measured", "learned"
+_SHEET, _MEASURED, _FITTED = "data sheet", "measured", "fitted to "
 _Sum = collections.defaultdict[tuple[str, str], NDArray[np.float64]]
 """By work and what it rests on: seconds, and seconds times spread."""
 
@@ -43,7 +43,7 @@ class Footing:
 
     Attributes:
         work: the part: "products", "convolutions", "other operators", or collectives within or between hosts.
-        rests_on: "measured", "learned" (with what was left out of it, if anything was), or "data sheet".
+        rests_on: "measured", "measured on its generation", "fitted to" something else, or "data sheet".
         share: its share of the seconds for which the stages compute and run collectives.
         spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones,
             as it was for what fits had left out.
@@ -56,8 +56,8 @@ class Footing:
 
     @property
     def unmeasured(self) -> bool:
-        """Returns whether a learned model predicts what nothing like was measured of."""
-        return self.rests_on.startswith(f"{_LEARNED} ")
+        """Returns whether a fitted model predicts what nothing like was measured of."""
+        return self.rests_on.startswith(_FITTED)
 
 
 def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice], run: Run) -> tuple[Footing, ...]:
@@ -149,8 +149,8 @@ def _of_collective(
     spread = assumed_spread(f"{one.kind} {place}")
     if isinstance(model, KnowsInterval) and one.num_bytes.size:
         known, spread = _interval(model, one, group)
-    named = _LEARNED if hasattr(model, "within") else _MEASURED
-    rests_on = named if known else _MEASURED if costs.cluster.shared else _SHEET
+    unknown = f"{_FITTED}other links" if isinstance(model, Nccl) else _MEASURED if costs.cluster.shared else _SHEET
+    rests_on = _MEASURED if known else unknown
     found[f"collectives {place}", rests_on] += seconds, seconds * spread
     return found
 

@@ -62,9 +62,9 @@ def kept_prices(
     then = _LATENCY.get(kept.models[0], "auto")
     left_open = calibration is None and (latency, communication) == ("auto", "auto")
     elsewhere = left_open and cluster is not None and then != "analytic"
-    if left_open and not elsewhere:
-        latency, communication = then, _COMMUNICATION.get(kept.models[1], "auto")
-    elif communication == "auto":
+    if calibration is None and latency == "auto" and not elsewhere:
+        latency = then
+    if communication == "auto":
         communication = _communication(kept, calibration)
     given = prices(cluster or kept.cluster, calibration, latency, communication, _runtime(plan))
     models = given.models.names
@@ -112,7 +112,7 @@ def _runtime(plan: Plan) -> str:
 def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration | None) -> str:
     """The communication model that priced the plan, where that is one by its name alone."""
     name = _COMMUNICATION.get(kept.models[1], "auto")
-    return name if (calibration in (None, NONE) and name != "nccl") or name == "links" else "auto"
+    return name if calibration is None or name == "links" or (calibration == NONE and name == "free") else "auto"
 
 
 def kept_task(

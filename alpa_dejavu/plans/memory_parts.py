@@ -1,4 +1,4 @@
-"""What a device of a plan's fullest stage keeps, part by part, so that a reader can add it up."""
+"""The bytes that a device of a plan's fullest stage keeps, part by part, so that a reader can add them up."""
 
 from __future__ import annotations
 

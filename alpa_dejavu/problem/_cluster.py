@@ -178,9 +178,10 @@ class Device:
 
     def rate(self, dtype: str) -> float:
         """Returns the device's operations per second of matrix products in a dtype, those of "float32" for an unknown
-        one.
+        one; "float8" stands for all formats of 8 bits.
         """
-        return self.flop_per_s.get(dtype, self.flop_per_s["float32"])
+        name = "float8" if dtype.startswith("float8") else dtype
+        return self.flop_per_s.get(name, self.flop_per_s["float32"])
 
     def slower(self, factor: float) -> Device:
         """Returns the device on which everything takes `factor` times as long: its rates are divided by the factor, its

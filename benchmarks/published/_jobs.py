@@ -107,7 +107,7 @@ def gpu_named(text: str) -> Gpu:
     def fits(name: str) -> tuple[bool, ...]:
         return (
             ("PCIE" in name) == ("PCIE" in words), "500W" not in name or "500W" in words,
-            memory is not None and f"{memory[1]}GB" in name, "500W" in words and "500W" in name, "80GB" in name,
+            memory is not None and memory[0] in name, "500W" in words and "500W" in name, "80GB" in name,
         )  # fmt: skip
 
     gpu = gpu_of(max(names, key=fits))

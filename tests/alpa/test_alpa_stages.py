@@ -215,8 +215,9 @@ def test_a_calibration_prices_what_alpa_plans():
     for option in options:
         planned(option)
     assert options[1].last_plan.step_s > 1.0 > options[0].last_plan.step_s
-    with pytest.raises(ValueError, match="has 'example', but the calibration v100 knows"):
-        planned_fails(DejavuStageOption(cluster=cluster, calibration="v100"))
+    other = dataclasses.replace(calibration, devices={"other": dataclasses.replace(slow, name="other")})
+    with pytest.raises(ValueError, match="has 'example', but the calibration slow knows"):
+        planned_fails(DejavuStageOption(cluster=cluster, calibration=other))
 
 
 def test_the_stand_in_returns_alpas_arrays():
@@ -393,7 +394,7 @@ def test_a_plan_of_ours_says_its_cluster_and_what_was_asked_for():
     planned(option)
     held, by = option.last_plan.hardware, option.last_plan.priced_by
     assert held == summary_of(named_cluster("p3.8xlarge"))
-    assert (by.latency, by.communication, by.calibration) == ("LearnedLatency", "links", "v100")
+    assert (by.latency, by.communication, by.calibration) == ("kernels", "links", "")
     assert (by.slicer, by.submeshes) == ("exhaustive", "manual")
     assert (by.layers, by.micro_batches, by.strategy, by.risk) == (LAYERS, 2, "dejavu", 0.01)
 

@@ -9,7 +9,7 @@ import types
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.calibration import Calibration, bundled, write_calibration
+from alpa_dejavu.calibration import Calibration, write_calibration
 from alpa_dejavu.calibration.history import Origin, PastRun, Store, corrected
 from alpa_dejavu.calibration.history.origin import plan_key
 from alpa_dejavu.calibration.measurement import Measured
@@ -42,8 +42,7 @@ def command(*words):
 
 def measured(plans, ratio):
     """A run of a plan that took `ratio` times as long as predicted."""
-    by = bundled("v100")
-    origin = Origin.of(plans.model, plans.cluster, by.latency(), by.communication(), by)
+    origin = Origin.of(plans.model, plans.cluster, "kernels", "nccl")
     return PastRun(plans.plan, origin, plans.plan.uncorrected_s, (ratio * plans.plan.uncorrected_s,) * 5)
 
 
@@ -213,14 +212,14 @@ def test_a_profile_hands_over_what_predicted_it(tmp_path, monkeypatch, plain):
         assert result.exit_code == 0, result.output
     origins = [run.origin for run in store.runs()]
     assert [origin.predictor for origin in origins] == [
-        "LearnedLatency + LearnedCommunication", "AnalyticLatency + AlphaBeta", "AnalyticLatency + AlphaBeta",
+        "KernelLatency + Nccl", "AnalyticLatency + AlphaBeta", "AnalyticLatency + AlphaBeta",
     ]  # fmt: skip
-    assert [origin.calibration for origin in origins] == [bundled("v100").identity, figures(1.0).identity, ""]
+    assert [origin.calibration for origin in origins] == ["", figures(1.0).identity, ""]
     shown = json.loads(command("history", "--history", store.path, "--json").stdout)["runs"]
     assert [run["calibration"] for run in shown] == [origin.calibration for origin in origins]
     result = command(*words, "--calibration", "v10")
     assert result.exit_code == 1
-    assert "did you mean 'v100'" in result.stderr
+    assert "there is no calibration 'v10'" in result.stderr
 
 
 def test_runs_of_an_older_release_are_shown_and_said_to_correct_nothing(tmp_path):

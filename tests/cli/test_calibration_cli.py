@@ -66,7 +66,7 @@ def test_a_calibration_without_curves_says_so(tmp_path):
     assert "wrote no picture" in result.output
 
 
-@pytest.mark.parametrize(("given", "said"), [("v10", "did you mean 'v100'"), ("broken.json", "isn't JSON")])
+@pytest.mark.parametrize(("given", "said"), [("v10", "there is no calibration 'v10'"), ("broken.json", "isn't JSON")])
 def test_what_cannot_be_shown_is_named(tmp_path, monkeypatch, given, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.json").write_text("{")

@@ -68,7 +68,7 @@ def estimates(monkeypatch):
 
     class Fake:
         def __init__(self, plan, model, cluster, **options):
-            assert options.keys() <= {"calibration", "runtime", "overlap", "cache", "trust_model"}
+            assert options.keys() <= {"calibration", "runtime", "overlap", "attention", "cache", "trust_model"}
             asked.append((plan, model, cluster))
 
         def estimate(self, plan):
@@ -287,7 +287,7 @@ def test_a_plan_is_priced_for_the_runtime_that_is_asked_for(run):
     assert run.named["runtime"] is None
     refused = run(*ASKED, "--runtime", "jaxpp")
     assert refused.exit_code == 2
-    assert "'alpa', 'megatron', 'deepspeed'" in refused.stderr
+    assert "'alpa', 'jax', 'megatron'" in refused.stderr
 
 
 def saved(tmp_path, name="plan.json", **changes):

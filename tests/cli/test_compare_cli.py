@@ -112,7 +112,7 @@ def test_rows_and_facts_say_what_the_file_has(compared):
     assert [name == "the order changes" for name, _ in changes] == [one["sure"] for one in found["changes"]]
     assert all(f"{one['one']} is before {one['other']} with {', '.join(one['before'])}, and behind" in text
                for one, (_, text) in zip(found["changes"], changes, strict=True))  # fmt: skip
-    assert re.search("^2 x p3.8xlarge +its seconds rest on the calibration v100: ", told, re.MULTILINE)
+    assert re.search("^2 x p3.8xlarge +its seconds rest on: measured", told, re.MULTILINE)
 
 
 def test_the_file_can_be_standard_output(folder):

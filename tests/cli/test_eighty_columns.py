@@ -34,7 +34,7 @@ MADE = [
 ]
 SAME = [
     "explain many.json",
-    "calibration show v100",
+    f"calibration show {DATA / 'calibration-1.json'}",
     f"calibration show {DATA / 'database-1.json'}",
     "diff many.json many.json",
     "playground list",

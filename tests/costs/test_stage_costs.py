@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from alpa_dejavu.calibration import bundled
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
-from alpa_dejavu.costs.communication import CommunicationModel, Group
+from alpa_dejavu.costs.communication import CommunicationModel, Group, Nccl
 from alpa_dejavu.costs.cost_models import CostModels
-from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.latency import KernelLatency, LatencyModel
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.costs.stage_devices import StagePlaces
@@ -80,10 +79,10 @@ def test_a_micro_batch_of_nothing_is_refused():
 
 
 class Counted(LatencyModel, CommunicationModel):
-    """The models of a calibration, and how often each was asked."""
+    """The models of GPUs, and how often each was asked."""
 
-    def __init__(self, calibration):
-        self._models, self.asked = (calibration.latency(), calibration.communication()), [0, 0]
+    def __init__(self):
+        self._models, self.asked = (KernelLatency(), Nccl()), [0, 0]
 
     def predict(self, operators, device):
         self.asked[0] += 1
@@ -124,7 +123,7 @@ def test_prices_that_are_asked_for_together_are_those_asked_for_one_by_one():
     cluster = named_cluster("p3.16xlarge", 2)
     space = search_space(cluster, 16, remat=("none", "layer"), zero=(0, 2, 3))
     choices = [(s, c) for s, row in zip(space.submeshes, space.configs, strict=True) for c in row if c is not None]
-    together, apart = Counted(bundled("v100")), Counted(bundled("v100"))
+    together, apart = Counted(), Counted()
     prepared, unprepared = (StageCostModel(blocks(5), cluster, CostModels(m, m)) for m in (together, apart))
     prepared.prepare((prepared.places.on_submesh(submesh), config) for submesh, config in choices)
     operators, sent = together.asked
@@ -138,26 +137,26 @@ def test_prices_that_are_asked_for_together_are_those_asked_for_one_by_one():
 
 
 def test_a_model_keeps_what_it_said_of_kernels_for_other_micro_batches():
-    latency, device = bundled("v100").latency(), named_cluster("p3.16xlarge").hosts[0].device
+    latency, device = KernelLatency(), named_cluster("p3.16xlarge").hosts[0].device
     model = blocks(3)
     for ratio in (1.0, 0.5, 0.25):
         of_layers = [layer.forward.split(2) for layer in with_micro_batch(model, ratio).layers]
         warm = latencies(latency, of_layers, device)
         for one, known in zip(of_layers, warm, strict=True):
-            cold = bundled("v100").latency().predict(one, device)
+            cold = KernelLatency().predict(one, device)
             np.testing.assert_allclose(known.mean_s, cold.mean_s, rtol=1e-12)
             np.testing.assert_allclose(known.spread_s, cold.spread_s, rtol=1e-12)
 
 
 def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
-    cluster, model = named_cluster("p3.16xlarge", 2), Counted(bundled("v100"))
+    cluster, model = named_cluster("p3.16xlarge", 2), Counted()
     sent, sizes = SentSeconds(model), np.array([[0.0, 1e6], [3e6, 1e6]])
     groups = Group(cluster, (0,) * 4), Group(cluster, (0,) * 4, concurrent=2), Group(cluster, (0, 0, 1, 1))
     sent.ask([(kind, sizes, group) for kind in ("all_reduce", "all_gather") for group in groups])
     assert model.asked[1] == 6
     for kind in ("all_reduce", "all_gather"):
         for group in groups:
-            direct = bundled("v100").communication().seconds(kind, sizes, group)
+            direct = Nccl().seconds(kind, sizes, group)
             np.testing.assert_allclose(sent.seconds(kind, sizes, group), direct, rtol=1e-12)
     assert model.asked[1] == 6
     more = sent.seconds("all_reduce", np.array([2e6, 1e6]), groups[0])
@@ -167,7 +166,7 @@ def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
 
 
 def test_many_operators_come_in_several_calls():
-    model, device = Counted(bundled("v100")), named_cluster("p3.16xlarge").hosts[0].device
+    model, device = Counted(), named_cluster("p3.16xlarge").hosts[0].device
     many = [block(n) for n in range(5)]
     found = latencies(model, many, device, at_a_time=5)
     assert model.asked[0] == 3

@@ -34,7 +34,7 @@ def traced(monkeypatch):
         return Traced(name=model)
 
     monkeypatch.setattr(layers, "trace", trace)
-    monkeypatch.setattr(sharding, "model_of_step", lambda traced, num_layers: MODEL)
+    monkeypatch.setattr(sharding, "model_of_step", lambda traced, num_layers, attention: MODEL)
     monkeypatch.setattr(layers, "step_digest", lambda traced: traced.name)
     return asked
 
@@ -255,15 +255,14 @@ def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not()
     assert [note.split(",")[0] for note in other.notes] == [
         f"the plan was made for {plan.hardware.text}",
         "the plan's hosts have other names here: p3.16xlarge-0 is taken to be g4dn.12xlarge-0",
+        "the plan's latency was analytic",
         "the plan's communication was links",
     ]
-    by = dataclasses.replace(plan.priced_by, communication="alpha-beta", calibration="v100")
-    calibrated = dataclasses.replace(plan, priced_by=by)
-    assert PlanEstimator(calibrated).prices.calibration.name == "v100"
-    assert PlanEstimator(calibrated, latency="analytic").prices.calibration is None
-    lost = dataclasses.replace(plan, priced_by=dataclasses.replace(by, calibration="of a file"))
+    by = dataclasses.replace(plan.priced_by, latency="MeasuredRoofline", calibration="of a file")
+    lost = dataclasses.replace(plan, priced_by=by)
     notes = PlanEstimator(lost).estimate(lost).plan.notes
-    assert "the plan's calibration was of a file, this estimate's is v100" in notes
+    assert "the plan's latency was MeasuredRoofline, this estimate's is kernels" in notes
+    assert "the plan's calibration was of a file, this estimate's is none" in notes
 
 
 def test_alike_hosts_of_a_plan_are_looked_at_too():
@@ -294,10 +293,10 @@ def test_on_unlike_hosts_a_plan_is_priced_on_those_that_it_names():
 
 
 def test_an_estimate_is_for_the_runtime_of_the_plan_or_for_the_one_that_is_asked_for():
-    by = PricedBy("analytic", "alpha-beta", runtime="megatron")
+    by = PricedBy("analytic", "alpha-beta", runtime="jax")
     theirs = dataclasses.replace(PLAN, priced_by=by)
     found = PlanEstimator(theirs, cluster=CLUSTER).estimate(theirs).plan
     ours = PlanEstimator(theirs, cluster=CLUSTER, runtime="alpa").estimate(theirs).plan
-    assert (found.priced_by.runtime, ours.priced_by.runtime) == ("megatron", "alpa")
+    assert (found.priced_by.runtime, ours.priced_by.runtime) == ("jax", "alpa")
     assert found.step_s > ours.step_s == PlanEstimator(PLAN, cluster=CLUSTER).estimate(PLAN).plan.step_s
-    assert "the plan's runtime was megatron, this estimate's is alpa" in ours.notes
+    assert "the plan's runtime was jax, this estimate's is alpa" in ours.notes

@@ -160,12 +160,13 @@ def test_the_communication_model_is_the_plan_s(planned, kept):
     assert again("Free") == again("Free", communication="free") < again("AlphaBeta")
 
 
-def test_a_plan_goes_on_by_the_calibration_of_the_hosts_that_it_moves_to(planned, kept, untraced):
-    assert planned.plan.priced_by.calibration == "v100"
+def test_a_plan_goes_on_by_the_models_of_the_gpus_that_it_moves_to(planned, kept, untraced):
+    assert planned.plan.priced_by.latency == "kernels"
     made = replan(planned.plan, kept, cluster=named_cluster("g4dn.12xlarge", 4))
     sheets = replan(planned.plan, dataclasses.replace(kept, models=("AnalyticLatency", "AlphaBeta")),
                     cluster=named_cluster("g4dn.12xlarge", 4), calibration="none")  # fmt: skip
-    assert made.plan.step_s > sheets.plan.step_s
+    assert made.plan.priced_by.latency == "kernels"
+    assert made.plan.step_s != sheets.plan.step_s
 
 
 def test_where_memory_is_short_micro_batches_become_smaller():
@@ -230,7 +231,7 @@ def test_what_cannot_be_is_refused(planned, kept):
         replan(plan, kept)
     with pytest.raises(ValueError, match=r"another plan: batch is 8192, not 32"):
         replan(dataclasses.replace(plan, batch=32), kept, without=["p3.16xlarge-0"])
-    said = "priced by LearnedLatency and LearnedCommunication, not by AnalyticLatency and Free; give its calibration"
+    said = "priced by KernelLatency and Nccl, not by KernelLatency and Free; give those models"
     with pytest.raises(ValueError, match=said):
         replan(plan, kept, without=["p3.16xlarge-0"], communication="free")
     with pytest.raises(ValueError, match="nothing is left"):

@@ -98,7 +98,8 @@ def test_the_plan_is_one_that_the_framework_can_run(name):
 
 def test_what_the_restriction_costs_is_the_difference_to_the_free_plan():
     model, cluster = chain(5, 1e10, exchanged=(1e9,), parameter_bytes=1e9), example_cluster(1, 2, memory_bytes=2.0**34)
-    free, made = (plan_model(model, cluster, 1, 16, 4, schedule="gpipe", runs_on=name) for name in ("", "maxtext"))
+    asked = {"schedule": "gpipe", "runtime": "maxtext"}
+    free, made = (plan_model(model, cluster, 1, 16, 4, runs_on=name, **asked) for name in ("", "maxtext"))
     assert len(free.plan.stages) == 2  # five layers on two devices, which MaxText would have to halve
     assert len(made.plan.stages) == 1
     more = made.plan.step_s / free.plan.step_s - 1

@@ -122,8 +122,8 @@ def check_fused(gpu: Gpu, head_dim: float) -> None:
     largest = _LARGEST_HEADS.get(gpu.generation, LARGEST_HEAD)
     if not 0 < head_dim <= largest:
         raise ValueError(
-            f"head_dim is {head_dim:g}, but must be at least 1 and at most {largest} for fused attention on "
-            f"{gpu.name}; take smaller heads, or attention that isn't fused"
+            f"a head has {head_dim:g} elements, but libraries fuse attention of at most {largest} on {gpu.name}; give "
+            "attention='plain' (--attention plain), which prices it unfused, or a model with smaller heads"
         )
 
 

@@ -1,4 +1,4 @@
-"""What kernels are fitted apart by: generations with unlike tensor cores, and classes of dtypes."""
+"""Generations with unlike tensor cores, and classes of dtypes: kernels of each are fitted by themselves."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ def dtype_class(gpu: Gpu, dtype: str) -> str:
 
 
 def matrix_rate(gpu: Gpu, dtype: str) -> float:
-    """Returns a GPU's operations per second of dense products in a dtype; of one that its data sheet lacks, those of
-    the next wider one that it has.
+    """Returns a GPU's operations per second of dense products in a dtype, those of "float32" in one that its data sheet
+    lacks; "float8" stands for all formats of 8 bits.
     """
-    others = ("float8", "bfloat16", "float16") if width_bytes(dtype) == 1 else ("bfloat16", "float16")
-    names = [dtype, *(others if width_bytes(dtype) < 4 else ()), "float32"]
-    return next(gpu.flop_per_s[name] for name in names if name in gpu.flop_per_s)
+    name = "float8" if width_bytes(dtype) == 1 else dtype
+    return gpu.flop_per_s.get(name, gpu.flop_per_s["float32"])
 
 
 def width_bytes(dtype: str) -> int:

@@ -19,7 +19,6 @@ from alpa_dejavu.costs.kernels import (
     InSteps,
     KernelFigures,
     attention_seconds,
-    check_fused,
     dtype_class,
     grouped_seconds,
     in_steps,
@@ -49,7 +48,7 @@ __all__ = ["KernelLatency"]
 Array = NDArray[np.float64]
 _UNKNOWN = 0.5
 """The spread, as a share of the roofline, on a device that has no data sheet."""
-_UNFOLDED = (0.48, 0.29)
+UNFOLDED_SPREAD = (0.48, 0.29)
 """The spread of products of a kind that no model was fitted to, as convolutions are: standard deviations of the
 logarithm, in common on a GPU and of a kernel's own, for linear layers by a model without them and the reverse."""
 _BACKWARD, _FLASH2, _TF32 = 0.15, 0.1, 0.2
@@ -86,11 +85,7 @@ class KernelLatency(LatencyModel):
     _shapes: OperatorShapes = dataclasses.field(default_factory=OperatorShapes, init=False, repr=False, compare=False)
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the predicted mean seconds of each operator on a device, and their standard deviation (spread).
-
-        Raises:
-            ValueError: an operator is fused attention with larger heads than any library computes on the device.
-        """
+        """Returns the predicted mean seconds of each operator on a device, and their standard deviation (spread)."""
         sheet = gpu_of(device.name)
         if sheet is None or not len(operators):
             mean = AnalyticLatency().predict(operators, device).mean_s
@@ -127,10 +122,13 @@ class KernelLatency(LatencyModel):
         kernels, (gpu, _) = self._shapes.of(operators), _as_it_is(sheet, device)
         words = np.full(len(kernels.shapes), "measured", dtype="<U64")
         for key, places in kernels.groups().items():
-            if not self._fitted(gpu, key).is_measured(gpu):
-                words[places] = "data sheet and what other generations have in common"
-            elif key.kind == UNFOLDED:
-                words[places] = "measured of matrix products"
+            fitted = self._fitted(gpu, key)
+            if key.kind == UNFOLDED:
+                words[places] = "fitted to matrix products"
+            elif not fitted.is_measured(gpu):
+                words[places] = "fitted to other generations"
+            elif gpu.name not in fitted.gpus:
+                words[places] = "measured on its generation"
         return words[kernels.of_operators]
 
     def _group_seconds(self, gpu: Gpu, kernels: DistinctKernels, key: KernelKey, places: NDArray[np.intp]) -> Array:
@@ -147,7 +145,6 @@ class KernelLatency(LatencyModel):
 
     def _matrix_seconds(self, gpu: Gpu, key: KernelKey, sizes: Array) -> Array:
         if key.kind == ATTENTION:
-            check_fused(gpu, float(sizes[:, 5].max(initial=1.0)))
             kernel, figures = FusedAttention.of_text(key.kernel), self.figures.attention.of(gpu)
             return attention_seconds(gpu, figures, AttentionSizes(*sizes.T), kernel, dtype=key.dtype)
         products = self.figures.products[dtype_class(gpu, key.dtype)].of(gpu)
@@ -174,7 +171,7 @@ class KernelLatency(LatencyModel):
     def _spread(self, gpu: Gpu, key: KernelKey) -> tuple[float, float]:
         """How far a kind of kernels is off: standard deviations of the logarithm, in common and a kernel's own."""
         if key.kind == UNFOLDED:
-            return _UNFOLDED
+            return UNFOLDED_SPREAD
         common, own = self._fitted(gpu, key).spread(gpu)
         further = [_TF32 * (key.kind != STREAM and width_bytes(key.dtype) > 2 and _is_half(gpu, key.dtype))]
         if key.kind == ATTENTION:

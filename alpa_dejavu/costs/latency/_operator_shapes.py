@@ -19,7 +19,7 @@ _MOST_SHAPES = 1 << 18
 
 @final
 class KernelKey(NamedTuple):
-    """What kernels have in common that are predicted together: the kind, the dtype, and the text of fused attention."""
+    """The kind, the dtype, and the text of fused attention of kernels that are predicted together."""
 
     kind: str
     dtype: str

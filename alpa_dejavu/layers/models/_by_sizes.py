@@ -37,7 +37,13 @@ _BASE = 10000.0
 
 
 def sized_step(size: Transformer, batch_size: int) -> Any:
-    """Returns the train step of a transformer, and its abstract arguments: state, tokens and labels."""
+    """Returns the train step of a transformer, and its abstract arguments: state, tokens and labels.
+
+    Raises:
+        ValueError: the transformer has what isn't written here: latent attention, blocks without experts among those
+            with experts, or a precision other than half.
+    """
+    _check(size)
     optimizer = adamw()
     update = updating(optimizer)
 
@@ -56,6 +62,18 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
     trained = abstract_state(shapes[first:], _DTYPE, optimizer, master=True)
     tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
     return train_step, ((frozen, trained), {"tokens": tokens, "labels": tokens})
+
+
+def _check(size: Transformer) -> None:
+    half = size.precision in ("bfloat16", "float16")
+    precision = "" if half else size.precision
+    strange = {"latent_rank": size.latent_rank, "dense_blocks": size.dense_blocks, "precision": precision}
+    for name, value in strange.items():
+        if value:
+            raise ValueError(
+                f"{size.text}: {name} is {value!r}, which models that are traced in JAX don't have; give the runtime "
+                "that trains it, such as megatron or torchtitan, or your own model function"
+            )
 
 
 def _shapes(size: Transformer) -> list[Shapes]:

@@ -20,7 +20,7 @@ class Footing:
     """A part of a plan's predicted work by what it rests on.
 
     Attributes:
-        rests_on: "measured", "learned" or "data sheet", as `alpa_dejavu.planning.footing.Footing` has it.
+        rests_on: "measured", "fitted to" something else or "data sheet", as `planning.footing.Footing` has it.
         share: its share of the stages' work.
         spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones.
     """

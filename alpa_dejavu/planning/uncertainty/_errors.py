@@ -7,7 +7,6 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver, Seconds
@@ -95,12 +94,11 @@ class Errors:
 
     def drawn(self, count: int, seed: int = 0) -> Factors:
         """Returns `count` joint random draws of the factors from predicted to actual seconds, in pairs whose errors are
-        opposite. Each error's draws are one from each of as many equally probable ranges (a Latin hypercube), so that
-        quantiles depend little on the seed.
+        opposite. What frameworks are off is drawn last: where it is known to be nothing, draws are as without it.
         """
-        rng, size = np.random.default_rng(seed), (len(self.mean), (count + 1) // 2)
-        ranges = rng.permuted(np.broadcast_to(np.arange(size[1]), size), axis=1)
-        half = ndtri((ranges + rng.random(size)) / size[1]).T
+        rng, pairs = np.random.default_rng(seed), (count + 1) // 2
+        half = rng.standard_normal((pairs, len(self.mean) - 1))
+        half = np.insert(half, RUNTIME, rng.standard_normal(pairs), axis=1)
         normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
         return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
 

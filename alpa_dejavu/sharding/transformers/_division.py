@@ -52,7 +52,13 @@ class TransformerSharding:
         return TransformerDivision(LayerWork(self.size, self.execution, degrees, self.samples))
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
-        """Does nothing: no division has to be solved in advance."""
+        """Checks that the transformer can be divided so: nothing has to be solved in advance.
+
+        Raises:
+            NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
+        """
+        for config in configs:
+            Degrees.of(config, self.size)
 
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""

@@ -1,4 +1,4 @@
-"""What a device keeps of a transformer's layers, part by part, as training frameworks keep it.
+"""The bytes that a device keeps of a transformer's layers, part by part, as training frameworks keep them.
 
 References:
     Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023, section 4: without
