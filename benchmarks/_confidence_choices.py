@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from typing import final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
 
 import numpy as np
 import pandas as pd
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from _strategy_cases import ELEMENT_BYTES, LayerSizes, cases, model_of, without_starts
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.costs.latency.learned import Kernels, data_sheets
+from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.planning import GivenStage
-from alpa_dejavu.planning.strategies.stages import config_of, equal_layers
+from alpa_dejavu.planning.strategies.stages import config_of
 from alpa_dejavu.problem import Cluster, Device, Layer, Link, Model, Operator, Operators, Submesh, Tensor
 from alpa_dejavu.simulation.step import StageTimes, simulate
 from trials._folder import Folder
-from trials.layer_profiles import SHEETS, link_rate
+from trials._planned_steps import with_ends
+from trials._sailor_parts import MODELS, sheet
 
 __all__ = ["Choice", "Option", "choices"]
 
@@ -166,14 +167,6 @@ def _stages(ends: Sequence[tuple[int, int]], across: int, along: int, devices_pe
     return tuple(GivenStage(first, last, submesh, config_of(across, along)) for first, last in ends)
 
 
-def _with_ends(blocks: int, stages: int) -> list[tuple[int, int]]:
-    """Equally many blocks for each stage, after the embedding and before the head."""
-    found = [(first + 1, last + 1) for first, last in equal_layers(blocks, stages)]
-    found[0] = 0, found[0][1]
-    found[-1] = found[-1][0], blocks + 1
-    return found
-
-
 def _vtrain(folder: Folder) -> Iterator[Choice]:
     """Iterations of GPTs by Megatron-LM on 2 to 8 A100 of a host."""
     rows = pd.read_csv(folder.path / "vtrain-a100/single_node.csv")
@@ -190,7 +183,7 @@ def _vtrain(folder: Folder) -> Iterator[Choice]:
         cluster = Cluster.uniform(f"{gpus} x A100", ["host"], device, gpus, within, within)
         options = []
         for row in part.itertuples():
-            stages = _stages(_with_ends(blocks, row.pp), row.dp, row.tp, gpus)
+            stages = _stages(with_ends(blocks, row.pp), row.dp, row.tp, gpus)
             options.append(
                 Option(stages, row.micro_batch * row.dp, batch // (row.micro_batch * row.dp), row.iteration_s)
             )
@@ -245,12 +238,6 @@ def _amp(folder: Folder) -> Iterator[Choice]:
                 yield Choice("AMP", case.name, name, model, cluster, tuple(options))
 
 
-_MODELS = {
-    "OPT-350": (1024, 16, 24, 2048, 50272),
-    "GPT-Neo-2.7": (2560, 20, 32, 2048, 50257),
-    "OPT-30": (7168, 56, 48, 2048, 50272),
-}
-"""Width, heads, blocks, tokens and words of those models that Sailor profiled which have GPT's blocks."""
 _LINKS = {"A100-40": 300e9, "A100-80": 300e9, "GH-96": 450e9, "V100-16": 150e9}
 _PCIE_BYTES_PER_S = 16e9
 """Bytes per second from one GPU to another, by NVIDIA's data sheets; of the others by PCIe 3.0 x16."""
@@ -261,10 +248,11 @@ def _layers(folder: Folder) -> Iterator[Choice]:
     """Pipelines of layers that Sailor measured on seven GPUs, one host each."""
     rows = pd.read_csv(folder.path / "sailor/layer_profiles.csv")
     fits = folder.document("sailor/intra_node_bandwidth_fits.json")
-    for (model, gpu), part in rows[rows["model"].isin(_MODELS)].groupby(["model", "gpu"]):
-        hidden, heads, blocks, tokens, vocabulary = _MODELS[model]
+    for (model, gpu), part in rows[rows["model"].isin(MODELS)].groupby(["model", "gpu"]):
+        size = MODELS[model]
+        hidden, blocks, tokens = size.hidden, size.num_blocks, size.sequence
         seconds = _layer_seconds(part, blocks)
-        made = gpt(hidden, heads, blocks, tokens, vocabulary, 4.0, "float32")
+        made = gpt(hidden, size.num_heads, blocks, tokens, size.vocabulary, 4.0, "float32")
         for devices in (2, 4, 8):
             cluster = _one_host(gpu, devices)
             options = []
@@ -272,8 +260,8 @@ def _layers(folder: Folder) -> Iterator[Choice]:
                 for count in (n for n in (1, 2, 4, 8) if devices % (along * n) == 0):
                     across = devices // along // count
                     if _BATCH % (each * across) == 0:
-                        ends, steps = _with_ends(blocks, count), _BATCH // (each * across)
-                        sent_bytes, rate = each * tokens * hidden * ELEMENT_BYTES, link_rate(fits, gpu, devices)
+                        ends, steps = with_ends(blocks, count), _BATCH // (each * across)
+                        sent_bytes, rate = each * tokens * hidden * ELEMENT_BYTES, _link_rate(fits, gpu, devices)
                         step_s = _step_s(ends, measured, across, along, steps, made, sent_bytes, rate)
                         stages = _stages(ends, across, along, devices)
                         options.append(Option(stages, each * across, steps, step_s))
@@ -324,14 +312,15 @@ def _step_s(
     return simulate(times, count).step_s
 
 
+def _link_rate(fits: Mapping[str, Any], gpu: str, devices: int) -> float:
+    """Bytes per second among devices of a host, of large messages: a group is as slow as any smaller one."""
+    known = (float(fit[1]) for degree, fit in fits.get(gpu, {}).items() if int(degree) <= devices)
+    return min(known, default=1e10)
+
+
 def _one_host(gpu: str, devices: int) -> Cluster:
     """GPUs of one host by their data sheets, in single precision as they were profiled."""
-    _, product, memory, vector = SHEETS[gpu]
-    like = named_cluster("p3.16xlarge").hosts[0].device
-    device = Device(
-        gpu, like.memory_bytes, {"float32": product}, memory, vector, kernel_s=like.kernel_s,
-        dispatch_s=0.0, step_s=0.0,
-    )  # fmt: skip
+    device = dataclasses.replace(sheet(gpu).device(), name=gpu, dispatch_s=0.0, step_s=0.0)
     link = Link(named_cluster("p3.16xlarge").links[0][0].latency_s, _LINKS.get(gpu, _PCIE_BYTES_PER_S))
     return Cluster.uniform(f"{devices} x {gpu}", ["host"], device, devices, link, link)
 
@@ -348,17 +337,31 @@ _SPAN_BYTES = 2.0**20
 
 def _kernels(folder: Folder) -> Iterator[Choice]:
     """Cuts of models into stages of one GPU each, whose layers are kernels that were measured on it (NeuSight)."""
-    rows = pd.read_csv(folder.path / "neusight-kernels/kernels.csv")
-    sheets = folder.document("neusight-kernels/gpus.json")
-    columns = Kernels.of(rows, data_sheets(sheets))
-    rows["work_s"], rows["traffic_s"] = columns.compute_s, columns.traffic_s
-    rows["product"] = columns.kind == "product"
-    rows["roofline_s"] = np.maximum(columns.compute_s, columns.traffic_s)
+    rows = _rooflines(pd.read_csv(folder.path / "neusight-kernels/kernels.csv"))
     rows = rows[(rows["roofline_s"] > _LEAST_S) & (rows["roofline_s"] < _MOST_S)]
     for number, (gpu, part) in enumerate(rows.groupby("gpu")):
         rng = np.random.default_rng(number)
         for n in range(_JOBS):
             yield _cut(str(gpu), n, part, rng)
+
+
+def _rooflines(rows: pd.DataFrame) -> pd.DataFrame:
+    """Kernels with their `work_s` and `traffic_s` by the data sheet, the longer of both, and which are products.
+
+    A product is `batch` times (m, k) by (k, n), in single precision without tensor cores; all else goes over `batch`
+    rows of length n.
+    """
+    sheets = {name: gpu_of(name.upper()) for name in rows["gpu"].unique()}
+    rates, memories = (
+        rows["gpu"].map({name: getattr(gpu, figure) for name, gpu in sheets.items()})
+        for figure in ("vector_flop_per_s", "memory_bytes_per_s")
+    )
+    product, operands = rows["op"].isin(["linear", "bmm"]), rows["op"].map({"add": 3, "mul": 3}).fillna(2)
+    flop = rows["batch"] * rows["n"] * np.where(product, 2 * rows["m"] * rows["k"], 1)
+    ends = rows["m"] * rows["k"] + rows["k"] * rows["n"] + rows["m"] * rows["n"]
+    work_s = flop / rates
+    traffic_s = 4 * rows["batch"] * np.where(product, ends, operands * rows["n"]) / memories
+    return rows.assign(product=product, work_s=work_s, traffic_s=traffic_s, roofline_s=np.maximum(work_s, traffic_s))
 
 
 def _cut(gpu: str, number: int, rows: pd.DataFrame, rng: np.random.Generator) -> Choice:

@@ -4,9 +4,8 @@
 
 `--profiles`: AMP's case of unlike hosts (GPT-2 on 12 V100 and 4 T4, with AMP's times of layers) with several batches,
 and links of 10 and of 100 Gb/s between hosts. `--sailor`: on the clusters of GH200 on which Sailor's plans were
-measured, what our search chooses by our predictor, beside those plans. The predictor is fitted to the plans of other
-models and numbers of nodes. Nothing is run here: only the plans of Sailor have a measured step, all others are
-predicted.
+measured, what our search chooses by profiles of layers, beside those plans. Nothing is run here: only the plans of
+Sailor have a measured step, all others are predicted.
 """
 
 from __future__ import annotations

@@ -270,7 +270,8 @@ def _drawn(data: StageDrawnData) -> DrawnSeconds:
 
 
 def _stage(data: StageData) -> StagePlan:
-    figures: dict[str, Any] = {name: float(cast("float", data.get(name, 0.0))) for name in (*_STAGE_FIGURES, *_RARE_FIGURES)}
+    names = *_STAGE_FIGURES, *_RARE_FIGURES
+    figures: dict[str, Any] = {name: float(cast("float", data.get(name, 0.0))) for name in names}
     if "compute_s" not in data:
         figures["compute_s"] = max(figures["forward_s"] + figures["backward_s"] - figures["collective_s"], 0.0)
     first, last = map(int, data["layers"])

@@ -92,7 +92,7 @@ def _write_history() -> None:
 
 
 def _write_calibrations() -> None:
-    from alpa_dejavu.calibration import Calibration, MeasuredLink, chosen_calibration, write_calibration
+    from alpa_dejavu.calibration import Calibration, MeasuredLink, write_calibration
     from alpa_dejavu.calibration.bench import WITHIN, Collective, Place
     from alpa_dejavu.calibration.measurements import Measurement, Measurements
     from alpa_dejavu.costs.memory_margin import MemoryResiduals
@@ -110,12 +110,26 @@ def _write_calibrations() -> None:
         memory=MemoryResiduals({"peak": (0.05, -0.02, 0.01)}, 3, "made-up peaks", "another framework"),
     )
     write_calibration(measured, "measured.json")
-    write_calibration(chosen_calibration("v100"), "fitted.json")
+    write_calibration(dataclasses.replace(measured, name="fitted", within=_fitted_collectives()), "fitted.json")
     cluster = {"hosts": 1, "devices_per_host": [4], "devices": [device.name]}
     kept = Measurements(pathlib.Path("measured.json.measurements.jsonl"), cluster, resume=False)
     for power in (10, 16, 20):
         probe = Collective("all_reduce", 2**power, 2, 1, across=False)
         kept.add(Measurement(Place("collectives", WITHIN), probe, {"run_s": 1e-4 * power}))
+
+
+def _fitted_collectives() -> Any:
+    """A model of collectives within hosts, fitted to made-up seconds."""
+    from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
+
+    grid = [
+        (name, 2.0**power, size)
+        for name in ("all_gather", "all_reduce") for size in (2.0, 4.0, 8.0) for power in range(10, 31, 2)
+    ]  # fmt: skip
+    name, num_bytes, size = (np.array(each) for each in zip(*grid, strict=True))
+    one = np.ones(len(grid))
+    rows = Collectives(name, num_bytes, size, hosts=one, sharing=one, lanes=1e10 * one)
+    return FittedCollectives().fit(rows, 5e-5 + 2e-5 * rows.hops[1] + rows.volume_s / 0.8, rows.size)
 
 
 def _write_database() -> None:

@@ -10,33 +10,21 @@ import plotly.graph_objects as go
 from trials._run import Scored
 from trials._trial_set import MEASURED_S
 
-_MOST_POINTS = 6000
-
 
 def draw(folder: Path, key: str, scored: Scored) -> Path:
-    """Writes the picture of a set and returns its file: a point for each row, coloured by group, with its interval."""
+    """Writes the picture of a set and returns its file: a point for each row, with its interval."""
     folder.mkdir(parents=True, exist_ok=True)
-    measured = scored.rows[MEASURED_S].to_numpy(float)
-    chosen = np.sort(np.random.default_rng(0).permutation(len(measured))[:_MOST_POINTS])
+    measured, predicted = scored.rows[MEASURED_S].to_numpy(float), scored.predicted
+    ends = {
+        "array": np.maximum(predicted.upper - predicted.mean, 0),
+        "arrayminus": np.maximum(predicted.mean - predicted.lower, 0), "thickness": 0.4, "width": 0,
+    }  # fmt: skip
     figure = go.Figure()
-    for group in sorted(scored.groups.unique()):
-        of_group = chosen[(scored.groups == group).to_numpy()[chosen]]
-        mean = scored.predicted.mean[of_group]
-        figure.add_scattergl(
-            x=measured[of_group],
-            y=mean,
-            mode="markers",
-            marker={"size": 4},
-            name=group,
-            error_y={
-                "array": np.maximum(scored.predicted.upper[of_group] - mean, 0),
-                "arrayminus": np.maximum(mean - scored.predicted.lower[of_group], 0),
-                "thickness": 0.4,
-                "width": 0,
-            },
-        )
-    ends = [measured.min(), measured.max()]
-    figure.add_scattergl(x=ends, y=ends, mode="lines", line={"color": "black", "width": 1}, name="measured")
+    figure.add_scattergl(
+        x=measured, y=predicted.mean, mode="markers", marker={"size": 4}, name="predicted", error_y=ends
+    )
+    line = [measured.min(), measured.max()]
+    figure.add_scattergl(x=line, y=line, mode="lines", line={"color": "black", "width": 1}, name="measured")
     result = scored.result
     figure.update_layout(
         title=f"{key}: MAPE {result['mape']:.1%}; the 90 % interval holds {result['coverage_90']:.1%}",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu.costs.latency import profiled_pass
-from alpa_dejavu.costs.runtime import launches
 from alpa_dejavu.problem import Layer, Model, Operator, Operators, Tensor
-from trials._gpt import GPT
 
 _STATES = 2.0
 """Adam's moments, over the bytes of the parameters."""
@@ -21,14 +18,16 @@ _STATES = 2.0
 class ProfiledLayer:
     """A layer whose passes were profiled under the names "{name} forward" and "{name} backward".
 
-    `is_block` says whether it launches the operators of a transformer block, or those of a head. `sent_bytes` are those
-    of its activations, `kept_bytes` what it keeps for its backward pass besides, and `exchanged_bytes` what
-    tensor-parallel devices all-reduce, of a micro-batch. With `has_update` its update was profiled, too, as
-    "{name} update"; else it is memory traffic.
+    Attributes:
+        name: its name.
+        parameter_bytes: those of its parameters.
+        sent_bytes: those of its activations, of a micro-batch.
+        exchanged_bytes: what tensor-parallel devices all-reduce, of a micro-batch, and isn't in the profile.
+        has_update: whether its update was profiled, too, as "{name} update"; else it is memory traffic.
+        kept_bytes: what it keeps for its backward pass besides, of a micro-batch.
     """
 
     name: str
-    is_block: bool
     parameter_bytes: float
     sent_bytes: float
     exchanged_bytes: tuple[float, ...] = ()
@@ -38,26 +37,17 @@ class ProfiledLayer:
 
 def profiled_model(layers: Sequence[ProfiledLayer], samples: int, tied: Sequence[tuple[int, int]] = ()) -> Model:
     """The step of a micro-batch of so many samples; of each tied pair the second layer has the first's parameters."""
-    made = []
-    for layer in layers:
-        ahead, back = _launches()[0 if layer.is_block else 1]
-        made.append(
-            Layer(
-                layer.name,
-                profiled_pass(f"{layer.name} forward", samples, ahead),
-                profiled_pass(f"{layer.name} backward", samples, back),
-                profiled_pass(f"{layer.name} update", 1.0, 1.0) if layer.has_update else _update(layer.parameter_bytes),
-                exchanged_bytes=layer.exchanged_bytes,
-            )
+    made = [
+        Layer(
+            layer.name,
+            profiled_pass(f"{layer.name} forward", samples, 1.0),
+            profiled_pass(f"{layer.name} backward", samples, 1.0),
+            profiled_pass(f"{layer.name} update", 1.0, 1.0) if layer.has_update else _update(layer.parameter_bytes),
+            exchanged_bytes=layer.exchanged_bytes,
         )
+        for layer in layers
+    ]
     return Model(tuple(made), tuple(_tensors(layers, dict(tied))))
-
-
-@functools.cache
-def _launches() -> tuple[tuple[float, float], tuple[float, float]]:
-    """Of a transformer block and of a head, forward and backward."""
-    _, block, head = GPT(64, 1, 1, 64, 64).model().layers
-    return tuple((launches(layer.forward), launches(layer.backward)) for layer in (block, head))  # type: ignore[return-value]
 
 
 def _update(num_bytes: float) -> Operators:

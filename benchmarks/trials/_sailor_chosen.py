@@ -1,4 +1,4 @@
-"""What our search chooses on the clusters of Sailor's plans, by the predictor that prices those plans."""
+"""What our search chooses on the clusters of Sailor's plans, by the models that price those plans."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning.strategies import DataParallelPipelines, StrategyPlan
 from alpa_dejavu.planning.strategies.stages import Pipeline
 from trials._folder import Folder
-from trials._sailor_columns import task_of
+from trials._planned_steps import PROFILED
+from trials._sailor_parts import sheet
+from trials._sailor_tasks import task_of
 from trials._sets import SETS
-from trials._steps import profile
-from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted
-from trials.sailor_plans import PipelineTrials
+from trials._trial_set import MEASURED_BYTES, MEASURED_S
+from trials.sailor_plans import predict
 
 _KEY = "sailor/clariden_plans"
 _Shape = tuple[int, tuple[tuple[int, int], ...]]
 _GPU, _PER_NODE = "GH-96", 4
 _SAMPLES = (1, 2, 4, 8)
-"""Of a replica's micro-batch, as in Sailor's plans: more aren't chosen, since the predictor knows of none."""
+"""Of a replica's micro-batch, as in Sailor's plans: more aren't chosen."""
 _NEVER_S = 1e6
 _FREE = (0.05, 0.25, 0.45)
 """The share of the memory that stays free, and shares that the search leaves free if it chose what needs too much."""
@@ -35,45 +36,36 @@ def beside_measured(folder: Folder) -> list[dict[str, Any]]:
     """Two rows for each job, which is a model, nodes and a batch: one with tensor parallelism on all GPUs of a node, as
     all measured plans have it, and one with any.
 
-    The predictor is fitted to the plans of other models and numbers of nodes.
-
     Raises:
         AbsentError: the folder has no such plans.
     """
-    rows, found = SETS[_KEY].load(folder), []
-    jobs = list(rows.groupby(["model", "nodes", "global_batch"], sort=True))
-    for (model, nodes, batch), measured in tqdm(jobs, desc="Sailor's clusters", unit="job"):
-        others = rows[(rows["model"] != model) | (rows["nodes"] != nodes)].reset_index(drop=True)
-        predictor = PipelineTrials().fit(others, Context(folder, SETS, frozenset({_KEY})))
-        job = str(model), int(nodes), int(batch)
-        for degrees in ((_PER_NODE,), (1, 2, _PER_NODE)):
-            found.append(_row(folder, predictor, job, degrees, measured.reset_index(drop=True)))
-    return found
+    jobs = list(SETS[_KEY].load(folder).groupby(["model", "nodes", "global_batch"], sort=True))
+    return [
+        _row(folder, (str(model), int(nodes), int(batch)), degrees, measured.reset_index(drop=True))
+        for (model, nodes, batch), measured in tqdm(jobs, desc="Sailor's clusters", unit="job")
+        for degrees in ((_PER_NODE,), (1, 2, _PER_NODE))
+    ]
 
 
-def _row(
-    folder: Folder, predictor: PipelineTrials, job: tuple[str, int, int], degrees: tuple[int, ...], rows: pd.DataFrame
-) -> dict[str, Any]:
+def _row(folder: Folder, job: tuple[str, int, int], degrees: tuple[int, ...], rows: pd.DataFrame) -> dict[str, Any]:
     """What is chosen for a job, and what is predicted of it and of the measured plans."""
-    made, predicted = _chosen(folder, predictor, job, degrees)
-    row: dict[str, Any] = dict(zip(("model", "nodes", "batch"), job, strict=True)) | {
-        "degrees": list(degrees), "pipelines": len(made.pipelines), "search_s": made.step_s, "seconds": made.seconds,
-        "ours": _said(_shape(made.pipelines[0])), "predicted_s": float(predicted.mean[0]),
-    }  # fmt: skip
-    assert predicted.memory is not None, "peaks were measured"
-    theirs = predictor.predict(rows.drop(columns=[MEASURED_S, MEASURED_BYTES])).mean
+    made, predicted_s, predicted_bytes = _chosen(folder, job, degrees)
+    theirs = predict(rows.drop(columns=[MEASURED_S, MEASURED_BYTES]), folder).mean
     seconds = rows[MEASURED_S].to_numpy(float)
     best, fastest = int(theirs.argmin()), int(seconds.argmin())
     shapes = [_shape_of(one) for one in rows.to_dict("records")]
-    return row | {
-        "predicted_bytes": float(predicted.memory.mean[0]),
+    return dict(zip(("model", "nodes", "batch"), job, strict=True)) | {
+        "degrees": list(degrees), "pipelines": len(made.pipelines), "search_s": made.step_s, "seconds": made.seconds,
+        "ours": _said(_shape(made.pipelines[0])),
+        "predicted_s": predicted_s,
+        "predicted_bytes": predicted_bytes,
         "measured_plans": len(rows),
         "first": _said(shapes[best]),
-        "over_first": float(predicted.mean[0] / theirs[best]),
+        "over_first": float(predicted_s / theirs[best]),
         "fastest": _said(shapes[fastest]),
         "fastest_measured_s": float(seconds[fastest]),
         "fastest_predicted_s": float(theirs[fastest]),
-        "over_fastest": float(predicted.mean[0] / theirs[fastest]),
+        "over_fastest": float(predicted_s / theirs[fastest]),
         "measured_as": [
             {"measured_s": float(seconds[n]), "rank": int((seconds < seconds[n]).sum()) + 1, "of": len(rows)}
             for n, shape in enumerate(shapes)
@@ -82,31 +74,26 @@ def _row(
     }  # fmt: skip
 
 
-def _chosen(
-    folder: Folder, predictor: PipelineTrials, job: tuple[str, int, int], degrees: tuple[int, ...]
-) -> tuple[StrategyPlan, Predicted]:
-    """What our search chooses, with what is predicted of it as of Sailor's plans; where its peak of memory is predicted
-    to be too high, by a search that leaves more free.
+def _chosen(folder: Folder, job: tuple[str, int, int], degrees: tuple[int, ...]) -> tuple[StrategyPlan, float, float]:
+    """What our search chooses, with the seconds and bytes that are predicted of it as of Sailor's plans; where its peak
+    of memory is predicted to be too high, by a search that leaves more free.
 
     Raises:
-        ValueError: nothing fits, or there are several unlike pipelines, which the predictor doesn't know.
+        ValueError: nothing fits, or there are several unlike pipelines, of which Sailor's plans have none.
     """
     model, nodes, batch = job
-    runtime = profile("sailor", predictor.model.values)
-    task = task_of(folder, model, ((_GPU, _PER_NODE),) * nodes, batch, _SAMPLES, runtime)
-    device = task.cluster.hosts[0].device
+    task = task_of(folder, model, ((_GPU, _PER_NODE),) * nodes, batch, _SAMPLES)
     for free in _FREE:
         made = DataParallelPipelines(("none",), (0,)).plan(
             task.model, task.cluster, batch, samples=batch, latency=_bounded(task.models.latency, degrees),
-            communication=task.models.communication, runtime=runtime,
-            margin=MemoryMargin(free_share=free),
+            communication=task.models.communication, runtime=PROFILED, margin=MemoryMargin(free_share=free),
         )  # fmt: skip
         if len(made.pipelines) > 1:
             raise ValueError(f"{model} on {nodes} nodes: {len(made.pipelines)} pipelines are chosen, but rows have one")
-        predicted = predictor.predict(pd.DataFrame([as_row(made.pipelines[0], *job)]))
-        assert predicted.memory is not None, "peaks were measured"
-        if predicted.memory.mean[0] <= (1 - _FREE[0]) * device.memory_bytes:
-            return made, predicted
+        found = predict(pd.DataFrame([as_row(made.pipelines[0], *job)]), folder)
+        assert found.memory is not None, "peaks are predicted"
+        if found.memory[0] <= (1 - _FREE[0]) * sheet(_GPU).memory_bytes:
+            return made, float(found.mean[0]), float(found.memory[0])
     raise ValueError(f"{model} on {nodes} nodes: no choice is predicted to fit")
 
 

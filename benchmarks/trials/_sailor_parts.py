@@ -1,4 +1,4 @@
-"""What Sailor's files say of layers and links: profiles, sizes of layers, bandwidth fits."""
+"""What Sailor's files say of layers: their sizes, and the seconds that they take on GPUs."""
 
 from __future__ import annotations
 
@@ -9,47 +9,70 @@ from typing import Any, final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from fitting import Fitted, fit
-from trials._bandwidth import BandwidthFit
+from alpa_dejavu.clusters.gpus import Gpu, gpu_of
+from alpa_dejavu.costs.latency import KernelLatency, LayerTimes
+from alpa_dejavu.costs.runtime import runtime_profile
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN, transformer_model
 from trials._folder import Folder, UnreadableError, measured
-from trials._layer_profile import LayerProfile
 
-NUM_LAYERS = {26: "OPT-350", 34: "GPT-Neo-2.7", 50: "OPT-30"}
-"""The model that has so many layers, the embedding and the head among them."""
 SEQUENCE = 2048
 BYTES = 4.0
 """Of an element: the models train in single precision."""
+
+
+def _gpt(hidden: int, heads: int, blocks: int, vocabulary: int) -> Transformer:
+    return Transformer(
+        hidden, blocks, heads, vocabulary, SEQUENCE, gated=False, rotary=False, rms_norm=False, biases="all",
+        precision="float32",
+    )  # fmt: skip
+
+
+MODELS = {
+    "OPT-350": _gpt(1024, 16, 24, 50272), "GPT-Neo-2.7": _gpt(2560, 20, 32, 50257), "OPT-30": _gpt(7168, 56, 48, 50272),
+}  # fmt: skip
+"""Those models that were profiled whose blocks are GPT's; the first two were run."""
+NUM_LAYERS = {size.num_layers: name for name, size in MODELS.items()}
+"""The model that has so many layers, the embedding and the head among them."""
 GPUS = {
-    "A100-40": 1.555e12,
-    "A100-80": 2.039e12,
-    "GH-96": 4.0e12,
-    "RTX-2080": 0.616e12,
-    "RTX-3090": 0.936e12,
-    "Titan-RTX": 0.672e12,
-    "V100-16": 0.9e12,
-}
-"""Bytes per second of their memories, by the data sheets."""
-_NOISE_FLOOR = 0.02
+    "A100-40": "A100-SXM-40GB", "A100-80": "A100-SXM-80GB", "GH-96": "GH200-96GB", "RTX-2080": "RTX-2080-Ti",
+    "RTX-3090": "RTX-3090", "Titan-RTX": "Titan-RTX", "V100-16": "V100-SXM2-16GB",
+}  # fmt: skip
+"""Their data sheets. RTX-2080 is taken for a 2080 Ti: the profiled head's products would take more than all that a 2080
+has."""
+_EXECUTION = dataclasses.replace(
+    EXECUTIONS["deepspeed"], attention=PLAIN, weight_bytes=BYTES, gradient_bytes=BYTES, reduced_bytes=BYTES
+)
+_UPDATE_BYTES = 28.0
+"""What Adam's update reads and writes of a parameter in single precision."""
+
+
+def sheet(gpu: str) -> Gpu:
+    """The data sheet of a GPU by Sailor's name for it."""
+    found = gpu_of(GPUS[gpu])
+    assert found is not None, "all are known"
+    return found
+
+
+_Pass = tuple[str, str, str, str]
+"""A model, a GPU, the kind of a layer (embedding, block or head), and a phase."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """Layers' sizes, learned layers' times, and bandwidths."""
+    """Sizes of layers, and seconds of their passes and updates.
+
+    Attributes:
+        sizes: by model, degree of tensor parallelism and layer, as the file has them.
+        passes: the profiled seconds of passes.
+        updates: of a model on a GPU the seconds of a layer's update, by the number of a device's parameters.
+    """
 
     sizes: Mapping[str, Any]
-    inside: Mapping[str, Mapping[str, Any]]
-    between: Mapping[str, Mapping[str, Any]]
-    blocks: Fitted | None = None
-    heads: Fitted | None = None
-    updates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    def update_s(self, model: str, gpu: str, tp: int, layer: int) -> float:
-        """Of the optimizer's update of a layer on one of `tp` devices, by what a parameter takes on that GPU."""
-        a_parameter = self.updates.get(gpu, float(np.median(list(self.updates.values()))))
-        return a_parameter * self.size(model, tp, layer, "params_floats")
+    passes: Mapping[_Pass, LayerTimes]
+    updates: Mapping[tuple[str, str], LayerTimes]
 
     def size(self, model: str, tp: int, layer: int, name: str) -> float:
         """Of a layer on one of `tp` devices; a division that wasn't measured continues the ones that were."""
@@ -63,70 +86,62 @@ class Parts:
             raise UnreadableError(f"sailor/llm_info.json: {said}; convert it again from its origin") from None
         return max(most - (fewer - most) * (1 - 4 / tp), 0.0)
 
-    def hidden(self, model: str) -> float:
-        """The width of a model."""
-        return self.size(model, 2, 2, "act_output_floats") / SEQUENCE
+    def pass_s(self, model: str, gpu: str, kind: str, phase: str, tp: int, samples: float) -> float:
+        """The seconds of a layer's pass on `tp` devices, collectives included.
 
-    def inside_bytes_per_s(self, gpu: str, devices: int, num_bytes: float) -> float:
-        """Of a collective of a node's GPUs."""
-        fits = self._of(self.inside, gpu, "intra_node_bandwidth_fits.json")
-        enough = [int(count) for count in fits if int(count) >= devices] or [max(map(int, fits))]
-        return BandwidthFit.of(fits[str(min(enough))]).bytes_per_s(num_bytes)
+        A degree that wasn't profiled is between those that were, by its share of the work. A model that wasn't profiled
+        on the GPU is between those that were by what the models of kernels say of its blocks, and by its bytes else.
 
-    def between_bytes_per_s(self, ends: tuple[tuple[str, int], tuple[str, int]], num_bytes: float) -> float:
-        """Between two nodes, of all GPUs of a node that take part together.
-
-        More GPUs of a node are never slower than fewer: fits that say so (of one pair some are 25 times slower than the
-        folder's README and the other counts say) give way to those with fewer.
+        Raises:
+            UnreadableError: no layer of the kind was profiled on the GPU.
         """
-        rates = []
-        for (gpu, count), (peer, peers) in (ends, ends[::-1]):
-            fits = self._of(self.between, gpu, "network_fits_between.json")
-            for devices, by_peer in fits.items():
-                for others, published in by_peer.get(peer, {}).items():
-                    if int(devices) <= count and int(others) <= peers:
-                        rates.append(BandwidthFit.of(published).bytes_per_s(num_bytes))
-        if not rates:
-            raise UnreadableError(f"network_fits_between.json: has no fit between {ends[0]} and {ends[1]}; add one")
-        return max(rates)
+        known = self.passes.get((model, gpu, kind, phase))
+        if known is not None and tp in known.seconds:
+            return known.pass_s(tp, samples)
+        if known is not None:
+            degrees = sorted(known.seconds, reverse=True)
+            seconds = [known.pass_s(degree, samples) for degree in degrees]
+            return float(np.interp(1 / tp, [1 / degree for degree in degrees], seconds))
+        others = [name for name in MODELS if (name, gpu, kind, phase) in self.passes]
+        if not others:
+            raise UnreadableError(f"sailor/layer_profiles.csv: has no {kind} on {gpu!r}; add its profile")
+        points = sorted(
+            (self._work(other, gpu, kind, phase, samples), self.pass_s(other, gpu, kind, phase, tp, samples))
+            for other in others
+        )
+        times = LayerTimes({tp: (np.array([work for work, _ in points]), np.array([each_s for _, each_s in points]))})
+        return times.pass_s(tp, self._work(model, gpu, kind, phase, samples))
 
-    def layer(self, model: str, gpu: str, tp: int, micro_batch: float, layer: int, is_head: bool) -> dict[str, float]:
-        """The columns of `LayerProfile`."""
-        if gpu not in GPUS:
-            raise UnreadableError(f"plan: GPU {gpu!r} isn't among those that were profiled: {', '.join(GPUS)}")
-        hidden, tokens = self.hidden(model), micro_batch * SEQUENCE
-        flop = 6 * tokens * self.size(model, tp, layer, "params_floats")
-        reduced_s = 0.0
-        if not is_head:
-            flop += 12 * tokens * SEQUENCE * hidden / tp
-            num_bytes = tokens * hidden * BYTES
-            rate = self.inside_bytes_per_s(gpu, tp, num_bytes)
-            reduced_s = 4 * num_bytes * 2 * (tp - 1) / tp / rate
-        return {
-            "gpu": float(list(GPUS).index(gpu)),
-            "flop": flop,
-            "moved_bytes": self.size(model, tp, layer, "act_mem_bytes") * micro_batch,
-            "reduced_s": reduced_s,
-            "log_hidden": float(np.log(hidden)),
-            "log_tp": float(np.log(tp)),
-            "log_micro_batch": float(np.log(micro_batch)),
-        }
+    def _work(self, model: str, gpu: str, kind: str, phase: str, samples: float) -> float:
+        if kind == "block":
+            return _block_s(model, gpu, phase, samples)
+        return samples * self.size(model, 1, layer_of(model, kind), "act_mem_bytes")
 
-    @functools.cache  # noqa: B019 - one for each folder, kept as long as the folder's
-    def device_s(self, model: str, gpu: str, tp: int, micro_batch: float) -> tuple[float, float]:
-        """Forward and backward of a block and of the head on the device, launches apart."""
-        if self.blocks is None or self.heads is None:
-            raise ValueError("parts: no layers' times were fitted; use parts(folder)")
-        last = next(count for count, name in NUM_LAYERS.items() if name == model) - 1
-        block = _device_s(self.blocks, self.layer(model, gpu, tp, micro_batch, 2, False))
-        return block, _device_s(self.heads, self.layer(model, gpu, tp, micro_batch, last, True))
+    def update_s(self, model: str, gpu: str, kind: str, tp: int) -> float:
+        """The seconds of the optimizer's update of a layer on one of `tp` devices; of a model without profiled updates
+        on the GPU by those of others, and where there are none by the memory's rate.
+        """
+        parameters = self.size(model, tp, layer_of(model, kind), "params_floats")
+        others = [(name, on) for name, on in self.updates if on == gpu]
+        known = [(model, gpu)] if (model, gpu) in others else others
+        if not known:
+            return _UPDATE_BYTES * parameters / sheet(gpu).memory_bytes_per_s
+        counts, seconds = np.concatenate([self.updates[key].seconds[1] for key in known], axis=1)
+        order = np.argsort(counts)
+        return LayerTimes({1: (counts[order], seconds[order])}).pass_s(1, parameters)
 
-    @staticmethod
-    def _of(fits: Mapping[str, Any], gpu: str, name: str) -> Mapping[str, Any]:
-        if gpu not in fits:
-            raise UnreadableError(f"{name}: has no GPU {gpu!r}, has {', '.join(fits)}; add its fit")
-        found: Mapping[str, Any] = fits[gpu]
-        return found
+
+def layer_of(model: str, kind: str) -> int:
+    """The number of the embedding, of a block like all but perhaps the first, or of the head."""
+    return {"embedding": 0, "block": 2, "head": MODELS[model].num_layers - 1}[kind]
+
+
+@functools.cache
+def _block_s(model: str, gpu: str, phase: str, samples: float) -> float:
+    """What the models of kernels say of a whole block on a GPU."""
+    operators = transformer_model(MODELS[model], _EXECUTION, samples).layers[1].operators(phase)
+    predicted = KernelLatency().predict(operators, sheet(gpu).device())
+    return runtime_profile("deepspeed").latency(predicted, operators).total_s
 
 
 def _size(model: str, layer: int, name: str, value: Any) -> float:
@@ -138,56 +153,34 @@ def _size(model: str, layer: int, name: str, value: Any) -> float:
 
 @functools.cache
 def parts(folder: Folder) -> Parts:
-    """All of them, with times of layers fitted to the folder's profiles."""
-    bare = Parts(
-        folder.document("sailor/llm_info.json"),
-        folder.document("sailor/intra_node_bandwidth_fits.json"),
-        folder.document("sailor/network_fits_between.json"),
-    )
-    rows = _profiles(folder)
-    is_block = rows["layer"] == 2
-    return dataclasses.replace(
-        bare,
-        blocks=_fit(bare, rows[is_block]),
-        heads=_fit(bare, rows[~is_block]),
-        updates=_updates(bare, rows[is_block]),
-    )
-
-
-def _updates(bare: Parts, rows: pd.DataFrame) -> dict[str, float]:
-    """Seconds that the update of one parameter takes, by GPU: the median over its profiled blocks."""
-    known = rows[rows["update_s"] > 0]
-    sizes = [
-        bare.size(model, int(tp), 2, "params_floats") for model, tp in zip(known["model"], known["tp"], strict=True)
-    ]
-    found = (known["update_s"] / np.array(sizes)).groupby(known["gpu"]).median()
-    return {str(gpu): float(seconds) for gpu, seconds in found.items()}
-
-
-def _fit(bare: Parts, rows: pd.DataFrame) -> Fitted:
-    asked = [
-        bare.layer(row.model, row.gpu, int(row.tp), float(row.micro_batch), int(row.layer), row.layer != 2)
-        for row in rows.itertuples()
-    ]
-    seconds: NDArray[np.float64] = (rows["forward_s"] + rows["backward_s"]).to_numpy(float)
-    return fit(LayerProfile(GPUS), _columns(asked), seconds, floor=_NOISE_FLOOR)
-
-
-def _device_s(fitted: Fitted, layer: dict[str, float]) -> float:
-    """Without launches: they are the plan's."""
-    rows, physics = _columns([layer]), fitted.physics
-    assert isinstance(physics, LayerProfile)
-    return float(physics.device_s(fitted.values, fitted.deviation(rows), rows)[0])
-
-
-def _columns(layers: list[dict[str, float]]) -> dict[str, NDArray[np.float64]]:
-    return {name: np.array([layer[name] for layer in layers]) for name in layers[0]}
+    """All of them, of a folder."""
+    rows, sizes = _profiles(folder), Parts(folder.document("sailor/llm_info.json"), {}, {})
+    passes = {}
+    for (model, gpu, kind), part in rows.groupby(["model", "gpu", "kind"]):
+        for phase in ("forward", "backward"):
+            times = {
+                int(tp): (each["micro_batch"].to_numpy(float), each[f"{phase}_s"].to_numpy(float))
+                for tp, each in part.sort_values("micro_batch").groupby("tp")
+            }
+            passes[model, gpu, kind, phase] = LayerTimes(times)
+    updates = {}
+    for (model, gpu), part in rows[(rows["update_s"] > 0) & (rows["kind"] == "block")].groupby(["model", "gpu"]):
+        counts = [sizes.size(model, int(tp), layer_of(model, "block"), "params_floats") for tp in part["tp"]]
+        middle = part["update_s"].groupby(np.array(counts)).median()
+        updates[model, gpu] = LayerTimes({1: (middle.index.to_numpy(float), middle.to_numpy(float))})
+    return Parts(sizes.sizes, passes, updates)
 
 
 def _profiles(folder: Folder) -> pd.DataFrame:
-    """Blocks and heads of the models that plans are made of."""
+    """Embeddings, blocks and heads of the models, with their `kind`; an embedding's backward pass takes nothing."""
     path = "sailor/layer_profiles.csv"
-    rows = folder.table(path, ["model", "gpu"], ["micro_batch", "tp", "layer", "forward_s", "backward_s"], ["update_s"])
-    heads = rows["model"].map({name: count - 1 for count, name in NUM_LAYERS.items()})
-    rows = rows[heads.notna() & ((rows["layer"] == 2) | (rows["layer"] == heads))]
-    return measured(rows.reset_index(drop=True), ["forward_s", "backward_s"], path)
+    numbers = ["micro_batch", "tp", "layer", "num_equal_layers", "forward_s", "backward_s"]
+    rows = folder.table(path, ["model", "gpu"], numbers, ["update_s"], counts=["micro_batch", "tp"])
+    rows = rows[rows["model"].isin(MODELS)]
+    last = rows["model"].map({name: size.num_layers - 1 for name, size in MODELS.items()})
+    covers = (rows["layer"] <= 2) & (rows["layer"] + rows["num_equal_layers"] > 2)
+    kinds = np.select([rows["layer"] == 0, covers, rows["layer"] == last], ["embedding", "block", "head"], "")
+    rows = rows.assign(kind=kinds, backward_s=rows["backward_s"].where(rows["layer"] > 0, 0.0))
+    rows = rows[rows["kind"] != ""].reset_index(drop=True)
+    first = measured(rows[rows["kind"] == "embedding"], ["forward_s"], path)
+    return pd.concat([first, measured(rows[rows["kind"] != "embedding"], ["forward_s", "backward_s"], path)])

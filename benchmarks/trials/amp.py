@@ -13,19 +13,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Group
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LayerTimes, ProfiledLayers
 from alpa_dejavu.planning.strategies import Task
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, ranks
-from alpa_dejavu.problem import Cluster, Device, Host, Link, Model
-from fitting import Array, Deviation
+from alpa_dejavu.planning.strategies.stages import Pipeline, config_of
+from alpa_dejavu.problem import Cluster, Host, Link, Model
 from trials._folder import AbsentError, Folder, UnreadableError, measured
+from trials._planned_steps import PROFILED, Ends, by_rank, simulated
 from trials._profiled_model import ProfiledLayer, profiled_model
-from trials._step_trials import RuntimeTrials, log_columns
-from trials._steps import columns, parts_of
-from trials._trial_set import MEASURED_S, Context, StepSet, TrialSet, labels
+from trials._trial_set import MEASURED_S, Predicted, TrialSet, labels
 
+Array = NDArray[np.float64]
 _NUMBERS = ("global_batch", "micro_batch", "tp", "dp", "pp")
 _DEVICES_PER_HOST = 4
 _WITHIN_S, _BETWEEN_S = 1e-5, 3e-5
@@ -34,82 +34,47 @@ _HIDDEN, _TOKENS, _VOCABULARY = 1024, 1024, 52256
 _BLOCK_PARAMETERS = 12.6e6
 _BYTES = 4.0
 """Of an element: the models train in single precision."""
-_PEAK_FLOP_PER_S = {"t4": 8.1e12, "v100": 15.7e12}
-_MEMORY_BYTES_PER_S = {"t4": 320e9, "v100": 900e9}
-_DEVICES = {
-    name: Device(name, 16e9, {"float32": rate}, rate, _MEMORY_BYTES_PER_S[name], dispatch_s=1e-4, step_s=5e-3)
-    for name, rate in _PEAK_FLOP_PER_S.items()
-}
-"""By their data sheets; what starting a computation and a step takes is the order that the machine files have."""
+_GPUS = {"t4": "T4", "v100": "V100-SXM2-16GB"}
 _HOSTS = {"g4dn": ("t4", 50e9 / 8, 50e9 / 8), "p3": ("v100", 170e9 / 8, 10e9 / 8)}
 """Device, and bytes per second within the host and to others."""
 _CLUSTERS = {"homogeneous": ("g4dn",) * 4, "het_model": ("p3",) * 4, "het_cluster": ("p3",) * 3 + ("g4dn",)}
-
-_DEVIATIONS = (Deviation("step", {"source": 1e-3, "log_tp": 1.0, "log_pp": 1.4, "log_micro_batch": 1.0}, 0.15, 0.03),)
-
-_division, _groups = labels("tp", "dp"), labels("cluster", "tp", "dp")
 
 
 @functools.cache
 def cluster_of(name: str) -> Cluster:
     """A cluster of AMP's: a link between hosts has the slower of its two ends."""
-    kinds = _CLUSTERS[name]
-    hosts = tuple(Host(f"{kind}-{n}", _DEVICES[_HOSTS[kind][0]], _DEVICES_PER_HOST) for n, kind in enumerate(kinds))
-    between = [_HOSTS[kind][2] for kind in kinds]
+    kinds = [_HOSTS[kind] for kind in _CLUSTERS[name]]
+    hosts = []
+    for n, (device, _, _) in enumerate(kinds):
+        gpu = gpu_of(_GPUS[device])
+        assert gpu is not None, "its data sheet is known"
+        hosts.append(Host(f"{_CLUSTERS[name][n]}-{n}", gpu.device(), _DEVICES_PER_HOST))
     links = tuple(
-        tuple(
-            Link(_WITHIN_S, _HOSTS[kind][1]) if n == m else Link(_BETWEEN_S, min(between[n], between[m]))
-            for m in range(len(kinds))
-        )
-        for n, kind in enumerate(kinds)
+        tuple(Link(_WITHIN_S, a[1]) if n == m else Link(_BETWEEN_S, min(a[2], b[2])) for m, b in enumerate(kinds))
+        for n, a in enumerate(kinds)
     )
-    return Cluster(name, hosts, links)
-
-
-def described(rows: pd.DataFrame, folder: Folder) -> dict[str, Array]:
-    """Each row as a pipeline under DeepSpeed, by profiles of its layers, with the cluster as its source."""
-    numbers = rows[list(_NUMBERS)].astype(int).itertuples(index=False)
-    steps = [
-        _parts(folder, cluster, boundaries, tuple(row))
-        for cluster, boundaries, row in zip(rows["cluster"], rows["boundaries"], numbers, strict=True)
-    ]
-    source = np.array([list(_CLUSTERS).index(cluster) for cluster in rows["cluster"]], dtype=np.float64)
-    return (
-        columns(steps)
-        | log_columns(rows, "tp", "pp", "micro_batch")
-        | {"source": source, "layers_from": np.full(len(rows), 0.0)}
-    )
+    return Cluster(name, tuple(hosts), links)
 
 
 @functools.cache
-def _parts(folder: Folder, cluster: str, boundaries: tuple[int, ...], row: tuple[int, ...]) -> dict[str, Array]:
-    return parts_of(*trial(folder, cluster, boundaries, row))
+def _step(folder: Folder, cluster: str, boundaries: tuple[int, ...], row: tuple[int, ...]) -> Ends:
+    return simulated(*trial(folder, cluster, boundaries, row))
 
 
 def trial(folder: Folder, cluster: str, boundaries: tuple[int, ...], row: tuple[int, ...]) -> tuple[Task, Pipeline]:
-    """A plan as the planner takes it. Ranks go through tensor, then data, then pipeline parallelism."""
+    """A plan as the planner takes it."""
     of = dict(zip(_NUMBERS, row, strict=True))
-    wide, samples = of["tp"] * of["dp"], of["micro_batch"] * of["dp"]
+    samples, spans = of["micro_batch"] * of["dp"], [(first, end - 1) for first, end in itertools.pairwise(boundaries)]
     task = _task(folder, cluster, samples)
-    hosts = ranks(task.cluster, range(len(task.cluster.hosts)))
-    stages = tuple(
-        PlacedStage(first, end - 1, hosts[n * wide : (n + 1) * wide], config_of(of["dp"], of["tp"]))
-        for n, (first, end) in enumerate(itertools.pairwise(boundaries))
-    )
+    stages = by_rank(task.cluster, spans, config_of(of["dp"], of["tp"]))
     return task, Pipeline(stages, samples, max(of["global_batch"] // samples, 1))
 
 
 @functools.cache
 def _task(folder: Folder, cluster: str, samples: int) -> Task:
-    name = "transgan" if cluster == "het_model" else "gpt2"
-    known = _profiled(folder, name)
-    return Task(
-        known.model(samples),
-        samples,
-        cluster_of(cluster),
-        samples,
-        CostModels(known.latency, StartedLinks(known.starts_s)),
-    )
+    known = _profiled(folder, "transgan" if cluster == "het_model" else "gpt2")
+    models = CostModels(known.latency, StartedLinks(known.starts_s), PROFILED)
+    return Task(known.model(samples), samples, cluster_of(cluster), samples, models)
 
 
 @final
@@ -123,7 +88,7 @@ class StartedLinks(CommunicationModel):
 
     starts_s: Mapping[str, float]
 
-    def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
+    def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> Array:
         """The seconds of one collective for each size in bytes."""
         alone = AlphaBeta().seconds(collective, num_bytes, group)
         start_s = max(self.starts_s[group.cluster.hosts[host].device.name] for host in group.hosts)
@@ -136,16 +101,14 @@ class _Profiled:
     """A model by what was profiled, and what its description says, for each of its L layers.
 
     Attributes:
-        forward_s: seconds for one sample on one device, by its name, each of shape (L,).
-        divided_s: the same on several tensor-parallel devices, by the name and their number.
+        forward_s: seconds for one sample on tensor-parallel devices, by their kind and number, each of shape (L,).
         is_block: whether it is a transformer block, shape (L,).
         parameters: how many it has, shape (L,).
         out_elements: of one sample's activations behind it, shape (L,).
         tied: pairs of layers of which the second has the first's parameters.
     """
 
-    forward_s: dict[str, Array]
-    divided_s: dict[tuple[str, int], Array]
+    forward_s: dict[tuple[str, int], Array]
     is_block: NDArray[np.bool_]
     parameters: Array
     out_elements: Array
@@ -158,31 +121,34 @@ class _Profiled:
         Profiles with tensor parallelism have all-reduces in them: these go by `StartedLinks`.
         """
         times = {
-            device: {
+            _GPUS[device]: {
                 f"{n} {phase}": LayerTimes({tp: (np.ones(1), np.array([factor * one / tp])) for tp in (1, 2, 4, 8, 16)})
                 for n, one in enumerate(seconds.tolist())
                 for phase, factor in (("forward", 1.0), ("backward", 2.0))
             }
-            for device, seconds in self.forward_s.items()
+            for (device, degree), seconds in self.forward_s.items()
+            if degree == 1
         }
         return ProfiledLayers(times)
 
     @property
     def starts_s(self) -> dict[str, float]:
         """What an all-reduce takes besides its bytes, by the device: a block's forward pass has two of them."""
-        found: dict[str, list[float]] = {device: [] for device in self.forward_s}
-        for (device, tp), divided in self.divided_s.items():
-            cluster = cluster_of(next(name for name, kinds in _CLUSTERS.items() if _HOSTS[kinds[0]][0] == device))
-            exchange_s = np.median((divided - self.forward_s[device] / tp)[self.is_block]) / 2
-            sent = float(np.median(self.out_elements[self.is_block])) * _BYTES
-            found[device].append(float(exchange_s - AlphaBeta().seconds("all_reduce", sent, Group(cluster, (0,) * tp))))
-        return {device: max(float(np.median(starts)), 0.0) if starts else 0.0 for device, starts in found.items()}
+        found: dict[str, list[float]] = {device: [] for device, _ in self.forward_s}
+        for (device, tp), divided in self.forward_s.items():
+            if tp > 1:
+                name = next(name for name, kinds in _CLUSTERS.items() if _HOSTS[kinds[0]][0] == device)
+                exchange_s = np.median((divided - self.forward_s[device, 1] / tp)[self.is_block]) / 2
+                sent = float(np.median(self.out_elements[self.is_block])) * _BYTES
+                alone_s = AlphaBeta().seconds("all_reduce", sent, Group(cluster_of(name), (0,) * tp))
+                found[device].append(float(exchange_s - alone_s))
+        return {_GPUS[device]: max(float(np.median(starts or 0.0)), 0.0) for device, starts in found.items()}
 
     def model(self, samples: int) -> Model:
         """For a micro-batch of so many samples; a block all-reduces its activations twice forward, twice backward."""
         sent = self.out_elements * _BYTES * samples
         layers = [
-            ProfiledLayer(str(n), bool(block), parameters * _BYTES, sent_bytes, (sent_bytes,) * 4 if block else ())
+            ProfiledLayer(str(n), parameters * _BYTES, sent_bytes, (sent_bytes,) * 4 if block else ())
             for n, (block, parameters, sent_bytes) in enumerate(
                 zip(self.is_block, self.parameters.tolist(), sent.tolist(), strict=True)
             )
@@ -192,34 +158,33 @@ class _Profiled:
 
 @functools.cache
 def _profiled(folder: Folder, name: str) -> _Profiled:
-    profiles: dict[tuple[str, int], Array] = {}
-    for device, tp in itertools.product(_DEVICES, (1, 2, 4)):
+    times: dict[tuple[str, int], Array] = {}
+    for device, tp in itertools.product(_GPUS, (1, 2, 4)):
         path = f"amp/layer_forward_{name}_{device}_tp{tp}.csv"
         try:
             rows = folder.table(path, [], ["layer", "forward_s_per_sample"])
         except AbsentError:
             continue
-        profiles[device, tp] = _profile(f"{folder.path}: {path}", rows)
-    if ("v100", 1) not in profiles:
-        raise UnreadableError(f"{folder.path}/amp: lacks layer_forward_{name}_v100_tp1.csv; convert it again")
-    lengths = {f"{device}, tp{tp}": len(of) for (device, tp), of in profiles.items()}
+        times[device, tp] = _profile(f"{folder.path}: {path}", rows)
+    missing = [device for device in ("v100", *(device for device, _ in times)) if (device, 1) not in times]
+    if missing:
+        raise UnreadableError(f"{folder.path}/amp: lacks layer_forward_{name}_{missing[0]}_tp1.csv; convert it again")
+    lengths = {f"{device}, tp{tp}": len(of) for (device, tp), of in times.items()}
     if len(set(lengths.values())) > 1:
         unlike = f"have unlike numbers of layers: {lengths}"
         raise UnreadableError(f"{folder.path}/amp: layer_forward_{name}_*: {unlike}; convert them again")
-    times = {device: profile for (device, tp), profile in profiles.items() if tp == 1}
-    divided = {key: profile for key, profile in profiles.items() if key[0] in times and key[1] > 1}
-    layer = np.arange(len(times["v100"]))
+    layer = np.arange(len(times["v100", 1]))
     if name == "gpt2":
         block = (layer >= 2) & (layer < 26)
         parameters = np.where(block, _BLOCK_PARAMETERS, 0.0)
         parameters[0] = (_VOCABULARY + _TOKENS) * _HIDDEN
-        return _Profiled(times, divided, block, parameters, np.full(len(layer), float(_TOKENS * _HIDDEN)), ((0, 28),))
+        return _Profiled(times, block, parameters, np.full(len(layer), float(_TOKENS * _HIDDEN)), ((0, 28),))
     block = ((layer >= 3) & (layer < 15)) | ((layer >= 41) & (layer < 53))
-    elements: NDArray[np.float64] = np.where(layer < 19, 0.5, 1.0) * float(_TOKENS * _HIDDEN)
-    return _Profiled(times, divided, block, np.where(block, _BLOCK_PARAMETERS, 0.0), elements)
+    elements: Array = np.where(layer < 19, 0.5, 1.0) * float(_TOKENS * _HIDDEN)
+    return _Profiled(times, block, np.where(block, _BLOCK_PARAMETERS, 0.0), elements)
 
 
-def _profile(where: str, rows: pd.DataFrame) -> NDArray[np.float64]:
+def _profile(where: str, rows: pd.DataFrame) -> Array:
     """Forward seconds of a sample of layers 0, 1 ..., none of them missing."""
     ordered = rows.sort_values("layer")
     layers, seconds = ordered["layer"].to_numpy(float), ordered["forward_s_per_sample"].to_numpy(float)
@@ -235,37 +200,10 @@ def _profile(where: str, rows: pd.DataFrame) -> NDArray[np.float64]:
     return seconds
 
 
-def _features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
-    """The plan, and both sides of a roofline of its slowest device's work."""
-    of = described(rows, context.folder)
-    tp, micro_batch = rows["tp"].to_numpy(float), rows["micro_batch"].to_numpy(float)
-    device_s, kinds = (
-        (of["device_s"] * of["counts"])[:, :, :2].sum(axis=(2, 3)),
-        [_slowest(cluster) for cluster in rows["cluster"]],
-    )
-    blocks = np.array([_blocks(context.folder, *row) for row in zip(rows["cluster"], rows["boundaries"], strict=True)])
-    work = _TOKENS * (micro_batch / tp) * blocks
-    micro_batches = of["num_micro_batches"]
-    return pd.DataFrame(
-        {
-            "compute_s": 72 * _HIDDEN**2 * work / np.array([_PEAK_FLOP_PER_S[kind] for kind in kinds]) * micro_batches,
-            "traffic_s": 144 * _HIDDEN * work / np.array([_MEMORY_BYTES_PER_S[kind] for kind in kinds]) * micro_batches,
-            "num_micro_batches": micro_batches,
-            "most_blocks": blocks,
-            "profiled_s": device_s.sum(axis=1) + (micro_batches - 1) * device_s.max(axis=1),
-            **{name: rows[name].to_numpy(float) for name in _NUMBERS},
-        }
-    )
-
-
-def _slowest(cluster: str) -> str:
-    return min((_HOSTS[kind][0] for kind in _CLUSTERS[cluster]), key=_PEAK_FLOP_PER_S.__getitem__)
-
-
-def _blocks(folder: Folder, cluster: str, boundaries: tuple[int, ...]) -> int:
-    """How many blocks the stage with most of them has."""
-    known = _profiled(folder, "transgan" if cluster == "het_model" else "gpt2").is_block
-    return max(int(known[first:end].sum()) for first, end in itertools.pairwise(boundaries))
+def _predict(rows: pd.DataFrame, folder: Folder) -> Predicted:
+    numbers = rows[list(_NUMBERS)].astype(int).itertuples(index=False)
+    asked = zip(rows["cluster"], rows["boundaries"], numbers, strict=True)
+    return Predicted.of([_step(folder, cluster, boundaries, tuple(row)) for cluster, boundaries, row in asked])
 
 
 def _loader(cluster: str) -> Callable[[Folder], pd.DataFrame]:
@@ -298,20 +236,7 @@ def _boundaries(path: str, row: dict[str, Any], hosts: int) -> tuple[int, ...]:
     return cuts
 
 
-def _set(cluster: str, fitted_on: tuple[str, ...] = ()) -> TrialSet:
-    key = f"amp/{cluster}_trials"
-    return TrialSet(
-        key,
-        _loader(cluster),
-        _division,
-        lambda: RuntimeTrials(described, _groups, _DEVIATIONS, _FITTED),
-        _features,
-        fitted_on=fitted_on,
-        job=labels("cluster", "global_batch"),
-        steps=StepSet(described, elsewhere=tuple(other for other in _FITTED if not fitted_on and other != key)),
-    )
-
-
-_FITTED = ("amp/homogeneous_trials", "amp/het_model_trials")
-
-SETS = (_set("homogeneous"), _set("het_model"), _set("het_cluster", _FITTED))
+SETS = tuple(
+    TrialSet(f"amp/{cluster}_trials", _loader(cluster), _predict, labels("cluster", "global_batch"))
+    for cluster in _CLUSTERS
+)

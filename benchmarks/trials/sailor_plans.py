@@ -2,72 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fitting import Deviation, fit
 from trials._folder import Folder, UnreadableError, measured
-from trials._sailor_columns import described, kept
-from trials._sailor_memory import PeakMemory
-from trials._sailor_parts import GPUS, NUM_LAYERS, SEQUENCE
-from trials._step_trials import NOISE_FLOOR, RuntimeTrials
-from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, StepSet, TrialSet, from_logs, labels
+from trials._planned_steps import Ends, simulated
+from trials._sailor_parts import GPUS, NUM_LAYERS, parts
+from trials._sailor_tasks import peak_bytes, trial, trials
+from trials._trial_set import MEASURED_BYTES, MEASURED_S, Predicted, TrialSet, labels
 
 _log = logging.getLogger(__name__)
-_FLOP_PER_S, _MEMORY_BYTES_PER_S = 67e12, 4e12
-"""Of a GH200 in single precision; a baseline on other cards has the same yardstick."""
-
-_DEVIATIONS = (Deviation("step", {"log_micro_batch": 1.0, "log_pp": 1.0, "model": 1.0}, 0.05, 0.01),)
-
-_OTHERS = ("amp/homogeneous_trials", "amp/het_model_trials", "vtrain-a100/single_node")
-
-_group = labels("model", "nodes")
 
 
-@final
-class PipelineTrials:
-    """The planner's costs under a fitted runtime profile, and `PeakMemory`."""
-
-    def fit(self, rows: pd.DataFrame, context: Context) -> PipelineTrials:
-        """Learns both, and their spread from (model, nodes) that are left out."""
-        self._folder = context.folder
-        self._time = RuntimeTrials(described, _group, _DEVIATIONS).fit(rows, context)
-        self.model = self._time.fitted
-        peaks = rows[rows[MEASURED_BYTES] > 0].reset_index(drop=True)
-        known, groups = kept(peaks, context.folder), _group(peaks).tolist()
-        self.memory = fit(PeakMemory(), known, peaks[MEASURED_BYTES].to_numpy(float), groups, floor=NOISE_FLOOR)
-        return self
-
-    def predict(self, rows: pd.DataFrame) -> Predicted:
-        """Seconds of iterations and bytes of the fullest device."""
-        peak = from_logs(*self.memory.predict(kept(rows, self._folder)))
-        return dataclasses.replace(self._time.predict(rows), memory=peak)
+def predict(rows: pd.DataFrame, folder: Folder) -> Predicted:
+    """The steps of plans, of several unlike pipelines the slowest one's, and their peaks of memory."""
+    plans = rows.to_dict("records")
+    steps = [max(_step(folder, *one) for one in trials(plan)) for plan in plans]
+    return Predicted.of(steps, np.array([peak_bytes(plan, parts(folder)) for plan in plans]))
 
 
-def _features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
-    """The plan, and both sides of a roofline of its fullest stage."""
-    of, held = described(rows, context.folder), kept(rows, context.folder)
-    filled = of["num_micro_batches"] + of["num_stages"] - 1
-    micro_batch = rows["micro_batch"].to_numpy(float)
-    tokens = SEQUENCE * micro_batch
-    return pd.DataFrame(
-        {
-            "compute_s": 6 * tokens * held["parameter_bytes"].max(axis=1) / 4 * filled / _FLOP_PER_S,
-            "traffic_s": 2 * held["activation_bytes"].max(axis=1) * filled / _MEMORY_BYTES_PER_S,
-            "pp": of["num_stages"],
-            "dp": held["dp"],
-            "micro_batch": micro_batch,
-            "num_micro_batches": of["num_micro_batches"],
-            "most_parameters": held["parameter_bytes"].max(axis=1),
-            "profiled_s": (of["device_s"] * of["counts"])[:, :, :2].sum(axis=(2, 3)).max(axis=1) * filled,
-        }
-    )
+@functools.cache
+def _step(folder: Folder, *plan: Any) -> Ends:
+    return simulated(*trial(folder, *plan))
 
 
 def _loader(name: str) -> Callable[[Folder], pd.DataFrame]:
@@ -120,17 +82,7 @@ def _check_numbers(where: str, numbers: Mapping[str, float]) -> None:
         _log.warning("%s: real, the seconds of an iteration, is NaN: it is left out; measure it again", where)
 
 
-def _set(name: str, fitted_on: Sequence[str] = ()) -> TrialSet:
-    return TrialSet(
-        f"sailor/{name}",
-        _loader(name),
-        _group,
-        PipelineTrials,
-        _features,
-        fitted_on=tuple(fitted_on),
-        job=labels("model", "nodes", "global_batch"),
-        steps=StepSet(described, elsewhere=() if fitted_on else _OTHERS),
-    )
-
-
-SETS = (_set("clariden_plans"), _set("mit_plans", ["sailor/clariden_plans"]))
+SETS = tuple(
+    TrialSet(f"sailor/{name}", _loader(name), predict, labels("model", "nodes", "global_batch"))
+    for name in ("clariden_plans", "mit_plans")
+)

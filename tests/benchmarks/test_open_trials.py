@@ -4,21 +4,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 
 import open_trials
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.costs.communication import Group, Nccl
 from trials import _score
-from trials._baselines import BASELINES, ChosenFeatures, baseline
 from trials._folder import AbsentError, Folder, UnreadableError, measured
 from trials._run import score
 from trials._sets import SETS
-from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_S, Predicted, TrialSet, labels
 
 INTRA = "alpa-p3.16xlarge/collectives:intra_host"
-FIGURES = {
-    *("n", "groups", "mape", "median_ape", "p90_ape", "bias", "coverage_90", "width_90", "interval_score"),
-    *("by_group", "fit_s", "predict_us_per_row"),
-}
+FIGURES = {"fitted_to_them", "n", "mape", "median_ape", "bias", "coverage_90", "width_90"}
 
 
 def _collectives(folder: Path, meshes: tuple[int, ...] = (2, 4, 8), factor: float = 1.0) -> Path:
@@ -27,7 +24,9 @@ def _collectives(folder: Path, meshes: tuple[int, ...] = (2, 4, 8), factor: floa
         group = json.dumps([list(range(size))])
         for name in ("all_gather", "all_reduce"):
             for power in range(14, 27):
-                seconds = factor * (1e-5 * size + 4.0 * 2**power * (size - 1) / size / 1e11)
+                cluster = named_cluster("p3.16xlarge", 1)
+                predicted_s = Nccl.under_alpa().seconds(name, 4.0 * 2**power, Group(cluster, (0,) * size))
+                seconds = factor * float(predicted_s)
                 lines.append(f'1x{size},{name},"{group}",1,{size},f32,{2**power},{seconds},0')
     path = folder / "alpa-p3.16xlarge" / "collectives.csv"
     path.parent.mkdir(parents=True)
@@ -35,33 +34,21 @@ def _collectives(folder: Path, meshes: tuple[int, ...] = (2, 4, 8), factor: floa
     return path
 
 
-def test_leaves_groups_out_and_lists_absent_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _collectives(tmp_path / "train")
-    out = tmp_path / "out" / "board.json"
-    plots = tmp_path / "plots"
+def test_sets_are_scored_and_absent_ones_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _collectives(tmp_path / "train", factor=1.25)
+    out, plots = tmp_path / "out" / "board.json", tmp_path / "plots"
     given = ["--train", str(tmp_path / "train"), "--json", str(out), "--plots", str(plots)]
     assert open_trials.main(given) == 0
     result = json.loads(out.read_text())
-    assert result["version"] == 1
+    assert result["version"] == 2
     assert set(result["sets"]) == {INTRA}
     assert set(result["sets"]) | set(result["absent"]) == set(SETS)
     figures = result["sets"][INTRA]
-    checks = {"coverage_band", "coverage_in_band", "not_wider_than_linear"}
-    assert set(figures) >= FIGURES | checks | {"baselines"}
-    assert figures["coverage_band"] == [pytest.approx(1 / 3), 1.0]
-    low, high = figures["coverage_band"]
-    assert figures["coverage_in_band"] == (low <= figures["coverage_90"] <= high)
-    narrower = figures["width_90"] <= figures["baselines"]["linear"]["width_90"]
-    assert figures["not_wider_than_linear"] == narrower
-    shown = " ".join(capsys.readouterr().out.split())
-    outside, wider = (INTRA if wrong else "nowhere" for wrong in (not figures["coverage_in_band"], not narrower))
-    assert f"coverage is outside the 95 % band of its number of groups: {outside}" in shown
-    assert f"intervals are wider than the linear baseline's: {wider}" in shown
-    assert (figures["n"], figures["groups"]) == (78, 3)
-    assert set(figures["by_group"]) == {"mesh=1x2", "mesh=1x4", "mesh=1x8"}
-    assert set(figures["baselines"]) == set(BASELINES)
-    assert all(set(each) >= FIGURES for each in figures["baselines"].values())
-    assert result["coverage_pooled"] == figures["coverage_90"]
+    assert set(figures) == FIGURES
+    assert figures["fitted_to_them"]
+    assert figures["n"] == 78
+    assert (figures["mape"], figures["bias"]) == (pytest.approx(0.2), pytest.approx(-0.2))
+    assert "absent: vtrain-a100/single_node" in " ".join(capsys.readouterr().out.split())
     assert (plots / "alpa-p3.16xlarge-collectives-intra_host.html").exists()
 
 
@@ -69,12 +56,12 @@ def test_only_rows_that_are_not_in_train_are_scored(tmp_path: Path) -> None:
     _collectives(tmp_path / "train")
     _collectives(tmp_path / "test", (4,), 1.01)
     _collectives(tmp_path / "again")
-    arguments = (SETS[INTRA], SETS, Folder(tmp_path / "train"))
-    scored = score(*arguments, Folder(tmp_path / "test"))
+    scored = score(SETS[INTRA], Folder(tmp_path / "train"), Folder(tmp_path / "test"))
     assert scored is not None
     assert scored.result["n"] == 26
-    assert scored.result["mape"] < 0.1
-    assert score(*arguments, Folder(tmp_path / "again")) is None
+    assert not scored.result["fitted_to_them"]
+    assert scored.result["mape"] == pytest.approx(1 - 1 / 1.01)
+    assert score(SETS[INTRA], Folder(tmp_path / "train"), Folder(tmp_path / "again")) is None
 
 
 @pytest.mark.parametrize(
@@ -205,116 +192,44 @@ def test_times_that_are_not_positive_are_named_and_left_out(caplog: pytest.LogCa
     assert "profile.csv: 1 rows have no positive time (row 1" in caplog.text
 
 
-class _Spy:
-    """Predicts a second, and remembers which rows it was fitted on and asked for."""
+def test_a_prediction_sees_no_measurement(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"job": list("aabbcc"), MEASURED_S: [1.0, 2, 3, 1, 2, 4]})
+    asked = []
 
-    fitted: list[set[str]] = []  # noqa: RUF012
-    asked: list[pd.DataFrame] = []  # noqa: RUF012
-
-    def fit(self, rows: pd.DataFrame, context: Context) -> "_Spy":
-        self.fitted.append(set(rows["job"]))
-        with pytest.raises(ValueError, match="is being predicted"):
-            context.rows("spied")
-        return self
-
-    def predict(self, rows: pd.DataFrame) -> Predicted:
-        self.asked.append(rows)
-        one = np.ones(len(rows))
+    def predict(given: pd.DataFrame, folder: Folder) -> Predicted:
+        asked.append(given)
+        one = np.ones(len(given))
         return Predicted(one, 0.5 * one, 2 * one)
 
-
-def test_a_predictor_sees_neither_the_group_nor_its_measurements(tmp_path: Path) -> None:
-    rows = pd.DataFrame({"job": list("aabbcc"), MEASURED_S: [1.0, 2, 3, 1, 2, 4]})
-
-    def features(given: pd.DataFrame, context: Context) -> pd.DataFrame:
-        return pd.DataFrame({"compute_s": np.ones(len(given)), "traffic_s": np.ones(len(given))})
-
-    spied = TrialSet("spied", lambda folder: rows, labels("job"), _Spy, features, job=labels("job"))
-    scored = score(spied, {"spied": spied}, Folder(tmp_path), None)
+    spied = TrialSet("spied", lambda folder: rows, predict, labels("job"))
+    scored = score(spied, Folder(tmp_path), None)
     assert scored is not None
-    assert sorted(map(sorted, _Spy.fitted)) == [["a", "b"], ["a", "c"], ["b", "c"]]
-    assert all(MEASURED_S not in each for each in _Spy.asked)
+    assert [list(each) for each in asked] == [["job"]]
     assert scored.result["coverage_90"] == 4 / 6
     assert scored.result["jobs"] == 3
+    nothing = TrialSet("none", lambda folder: rows, lambda given, folder: Predicted.of([(0.0, 0.0, 0.0)] * len(given)))
+    with pytest.raises(ValueError, match="none: predictions aren't all finite and above zero"):
+        score(nothing, Folder(tmp_path), None)
 
 
 def test_figures_are_fractions_of_what_was_measured() -> None:
     truth = np.array([1.0, 2.0, 4.0])
     predicted = Predicted(np.array([1.1, 1.8, 4.0]), np.array([0.9, 1.0, 4.5]), np.array([1.1, 3.0, 5.5]))
-    found = _score.figures(truth, predicted, pd.Series(["x", "x", "y"]))
+    found = _score.figures(truth, predicted)
     assert found["mape"] == pytest.approx(0.2 / 3)
     assert found["bias"] == pytest.approx(0.0, abs=1e-12)
     assert found["coverage_90"] == pytest.approx(2 / 3)
     assert found["width_90"] == pytest.approx(0.25)
-    assert found["by_group"] == pytest.approx({"x": 0.1, "y": 0.0})
-    assert _score.interval_scores(truth, predicted)[2] == pytest.approx((1 + 20 * 0.5) / 4)
+    peaks = _score.memory_figures(np.array([1.0, np.nan, 4.0]), np.array([1.1, 5.0, 2.0]))
+    assert peaks == {"memory_mape": pytest.approx(0.3), "memory_bias": pytest.approx(-0.2)}
+    assert _score.memory_figures(np.array([np.nan]), np.array([5.0])) == {}
 
 
 def test_ranking_by_the_truth_regrets_nothing_and_by_its_opposite_most() -> None:
-    truth = np.array([3.0, 1.0, 2.0, 5.0])
-    jobs = pd.Series(["one"] * 4)
+    truth = np.array([3.0, 1.0, 2.0, 5.0, 9.0])
+    jobs = pd.Series(["one"] * 4 + ["another"])
     best = _score.ranking_figures(truth, truth * 7, jobs)
-    assert (best["spearman"], best["subset_regret"], best["top1_regret"]) == (pytest.approx(1.0), 0.0, 0.0)
+    assert best == {"spearman": pytest.approx(1.0), "regret": 0.0, "jobs": 1}
     worst = _score.ranking_figures(truth, -truth, jobs)
-    assert worst["spearman"] == pytest.approx(-1.0)
-    assert worst["top1_regret"] == 4.0
-    assert 0 < worst["subset_regret"] < 4.0
-    assert _score.ranking_figures(truth, np.ones(4), jobs)["spearman"] is None
-
-
-@pytest.mark.parametrize("name", sorted(BASELINES))
-def test_baselines_follow_the_conventions(name):
-    rng = np.random.default_rng(0)
-    features = pd.DataFrame({"compute_s": rng.uniform(1, 2, 80), "traffic_s": rng.uniform(1, 2, 80)})
-    seconds = features["compute_s"] + 3 * features["traffic_s"]
-    estimator = baseline(name)
-    copy = clone(estimator)
-    predicted = estimator.fit(features, seconds).predict(features)
-    assert predicted.shape == (80,)
-    assert (predicted > 0).all()
-    assert (copy.fit(features, seconds).predict(features) == predicted).all()
-    if name != "roofline":
-        assert np.abs(predicted / seconds - 1).mean() < 0.1
-
-
-def test_features_are_chosen_that_differ_and_go_with_the_target():
-    rng = np.random.default_rng(0)
-    first, second, third = rng.normal(size=(3, 400))
-    # The second is there three times, the third goes with a cousin that says more of the target.
-    cousin = third + 0.3 * rng.normal(size=400)
-    features = np.column_stack([first, second, second**3, np.exp(second), cousin, third])
-    target = 3 * first + 2 * second + third
-    assert ChosenFeatures(3).fit(features, target).get_support().tolist() == [True, True, False, False, False, True]
-    assert ChosenFeatures(9).fit(features, target).get_support().sum() == 4
-
-
-def test_two_stages_are_ported_by_ten_runs_which_are_not_scored_by_themselves(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    work = rng.uniform(1, 100, 120)
-    job = np.repeat(["a", "b", "new"], 40)
-    rows = pd.DataFrame({"job": job, "work": work, MEASURED_S: np.where(job == "new", 5 + 3 * work, 1 + work)})
-
-    def features(given: pd.DataFrame, context: Context) -> pd.DataFrame:
-        return pd.DataFrame({"compute_s": given["work"], "traffic_s": given["work"] / 2})
-
-    trial = TrialSet("spied", lambda folder: rows, labels("job"), _Spy, features)
-    scored = score(trial, {"spied": trial}, Folder(tmp_path), None)
-    assert scored is not None
-    baselines = scored.result["baselines"]
-    # Of 40 rows 10 are predicted as before, which is 2 / 3 too short.
-    assert baselines["random_forest"]["by_group"]["job=new"] > 0.6
-    assert 0.16 < baselines["two_stage"]["by_group"]["job=new"] < 0.3
-
-
-def test_bulk_synchronous_steps_weigh_traffic_or_the_whole():
-    features = pd.DataFrame({"compute_s": [1.0, 2.0, 4.0], "traffic_s": [1.0, 0.5, 2.0]})
-    seconds = features["compute_s"] + 3 * features["traffic_s"]
-    np.testing.assert_allclose(baseline("bsp").fit(features, seconds).predict(features), seconds, rtol=0.02)
-    # 4 of 2, 3.5 of 2.5 and 10 of 6: the middle factor.
-    found = baseline("bsp_whole").fit(features, seconds).predict(features)
-    np.testing.assert_allclose(found, np.array([2.0, 2.5, 6.0]) * 10 / 6)
-
-
-def test_an_unknown_baseline_is_named():
-    with pytest.raises(ValueError, match="no baseline 'oracle'; choose one of"):
-        baseline("oracle")
+    assert (worst["spearman"], worst["regret"]) == (pytest.approx(-1.0), 4.0)
+    assert _score.ranking_figures(truth, np.ones(5), jobs)["spearman"] is None

@@ -12,7 +12,7 @@ from _strategy_cases import LayerSizes, cases
 from alpa_dejavu.costs.latency import LayerTimes, ProfiledLayers
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from trials._sailor_chosen import _bounded, _said, _shape, _shape_of, as_row
-from trials._sailor_columns import trials
+from trials._sailor_tasks import trials
 
 STAGES = (
     PlacedStage(0, 11, (0,) * 4 + (1,) * 4, config_of(2, 4)),

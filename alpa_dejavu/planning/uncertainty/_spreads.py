@@ -42,8 +42,9 @@ DOUBLINGS, RUNTIME = len(CLASSES) - 2, len(CLASSES) - 1
 ROOFLINE = {"products": (0.43, 0.37), "other operators": (0.18, 0.20)}
 """The spread of the roofline: standard deviations of the logarithm of measured over predicted seconds, in common on a
 GPU and of a kernel's own. A GPU was left out in turn, and the middle of the others' errors taken off. From NeuSight's
-single kernels of over 1 ms on P4, P100, V100, T4 and A100 with their data sheets (other operators: P4, P100, T4);
-`benchmarks/default_spreads.py` prints it."""
+single kernels of over 1 ms on P4, P100, V100, T4 and A100 with their data sheets (other operators: P4, P100, T4). Of
+products in half precision on A100, H100, B200 and L40S (`benchmarks/published_training.py`) the common part is 0.41,
+nearly all of it since they take longer than a data sheet says."""
 ALPHA_BETA = {"within hosts": 0.61, "between hosts": 0.34}
 """The spread of the alpha-beta model on the machine file's links, likewise; a mesh, or a group size, left out in turn.
 From Alpa's profile of collectives on p3.16xlarge."""
