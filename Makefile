@@ -4,11 +4,11 @@
 # make test-all         the same with the tests that are marked as slow
 # make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
 # make schemas         write the JSON Schemas of files again, from their declared types
-# make calibrations     build the bundled calibrations again, from ../shared/data
+# make figures          fit the figures of kernels, collectives and runtimes again, to ../shared/data; 6 minutes
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check pictures schemas calibrations clean
+.PHONY: help install demo test test-all check pictures schemas figures clean
 
 STAMP := .venv/installed
 AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
@@ -46,9 +46,9 @@ schemas: $(STAMP)
 	@.venv/bin/python -m alpa_dejavu.cli._schemas
 
 # One thread, and instructions that every processor of the last ten years has: sums come out the same, to the last bit.
-calibrations: $(STAMP)
+figures: $(STAMP)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="$(AVX512)" \
-		.venv/bin/python benchmarks/build_calibrations.py --train ../shared/data
+		sh -ec 'for each in kernels nccl runtimes; do .venv/bin/python benchmarks/build_$$each.py; done'
 
 clean:
 	rm -rf .venv build dist *.egg-info patches/build patches/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo.json

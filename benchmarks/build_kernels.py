@@ -74,7 +74,7 @@ def document(figures: KernelFigures) -> dict[str, Any]:
         "date": DATE,
         "units": {name: units(kind) for name, kind in _KINDS.items()},
         "errors": "of what was left out of a fit: the median of absolute relative errors, and standard deviations of "
-        "the logarithm: what kernels of a GPU have in common, and a kernel's own",
+        "the logarithm: what kernels of a GPU have in common, and a kernel's own; sheets: the median by data sheets",
         "origin": ORIGIN,
         **rounded,
     }

@@ -26,7 +26,7 @@ from scipy.optimize import least_squares
 from tqdm import tqdm
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.communication._nccl import FILE, LONG_BYTES, Nccl, NcclFigures, NetworkFigures, kind_of
 from alpa_dejavu.costs.left_out_errors import interval_ends
 from alpa_dejavu.problem import Cluster, Link
@@ -124,16 +124,17 @@ def build(nccl: Rows, vtrain: Rows, alpa: Rows) -> dict[str, Any]:
     inside, across = ([row for row in alpa if (len(set(row.group.hosts)) > 1) == apart] for apart in (False, True))
     figures = fit([*nccl, *vtrain, *inside])
     sockets = _fit_network(across, figures["volta"])
-    gpus = gpus_left_out(nccl, [*vtrain, *inside])
+    shapes, gpus = (turns(nccl, [*vtrain, *inside]) for turns in (shapes_left_out, gpus_left_out))
     meshes = [([*nccl, *vtrain, *kept], held) for kept, held in _parts(inside)]
     out = {
-        "shapes": shapes_left_out(nccl, [*vtrain, *inside]),
+        "shapes": [pair for pair in shapes if pair[0].kind != "pcie"],
+        "shapes with PCIe alone": [pair for pair in shapes if pair[0].kind == "pcie"],
         "gpus": [pair for pair in gpus if pair[0].kind != "pcie"],
         "gpus with PCIe alone": [pair for pair in gpus if pair[0].kind == "pcie"],
         "meshes of V100": _left_out(meshes, _by_kind),
         "sizes of groups across hosts": _left_out(_parts(across), lambda kept: _between(kept, figures["volta"])),
     }
-    kinds = {row.kind: [pair for pair in out["shapes"] if pair[0].kind == row.kind] for row in nccl}
+    kinds = {row.kind: [pair for pair in shapes if pair[0].kind == row.kind] for row in nccl}
     ranges = kinds | {"volta": out["meshes of V100"], "common": either_way(out["gpus"])}
     ranges["across"] = out["sizes of groups across hosts"]
     return {
@@ -308,8 +309,11 @@ def _ends(errors: Errors, is_long: bool) -> list[float]:
 def _summary(errors: Errors) -> dict[str, Any]:
     off = np.concatenate([np.zeros(0), *(values for _, values in errors)])
     figures = scored(np.exp(-off), np.ones(len(off)))
-    named = [(name, figures[name]) for name in ("median_error", "bias", "within_20")]
-    return {"rows": len(off), **{name: _rounded(value) for name, value in named if value is not None}}
+    named = {name: figures[name] for name in ("median_error", "bias", "within_20")}
+    if len(off):
+        by_sheets = [AlphaBeta().seconds(row.collective, row.num_bytes, row.group) / row.seconds for row, _ in errors]
+        named["sheets"] = float(np.median(np.abs(np.concatenate(by_sheets) - 1)))
+    return {"rows": len(off), **{name: _rounded(value) for name, value in named.items() if value is not None}}
 
 
 def _figures(figures: NcclFigures | NetworkFigures) -> dict[str, float]:

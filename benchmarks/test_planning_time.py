@@ -5,8 +5,8 @@
 
 Each case is planned in a process of its own, from its start to the written plan, with an empty cache, so that imports
 and tracing are paid; then again with what that has kept of the model, and so on one host more. "cost table" is the sum
-over all tables that a search makes, one for each number of micro-batches and of layers that it tries; with a
-calibration, as by default, learned models predict them, with `--calibration none` data sheets do. The seconds are wall
+over all tables that a search makes, one for each number of micro-batches and of layers that it tries. By default the
+package's models of kernels and collectives fill them, with `--calibration none` data sheets do. The seconds are wall
 time of this machine; Alpa's own search for GPT-39B on 64 GPUs took 2393 s on them.
 
 References:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=sorted({model for model, _ in CASES}), help="only these")
     gpus = sorted({8 * hosts for _, hosts in CASES})
     parser.add_argument("--gpus", nargs="+", type=int, choices=gpus, help="only so many")
-    parser.add_argument("--calibration", metavar="NAME|FILE", help="plan with it (default: the bundled one)")
+    parser.add_argument("--calibration", metavar="NAME|FILE", help="plan with it (default: the package's own models)")
     parser.add_argument("--schedules", nargs="+", default=["1f1b"], help="1f1b, auto, ... (default: 1f1b)")
     parser.add_argument("--repeat", type=at_least(1), default=3, help="runs of each (default: %(default)s)")
     given = parser.parse_args(arguments)

@@ -117,12 +117,12 @@ def gpu_named(text: str) -> Gpu:
 
 def published_job(row: Row) -> Job:
     """A row with the columns of published-training/steps.csv."""
-    gpu, gpus = gpu_named(str(row["hardware"])), _count(row, "gpus")
+    gpu, gpus = gpu_named(str(row["hardware"])), _needed(row, "gpus")
     notes, dp_zero = _text(row, "notes"), _text(row, "dp_zero")
     size = _size(row)
     tensor, pipeline, context, expert = (_count(row, name) for name in ("tp", "pp", "cp", "ep"))
     data = max(gpus // tensor // pipeline, 1)
-    batch, sharded = _count(row, "gbs"), 0
+    batch, sharded = _needed(row, "gbs"), 0
     zero = 3 if re.search("FSDP|HSDP|ZeRO-3", dp_zero) else 2 if re.search("distributed|ZeRO", dp_zero) else 0
     if zero == 3 and pipeline > 1:
         zero = 2  # as torchtitan has it: parameters stay whole between the micro-batches of a pipeline
@@ -145,7 +145,7 @@ def published_job(row: Row) -> Job:
     return Job(
         name, _text(row, "source"), gpu, size, _cluster(gpu, gpus, _text(row, "interconnect")), configs,
         Run(micro_batches, schedule), pipeline, batch, _runtime(_text(row, "source"), dp_zero, notes),
-        float(row["step_s"]), reduced_bytes=2.0 if "fms-fsdp" in _text(row, "source") else None,
+        _step_s(row), reduced_bytes=2.0 if "fms-fsdp" in _text(row, "source") else None,
     )  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def measured_job(row: Row) -> Job:
     return Job(
         name, "megatron-b200", gpu, size, _cluster(gpu, gpus, ""), (config,),
         Run(max(batch // (data // context) // micro_batch, 1)), pipeline, batch, runtime_profile("megatron", "none"),
-        float(row["step_s"]), float(row["peak_gib"]) * 2**30,
+        _step_s(row), float(row["peak_gib"]) * 2**30,
     )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 
 def _size(row: Row) -> Transformer:
     experts, latent = _number(row, "experts"), dict[str, Any]()
-    blocks = _count(row, "layers")
+    blocks = _needed(row, "layers")
     dense: dict[str, Any] = {}
     if experts and "deepseek" in _text(row, "model").lower():
         latent = _DEEPSEEK
@@ -191,12 +191,12 @@ def _size(row: Row) -> Transformer:
             count, width, shared = _DEEPSEEK_BLOCKS[blocks]
             dense = {"dense_blocks": count, "dense_feed_forward": width, "shared_feed_forward": shared}
     return Transformer(
-        _count(row, "hidden"), blocks, _count(row, "heads"), _count(row, "vocab"), _count(row, "seq"),
+        *(_needed(row, "hidden"), blocks, _needed(row, "heads"), _needed(row, "vocab"), _needed(row, "seq")),
         kv_heads=_count(row, "heads") if latent else _number(row, "kv_heads") or _count(row, "heads"),
         feed_forward=_number(row, "ffn"), gated=bool(_number(row, "gated")), rotary=bool(_number(row, "rope")),
         rms_norm=bool(_number(row, "rms")), tied=bool(_number(row, "tied")), num_experts=experts,
         experts_per_token=_number(row, "topk") if experts else 0,
-        precision=_PRECISION.get(_text(row, "precision").upper().split()[0], "bfloat16"),
+        precision=_PRECISION.get(_text(row, "precision").upper().partition(" ")[0], "bfloat16"),
         **({"head_size": _number(row, "head_dim")} | latent | dense),
     )  # fmt: skip
 
@@ -259,6 +259,24 @@ def _text(row: Row, name: str) -> str:
 def _number(row: Row, name: str) -> int:
     text = _text(row, name)
     return int(float(text)) if text else 0
+
+
+def _needed(row: Row, name: str) -> int:
+    """A number that a row must have; KeyError where there is no such column."""
+    found = _number(row, name) if _text({name: row[name]}, name) else 0
+    if found < 1:
+        raise ValueError(f"{name} is {row[name]!r}, but must be a number of at least 1")
+    return found
+
+
+def _step_s(row: Row) -> float:
+    try:
+        found = float(row["step_s"])
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise ValueError(f"step_s is {row['step_s']!r}, but must be the seconds of a step")
+    return found
 
 
 def _count(row: Row, name: str) -> int:

@@ -37,7 +37,7 @@ _FOLDS = 4
 """The part of the shapes that is left out: one of so many."""
 _MIXED = 2654435761
 """A multiplier that scatters consecutive numbers over all bits."""
-_UNKNOWN = LeftOut(0.5, 0.4, 0.4)
+_UNKNOWN = LeftOut(0.5, 0.4, 0.4, 1.0)
 """What is assumed of the errors where nothing could be left out."""
 
 
@@ -177,6 +177,7 @@ def errors_of(parts: Sequence[Predicted]) -> LeftOut:
         median_error=float(np.median(np.abs(np.expm1(np.concatenate(off))))),
         common=float(np.sqrt(np.mean(np.square(middle)))),
         own=float(np.quantile(own, 0.9)) / REACH_90,
+        sheets=float(np.median(np.concatenate([np.abs(part.sheet_s / part.measured_s - 1) for part in parts]))),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
@@ -136,11 +137,13 @@ class LeftOut:
         median_error: the median of absolute relative errors.
         common: the standard deviation of what all kernels of a GPU have in common.
         own: the standard deviation of a kernel's own part, so that 90 % lie within 1.645 of them.
+        sheets: the median of absolute relative errors by data sheets.
     """
 
     median_error: float
     common: float
     own: float
+    sheets: float = math.inf
 
 
 @final

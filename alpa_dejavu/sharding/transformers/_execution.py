@@ -81,6 +81,17 @@ class Execution:
             return self
         return dataclasses.replace(self, attention=PLAIN if choice == PLAIN else "cudnn")
 
+    def in_precision(self, precision: str) -> Execution:
+        """Returns the same way for a transformer in a precision: in single precision there are no copies of parameters,
+        and gradients and what is gathered are as wide as these.
+        """
+        if precision != "float32":
+            return self
+        return dataclasses.replace(
+            self, weight_bytes=4.0, gradient_bytes=4.0, state_bytes=8.0, gathered_bytes=4.0, reduced_bytes=4.0,
+            logit_bytes=max(self.logit_bytes, 12.0),
+        )  # fmt: skip
+
 
 _FULLY_SHARDED = Execution(
     "torchtitan", attention="flash2", weight_bytes=4.0, gradient_bytes=4.0, state_bytes=8.0, adds_in_place=False,

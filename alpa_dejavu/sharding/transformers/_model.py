@@ -23,7 +23,7 @@ def transformer_model(size: Transformer, runs: Execution, samples: float) -> Mod
         runs: how a training framework runs it.
         samples: the samples of a micro-batch, over all data-parallel replicas together.
     """
-    sharding = TransformerSharding(size, runs, samples)
+    sharding = TransformerSharding(size, runs.in_precision(size.precision), samples)
     alone = sharding.divided()
     memory = {layer: kept(alone.work, layer, "none") for layer in dict.fromkeys(size.alike_layers)}
     layers = [_layer(size, layer, alone, memory[first]) for layer, first in enumerate(size.alike_layers)]

@@ -8,7 +8,7 @@ from alpa_dejavu.problem import Operator
 
 __all__ = ["PLAIN_ATTENTION", "grouped", "plain_attention", "product", "stream"]
 
-PLAIN_ATTENTION = ("scores", "softmax", "mixed")
+PLAIN_ATTENTION = ("scores", "softmax", "dropout", "mixed")
 """The names of the kernels of attention whose scores go through memory."""
 
 
@@ -49,7 +49,7 @@ def stream(name: str, read_bytes: float, written_bytes: float) -> Operator:
 
 
 def plain_attention(heads: float, tokens: int, head: float, dtype: str, backward: bool) -> Iterator[Operator]:
-    """Yields attention whose scores go through memory: products for each head, and a softmax that is one kernel.
+    """Yields attention whose scores go through memory: products for each head, a softmax and a dropout, each a kernel.
 
     Args:
         heads: how many heads there are, of all samples together.
@@ -58,14 +58,16 @@ def plain_attention(heads: float, tokens: int, head: float, dtype: str, backward
         dtype: that of its products.
         backward: whether it is the backward pass.
     """
-    moved = _WIDTHS[dtype] * heads * tokens**2
+    mask = heads * tokens**2
+    moved = _WIDTHS[dtype] * mask
     scores = _batched("scores", heads, tokens, tokens, head, dtype)
     mixed = _batched("mixed", heads, tokens, head, tokens, dtype)
     if backward:
         # Gradients of values and of probabilities, then of queries and keys.
-        yield from (mixed, scores, stream("softmax", 2 * moved, moved), mixed, mixed)
+        yield from (mixed, scores, stream("dropout", moved + mask, moved), stream("softmax", 2 * moved, moved))
+        yield from (mixed, mixed)
     else:
-        yield from (scores, stream("softmax", moved, moved), mixed)
+        yield from (scores, stream("softmax", moved, moved), stream("dropout", moved, moved + mask), mixed)
 
 
 def _batched(name: str, batch: float, rows: float, columns: float, inner: float, dtype: str) -> Operator:
