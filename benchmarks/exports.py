@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 import tempfile
 from collections.abc import Sequence
@@ -127,8 +128,9 @@ def _read_again(name: str, plan: Plan, sizes: Transformer, paths: Sequence[pathl
 
 
 def _said(plan: Plan) -> str:
-    """The schedule and the stages of a plan, each with its layers and its logical mesh, in a few words."""
-    meshes = [f"{stage.num_layers} on {'x'.join(map(str, stage.logical_mesh))}" for stage in plan.stages]
+    """The schedule and the stages of a plan in a few words, the layers of neighbours on equal meshes together."""
+    runs = itertools.groupby(plan.stages, key=lambda stage: "x".join(map(str, stage.logical_mesh)))
+    meshes = [f"{'-'.join(str(stage.num_layers) for stage in run)} on {mesh}" for mesh, run in runs]
     remat = sum(stage.remat == "layer" for stage in plan.stages)
     zero = sorted({stage.zero for stage in plan.stages})
     return f"{plan.schedule}; {', '.join(meshes)}; remat in {remat}; ZeRO {'/'.join(map(str, zero))}"

@@ -1,6 +1,7 @@
 """Writes a page for docs/results from the JSON file that a benchmark has left: command, machine, date and tables.
 
-    python benchmarks/page.py RESULT.json [--into docs/results/PAGE.md] [--mark NAME] [--leave-out COLUMN ...]
+    python benchmarks/page.py RESULT.json [--into docs/results/PAGE.md] [--mark NAME] [--only TITLE]
+        [--leave-out COLUMN ...]
 
 With `--into` it goes between the page's two marks of the benchmark, `<!-- slow_inside: begin -->` and
 `<!-- slow_inside: end -->`, in place of what is there; without, it is printed. Where a page has several results of a
@@ -27,13 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--leave-out", nargs="+", metavar="COLUMN", default=[], help="headings that aren't wanted there"
     )
+    parser.add_argument("--only", metavar="TITLE", help="the one table that is wanted there")
     parser.add_argument("--mark", metavar="NAME", help="the marks' name (default: the benchmark's)")
     given = parser.parse_args(arguments)
     result = json.loads(given.result.read_text(encoding="utf-8"))
     if not {"run", "tables"} <= result.keys():
         raise ValueError(f"{given.result} has no run with tables, but must be the file of a whole benchmark")
     if given.into is None:
-        print(described(result, given.leave_out), end="")
+        print(described(result, given.leave_out, given.only), end="")
         return 0
     name = given.mark or Path(shlex.split(result["run"]["command"])[1]).stem
     begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, ends, after = rest.partition(end)
     if not found or not ends:
         raise ValueError(f"{given.into} must have the lines {begin} and {end}; add them where the tables belong")
-    given.into.write_text(f"{before}{begin}\n{described(result, given.leave_out)}{end}{after}", encoding="utf-8")
+    said = described(result, given.leave_out, given.only)
+    given.into.write_text(f"{before}{begin}\n{said}{end}{after}", encoding="utf-8")
     return 0
 
 

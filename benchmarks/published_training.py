@@ -25,11 +25,12 @@ import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from tqdm import tqdm
 
+from alpa_dejavu.problem import NoPlanError
 from harness import Figure, Results, Table, options, wrong_input_told
 from published._collectives import shipped
 from published._jobs import Job, measured_job, published_job
@@ -39,6 +40,8 @@ from published._scores import by_source
 from published._steps import Estimated, by_default, by_sheets
 
 PEAK_SHARE = 0.4
+Predicted = TypeVar("Predicted")
+Refused: TypeAlias = dict[str, str]
 _ASKED = {
     "steps": (
         ("median_error", 0.08, "at most"), ("within_20", 0.9, "at least"), ("inside", 0.8, "at least"),
@@ -63,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results(given.json)
     tables: list[Table | str] = []
     if given.steps is not None:
-        tables += _steps(results, _jobs(given.steps, published_job))
+        tables += _steps(results, *_predicted(given.steps, published_job, _compared))
     if given.memory is not None:
-        tables += _memory(results, _jobs(given.memory, measured_job))
+        tables += _memory(results, *_predicted(given.memory, measured_job, by_default))
     if given.operators is not None:
         results |= judged_operators(given.operators)
         results["collectives"] = shipped(given.operators)
@@ -74,24 +77,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return results.shown(*tables, figures=list(_figures(results)))
 
 
-def _jobs(file: Path, job: Callable[[dict[str, str]], Job]) -> list[Job]:
+def _predicted(
+    file: Path, job: Callable[[dict[str, str]], Job], of: Callable[[Job], Predicted]
+) -> tuple[list[Job], list[Predicted], list[Refused]]:
+    """What is predicted of each row of a file, and the rows of which nothing can be, with the reason."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             rows = list(csv.DictReader(lines))
     except OSError as error:
         raise ValueError(f"{file} can't be read: {error.strerror}; give a CSV file of measured steps") from None
-    found = []
-    for number, row in enumerate(rows, 2):
+    jobs: list[Job] = []
+    found: list[Predicted] = []
+    refused: list[Refused] = []
+    for number, row in enumerate(tqdm(rows, unit="step"), 2):
         try:
-            found.append(job(row))
-        except (KeyError, ValueError) as error:
-            lacks = f"has no column {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{file}, line {number}: {lacks}") from error
-    return found
+            one = job(row)
+            found.append(of(one))
+            jobs.append(one)
+        except KeyError as error:
+            raise ValueError(f"{file}, line {number}: has no column {error}") from error
+        except (ValueError, NoPlanError) as error:
+            refused.append({"row": f"{file.name}, line {number}", "why": str(error)})
+    if not found:
+        why = refused[0]["why"] if refused else "there are no rows"
+        raise ValueError(f"{file}: nothing in it can be predicted; {why}")
+    return jobs, found, refused
 
 
-def _steps(results: Results, jobs: list[Job]) -> list[Table | str]:
-    rows = [_compared(job) for job in tqdm(jobs, unit="step")]
+def _steps(
+    results: Results, jobs: list[Job], rows: list[dict[str, Any]], refused: list[Refused]
+) -> list[Table | str]:
     columns = {name: np.array([row[name] for row in rows]) for name in ("ours", "sheets", "peak", "measured_s")}
     sources, ends = [job.source for job in jobs], ([row["lower"] for row in rows], [row["upper"] for row in rows])
     results["steps"] = by_source(
@@ -101,26 +116,33 @@ def _steps(results: Results, jobs: list[Job]) -> list[Table | str]:
     }
     results["steps"]["sources_nearer_than_sheets"] = _nearer(results["steps"])
     results["steps"]["regret"] = _regret(jobs, columns["ours"])
-    results["steps"]["rows_of"] = rows
+    results["steps"] |= {"rows_of": rows, "refused": refused}
     return [
         Table.of(list(_by(rows, "gpu", "runtime")), _COLUMNS, "published steps"),
         Table.of(list(_by(rows, "source")), _COLUMNS, "by source"),
+        *_said(refused),
     ]
+
+
+def _said(refused: list[Refused]) -> list[Table | str]:
+    return [Table.of(refused, _REFUSED, "rows that can't be predicted, and aren't judged")] if refused else []
 
 
 def _compared(job: Job) -> dict[str, Any]:
     ours, sheets = by_default(job), by_sheets(job)
     rate = job.gpu.flop_per_s.get(job.size.precision, job.gpu.flop_per_s["bfloat16"])
     return {
-        "name": job.name, "source": job.source, "gpu": job.gpu.name, "runtime": job.runtime.name,
+        "name": job.name, "source": job.source, "gpu": job.gpu.name,
+        "runtime": job.runtime.name.partition("+")[0],
         "measured_s": job.measured_s, "ours": ours.step_s, "lower": ours.lower_s, "upper": ours.upper_s,
         "sheets": sheets.step_s, "peak": job.model_flop / job.cluster.num_devices / rate / PEAK_SHARE,
         "peak_bytes": ours.peak_bytes, "fits": ours.fits,
     }  # fmt: skip
 
 
-def _memory(results: Results, jobs: list[Job]) -> list[Table | str]:
-    found: list[Estimated] = [by_default(job) for job in tqdm(jobs, unit="step")]
+def _memory(
+    results: Results, jobs: list[Job], found: list[Estimated], refused: list[Refused]
+) -> list[Table | str]:
     models = [job.name.split()[0] for job in jobs]
     measured = [job.measured_bytes or 0.0 for job in jobs]
     peaks, seconds = [one.peak_bytes for one in found], [one.step_s for one in found]
@@ -136,13 +158,14 @@ def _memory(results: Results, jobs: list[Job]) -> list[Table | str]:
         }
         for job, one, peak in zip(jobs, found, measured, strict=True)
     ]  # fmt: skip
-    return [Table.of(rows, _PEAKS, "measured peaks of memory, and steps")]
+    results["memory"]["refused"] = refused
+    return [Table.of(rows, _PEAKS, "measured peaks of memory, and steps"), *_said(refused)]
 
 
 def _by(rows: Sequence[dict[str, Any]], *keys: str) -> Iterable[dict[str, Any]]:
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[" ".join(row[key] for key in keys)].append(row)
+        groups[", ".join(row[key] for key in keys)].append(row)
     groups["all"] = list(rows)
     for name_of_group, some in groups.items():
         off = {
@@ -215,6 +238,7 @@ _OPERATORS = {
     "data sheets": "{sheets:.1%}",
 }  # fmt: skip
 
+_REFUSED = {"row": "{row}", "why": "{why}"}
 _LEFT_OUT = {
     "of": "{of}", "a GPU left out": "{gpu:.1%}", "shapes left out": "{shapes:.1%}", "data sheets": "{sheets:.1%}",
 }  # fmt: skip

@@ -98,10 +98,12 @@ def with_links_alike(cluster: Cluster) -> Cluster:
 
 def on_these_links(planned: PlanningResult, cluster: Cluster) -> tuple[float, float]:
     """Seconds of a plan's step, each stage on the hosts that it names; and how long of it the busiest card sends."""
-    plan = planned.plan
+    plan, costs = planned.plan, planned.table.stage_costs
+    assert costs is not None, "a table that was priced keeps its prices"
     micro_batch = (plan.batch or 0) // plan.num_micro_batches
     pipeline = pipeline_of(plan, cluster, micro_batch)
-    task = Task(planned.model, micro_batch, cluster, pipeline.samples, CostModels.named("analytic", "links"))
+    models = CostModels.named(costs.models.latency, "links")
+    task = Task(planned.model, micro_batch, cluster, pipeline.samples, models)
     times = task.stage_times(pipeline.stages, micro_batch)
     step_s = timeline_of(times, cluster, Run(pipeline.num_micro_batches)).step_s
     busy: collections.Counter[tuple[int, str]] = collections.Counter()

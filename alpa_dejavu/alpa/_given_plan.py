@@ -42,6 +42,8 @@ def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
         cannot = f"can't run what {plan.strategy} does" if plan.strategy else "has no reduction servers"
         cannot = "has no offload" if plan.offloads else cannot
         cannot = "has no streams beside computing" if plan.streams else cannot
+        if not all(stage.plain for stage in plan.stages):
+            cannot = "has no context, expert or hybrid sharded parallelism, and no selective remat"
         yield f"it is estimated only, since Alpa's runtime {cannot}"
     schedule, counted = given["pipeline_schedule"], given["layers"]
     num_layers = len(counted) if schedule == "inference" else len(counted) // 2

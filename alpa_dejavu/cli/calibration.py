@@ -33,7 +33,7 @@ def calibration() -> None:
     examples=("alpa-dejavu calibration show here.json", "alpa-dejavu calibration show here.json --plots plots"),
     rests_on="Each row says where it is from: measurements, or a data sheet.",
 )
-@click.argument("choice", metavar="NAME|FILE")
+@click.argument("choice", metavar="FILE")
 @click.option(
     "--plots",
     type=click.Path(path_type=pathlib.Path, file_okay=False),

@@ -19,6 +19,7 @@ from alpa_dejavu.cli.model_argument import model_text
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import (
     Count,
+    attention_option,
     cache_option,
     calibration_option,
     communication_option,
@@ -64,6 +65,7 @@ _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 @calibration_option
 @runtime_option
 @overlap_option
+@attention_option
 @cache_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write all figures.")
 @collector_paused()
@@ -71,7 +73,7 @@ def compare(
     model: str, sequence: int | None, train_last: int | None, clusters: Sequence[str], batch: int,
     micro_batches: int | str, layers: int | str, savings: Sequence[str], objective: str, steps: int | None,
     samples: int | None, tokens: int | None, communication: str, calibration: str | None, runtime: str | None,
-    overlap: str | None, no_cache: bool, json_path: pathlib.Path | None,
+    overlap: str | None, attention: str | None, no_cache: bool, json_path: pathlib.Path | None,
 ) -> None:  # fmt: skip
     """Says which cluster trains a model soonest and cheapest, by each way to keep less in memory.
 
@@ -94,7 +96,8 @@ def compare(
         found = compared(
             model, clusters, batch, savings=[one for one in SAVINGS if one.name in (savings or _SAVINGS)], steps=whole,
             layers=cut, micro_batches=count, objective=objective, communication=communication,
-            calibration=calibration, runtime=runtime, overlap=overlap, cache=False if no_cache else None,
+            calibration=calibration, runtime=runtime, overlap=overlap, attention=attention or "",
+            cache=False if no_cache else None,
         )  # fmt: skip
     to = console(takes_stdout(json_path))
     to.print(f"{found.model}, batch {found.batch}, on {units.counted(len(found.clusters), 'cluster')}:")

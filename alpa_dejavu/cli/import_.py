@@ -25,7 +25,6 @@ from alpa_dejavu.cli.parameters import (
 )
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.cli.working import working
-from alpa_dejavu.costs.runtime import runtime_names
 
 
 @click.command(
@@ -79,7 +78,6 @@ def import_(
     check_outputs(*paths)
     to = console(takes_stdout(*paths))
     sizes = None if model is None else sizes_of_model(model, sequence)
-    runtime = runtime or (source if source in runtime_names() else None)
     cache: Literal[False] | None = False if no_cache else None
     with working(f"reading {path}"):
         from alpa_dejavu.exports import import_plan

@@ -140,7 +140,7 @@ communication_option = click.option(
     default="auto",
     show_default=True,
     help="By the links of each group of devices, the slowest link of each, or as if it cost nothing; the default is "
-    "the calibration's, or alpha-beta.",
+    "the calibration's, or without one NCCL's on known GPUs and else alpha-beta.",
 )
 
 

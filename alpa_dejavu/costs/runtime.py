@@ -36,6 +36,9 @@ BOUNDS = {
     "spread": (0.0, 1.0),
 }
 """The figures of a profile, each with the least and the greatest value that it may have."""
+_ALLOCATED = 0.9
+"""The share of a GPU's memory that JAX allocates by default, which machine files have. One that has less says what is
+really there, for any training framework."""
 _SOFTNESS = 4.0
 FILE = Path(__file__).with_name("runtimes.json")
 """The bundled profiles, each with its origin."""
@@ -128,6 +131,8 @@ class RuntimeProfile:
                 f"own_bytes is {units.exact_bytes(self.own_bytes or 0.0)}, but must be less than {device.name} has, "
                 f"{units.exact_bytes(gpu.memory_bytes)}; mend the runtime profile {self.name!r}"
             )
+        if device.memory_bytes < _ALLOCATED * gpu.memory_bytes:
+            left = min(left, device.memory_bytes)
         return dataclasses.replace(device, memory_bytes=left)
 
     def dispatch_s(self, device: Device) -> float:

@@ -198,11 +198,11 @@ class StageCostModel:
         key = config.division_key
         if key not in self._divisions:
             sharding = self.model.sharding
-            self._divisions[key] = (
-                EvenDivision(self.model, self._whole, *key[:3])
-                if sharding is None
-                else sharding.on(self.model.layers, config)
-            )
+            if sharding is None:
+                config.check_plain()
+                self._divisions[key] = EvenDivision(self.model, self._whole, *key[:3])
+            else:
+                self._divisions[key] = sharding.on(self.model.layers, config)
         return self._divisions[key]
 
     def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> FloatArray:

@@ -61,7 +61,7 @@ def arguments_of(path: pathlib.Path) -> list[Argument]:
         except ValueError as error:
             raise wrong_line(path, line, f"it can't be read: {error}; end the quote in it") from None
         for word in (_put_in(_bare(each), known) for each in words):
-            if re.fullmatch("--?[A-Za-z].*", word, re.DOTALL):
+            if words[0] != "set" and re.fullmatch("--?[A-Za-z].*", word, re.DOTALL):
                 name, equals, value = word.lstrip("-").partition("=")
                 found.append(Argument(name, (value,) if equals else (), line))
                 behind = True

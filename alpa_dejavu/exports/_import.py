@@ -8,6 +8,8 @@ import pathlib
 from typing import Any, final
 
 from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.costs.runtime import ALPA, runtime_names
 from alpa_dejavu.exports._foreign import Foreign
 from alpa_dejavu.exports._targets import TARGETS, named_target
 from alpa_dejavu.layers.models import Transformer
@@ -48,8 +50,8 @@ def import_plan(
         cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         hosts: how many machines of that type.
         model: the sizes of the model; None: they are in the configuration.
-        priced_by: how `PlanEstimator` is to price the plan: latency, communication, calibration, runtime, overlap, and
-            the cache of models.
+        priced_by: how `PlanEstimator` is to price the plan: latency, communication, calibration, runtime (the source
+            itself by default), overlap, and the cache of models.
 
     Raises:
         ValueError: the configuration can't be read or contradicts itself (says in which line), or doesn't fit the
@@ -64,6 +66,8 @@ def import_plan(
     if foreign.model is None:
         raise ValueError(f"{path} doesn't say the model's sizes; give --model, a config.json or a known name")
     plan = foreign.outline.plan(given, foreign.model)
-    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source))
-    result = PlanEstimator(plan, cluster=given, **priced_by).estimate(plan)
-    return Imported(result, foreign.ignored)
+    runtime = source if source in runtime_names() else ALPA.name
+    plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source, runtime=runtime))
+    estimator = PlanEstimator(plan, cluster=given, **priced_by)
+    by, here = estimator.prices.named(plan.priced_by), summary_of(estimator.cluster)
+    return Imported(estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=here)), foreign.ignored)

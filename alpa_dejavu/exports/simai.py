@@ -1,7 +1,8 @@
 """A plan as SimAI's workload: a text with a header, and a line of 12 columns for each layer of one pipeline stage.
 
 SimAI runs one stage, with its layers once for each micro-batch, and adds the pipeline's bubble by a formula: stages
-must be alike. Collectives of passes are those of tensor-parallel groups, and those of weights of data-parallel ones.
+must be alike. It forms groups by itself: collectives of passes are of tensor- or expert-parallel devices, those of
+weights of data-parallel ones, or of those among them that have the same experts.
 
 References:
     Wang et al., SimAI: Unifying Architecture Design and Performance Tuning for Large-Scale LLM Training, NSDI 2025;
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.exports.stage_work import Part, StageWork, stage_works
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import CONTEXT, DATA, EXPERT, EXPERT_REPLICATED, REPLICATED, SHARDED, TENSOR, Plan
 from alpa_dejavu.simulation.plan_times import plan_times
 
 __all__ = ["simai_files"]
@@ -24,6 +25,14 @@ __all__ = ["simai_files"]
 _NS_PER_S = 1e9
 _NAMES = {
     "all_reduce": "ALLREDUCE", "all_gather": "ALLGATHER", "reduce_scatter": "REDUCESCATTER", "all_to_all": "ALLTOALL",
+}  # fmt: skip
+_IN_PASSES = {TENSOR: "", EXPERT: "_EP"}
+_ONCE = {DATA: "", EXPERT_REPLICATED: "_DP_EP"}
+_ENDS = {**_IN_PASSES, **_ONCE}
+"""What the names of collectives end in, by the axis whose groups they are of."""
+_WHOSE = {
+    DATA: "data-parallel", EXPERT_REPLICATED: "data-parallel", CONTEXT: "context-parallel", SHARDED: "sharded",
+    REPLICATED: "replicated",
 }  # fmt: skip
 _SCHEDULES = ("1f1b", "gpipe")
 _MOST_BYTES = 2**31 - 1
@@ -50,11 +59,13 @@ def simai_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
     works = stage_works(plan, times, costs)
     slowest = max(range(len(times)), key=lambda n: times[n].forward_s + times[n].backward_s)
     work = works[slowest]
-    lines = [*_once(work), *(line for _ in range(plan.num_micro_batches) for line in _layers(work, slowest))]
+    _check_groups(work, slowest)
+    lines = [*_once(work), *(line for _ in range(plan.num_micro_batches) for line in _layers(work))]
     cut = max((costs.interstage.bytes.forward_bytes[one.layers[0]] for one in plan.stages[1:]), default=0.0)
     header = (
-        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {work.mesh[1]} ep: 1 pp: {len(plan.stages)} vpp: 1 "
-        f"ga: {plan.num_micro_batches} all_gpus: {plan.num_devices} checkpoints: 0 checkpoint_initiates: 0 "
+        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {work.config.tensor_parallel} "
+        f"ep: {work.config.expert_parallel} pp: {len(plan.stages)} vpp: 1 ga: {plan.num_micro_batches} "
+        f"all_gpus: {plan.num_devices} checkpoints: 0 checkpoint_initiates: 0 "
         f"pp_comm: {_between(cut / plan.stages[0].submesh.num_devices)}"
     )
     return {"workload.txt": "\n".join([header, str(len(lines)), *lines]) + "\n"}
@@ -71,18 +82,32 @@ def _check_alike(plan: Plan) -> None:
                 f"stage {n} has {stage.num_layers} layers, but must have {first.num_layers} for simai, as many as "
                 "stage 0: it runs one stage for all; export to chakra, or cut the layers evenly with --slicer uniform"
             )
-        if (stage.submesh.num_devices, stage.logical_mesh) != (first.submesh.num_devices, first.logical_mesh):
-            raise ValueError(
-                f"stage {n} has the logical mesh {stage.logical_mesh}, but must have stage 0's, {first.logical_mesh}, "
-                "for simai: it runs one stage for all; export to chakra"
-            )
+        for name in ("logical_mesh", "context_parallel", "expert_parallel"):
+            if (own := getattr(stage, name)) != (wanted := getattr(first, name)):
+                raise ValueError(
+                    f"stage {n}'s {name} is {own}, but must be stage 0's, {wanted}, for simai: it runs one stage for "
+                    "all; export to chakra"
+                )
         if stage.offloaded.any:
             raise ValueError(f"stage {n} offloads, but mustn't for simai, which has no copies; export to chakra")
 
 
-def _layers(work: StageWork, stage: int) -> Iterator[str]:
+def _check_groups(work: StageWork, stage: int) -> None:
+    """Raises ValueError if a stage has collectives of devices that SimAI has no groups of."""
+    for phase, known in (("forward", _IN_PASSES), ("backward", _IN_PASSES), ("synchronise", _ENDS)):
+        for part in work.parts[phase]:
+            if part.collective and part.axis not in known:
+                among = f"{work.config.ways(part.axis)} {_WHOSE[part.axis]} devices"
+                raise ValueError(
+                    f"stage {stage} has {part.name!r} among {among}, but must have none for simai, whose passes have "
+                    "tensor- and expert-parallel groups only; export to chakra"
+                    + (", or plan with ZeRO 0 or 2" if work.config.zero == 3 else "")
+                )
+
+
+def _layers(work: StageWork) -> Iterator[str]:
     """Yields the lines of a stage's layers: one for each, and more where it has several collectives."""
-    forward, backward = (_by_layer(work.parts[name], stage) for name in ("forward", "backward"))
+    forward, backward = (_by_layer(work.parts[name]) for name in ("forward", "backward"))
     none: list[Part] = []
     for ahead, back in itertools.zip_longest(forward, reversed(backward), fillvalue=none):
         name = "_".join((ahead or back)[0].name.split()[1:])
@@ -90,16 +115,10 @@ def _layers(work: StageWork, stage: int) -> Iterator[str]:
             yield _line(name if n == 0 else f"{name}_{n}", one, other, _NOTHING)
 
 
-def _by_layer(parts: Iterable[Part], stage: int) -> list[list[Part]]:
+def _by_layer(parts: Iterable[Part]) -> list[list[Part]]:
     """Returns a pass's parts, those of each layer as a list that begins with its computing."""
     found: list[list[Part]] = []
     for part in parts:
-        if part.collective and part.axis == 0:
-            raise ValueError(
-                f"stage {stage} has an {part.collective} of its data-parallel devices in every micro-batch "
-                f"({part.name}), but must have none for simai, whose passes have tensor-parallel groups only; export "
-                "to chakra, or plan with ZeRO 0 or 2"
-            )
         if part.collective and found:
             found[-1].append(part)
         else:
@@ -113,17 +132,22 @@ def _columns(parts: Sequence[Part]) -> Iterator[tuple[int, str, int]]:
         return
     nanoseconds = max(1, round(parts[0].seconds * _NS_PER_S))
     for part in parts[1:]:
-        yield nanoseconds, _NAMES[part.collective], max(1, round(part.whole_bytes))
+        yield nanoseconds, *_sent(part)
         nanoseconds = 1
     if len(parts) == 1:
         yield nanoseconds, "NONE", 0
+
+
+def _sent(part: Part) -> tuple[str, int]:
+    return _NAMES[part.collective] + _ENDS[part.axis], max(1, round(part.whole_bytes))
 
 
 def _once(work: StageWork) -> Iterator[str]:
     """Yields the lines of what comes once a step: the synchronisation of gradients, and the optimizer's update."""
     for n, part in enumerate(work.parts["synchronise"]):
         if part.collective:
-            yield _line(f"gradients_{n}", _NOTHING, _NOTHING, (1, _NAMES[part.collective], round(part.whole_bytes)))
+            own = 1, *_sent(part)
+            yield _line(f"gradients_{n}", _NOTHING, *((_NOTHING, own) if part.axis in _ONCE else (own, _NOTHING)))
     seconds = sum(part.seconds for part in work.parts["update"])
     yield _line("optimizer", _NOTHING, (max(1, round(seconds * _NS_PER_S)), "NONE", 0), _NOTHING)
 

@@ -23,7 +23,8 @@ __all__ = ["Part", "StageWork", "stage_works"]
 
 
 class Part(NamedTuple):
-    """A part of a pass: computing, or a collective of some kind ("all_reduce", ...) along an axis of the logical mesh.
+    """A part of a pass: computing, or a collective of some kind ("all_reduce", ...) in the groups of an axis, as
+    `MeshConfig.groups` has them.
 
     Several collectives of a layer of the same kind along the same axis are one part: their bytes are added up. Bytes
     are those that each device holds before the collective, and `whole_bytes`, for an all-gather, those after it.
@@ -43,12 +44,12 @@ class StageWork:
     """The parts of all passes of a stage, in order.
 
     Attributes:
-        mesh: the number of data-parallel and of tensor-parallel devices, in whose groups collectives are.
+        config: the mesh config that says which devices form the groups of each axis.
         parts: the parts of each kind of task of the simulated step, by the task's name, and those of "synchronise",
             which follow the last backward pass.
     """
 
-    mesh: tuple[int, int]
+    config: MeshConfig
     parts: dict[str, tuple[Part, ...]]
 
 
@@ -103,8 +104,7 @@ class _Pricer:
             "synchronise": _scaled(self._combined("step"), times.synchronisation_s, "gradients"),
             "update": [Part("optimizer", update_s)],
         }
-        mesh = self.config.data_parallel, self.config.tensor_parallel
-        return StageWork(mesh, {name: tuple(each) for name, each in parts.items()})
+        return StageWork(self.config, {name: tuple(each) for name, each in parts.items()})
 
     def _pass(
         self, phase: str, seconds: FloatArray, whole_s: float, collective_s: float, copies_s: float

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.phases import phase
+from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
+from alpa_dejavu.costs.latency import KernelLatency
 from alpa_dejavu.costs.memory_margin import with_memory_note
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
@@ -23,6 +26,7 @@ __all__ = ["ANNOTATIONS", "Annotation", "Chosen", "Confidence", "Unmeasured"]
 _LEAST_SHARE = 0.01
 _FEW_NUMBERS, _SMALL_BATCH = 4, 16
 """A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
+_HALF = ("bfloat16", "float16")
 _MUCH_FASTER = 1.5
 """Another dtype's rate is named where it is so many times that of float32."""
 
@@ -122,10 +126,35 @@ def _unrated(device: Device, dtype: str, share: float) -> str:
     single = device.flop_per_s["float32"]
     faster = {name: rate for name, rate in device.flop_per_s.items() if rate > _MUCH_FASTER * single}
     others = ", ".join(f"{units.flop_rate(rate)} in {name}" for name, rate in faster.items())
+    half = next((name for name in _HALF if name in faster), "")
+    remedy = f"; give the model in {half} (of a transformer's sizes: precision={half})" if half else ""
     return (
         f"no rate of products in {dtype} ({share:.0%} of the model's) is known for {device.name}: they are priced as "
-        f"float32, at {units.flop_rate(single)}{f', while it reaches {others}' if others else ''}"
+        f"float32, at {units.flop_rate(single)}{f', while it reaches {others}' if others else ''}{remedy}"
     )
+
+
+@final
+class UnknownDevices(Annotation):
+    """An annotation that names devices that are priced by a roofline, where their name is near to a known GPU's, or the
+    cluster has known GPUs, too: a roofline says less than kernels take.
+    """
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """Returns the plan, with a note on each such device of its cluster."""
+        prices = chosen.task.prices
+        if prices.calibration is not None:
+            return plan
+        mixed = isinstance(prices.models.latency, KernelLatency)
+        names = dict.fromkeys(host.device.name for host in prices.cluster.hosts)
+        unknown = {name: near(name.upper(), known_gpus()) for name in names if gpu_of(name) is None}
+        said = [
+            f"no GPU is known by the name of {name}, so its seconds are by the rates of its machine file, which "
+            f"kernels don't reach: they are too few beside those of known GPUs{meant}"
+            for name, meant in unknown.items()
+            if mixed or meant
+        ]
+        return dataclasses.replace(plan, notes=(*plan.notes, *said))
 
 
 @final
@@ -203,7 +232,7 @@ class OfTheModel(Annotation):
 
 
 ANNOTATIONS: tuple[Annotation, ...] = (
-    OfTheModel(), Confidence(), Unmeasured(), UnratedDtypes(), UnhandyBatch(), UnusedHosts(), Contingencies(),
-    MemoryRisk(),
+    OfTheModel(), Confidence(), Unmeasured(), UnratedDtypes(), UnknownDevices(), UnhandyBatch(), UnusedHosts(),
+    Contingencies(), MemoryRisk(),
 )  # fmt: skip
 """In the order in which a plan's notes are to be read."""

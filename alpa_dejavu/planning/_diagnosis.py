@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning._chunks import impossible
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
@@ -73,11 +72,15 @@ def _under_schedule(model: Model, cluster: Cluster, run: Run) -> str:
     )
 
 
-def _devices(cluster: Cluster, limit: float, margin: MemoryMargin) -> str:
+def _devices(cluster: Cluster, table: CostTable) -> str:
     """How much memory may be used of them; of unlike ones, those of which most may."""
-    most = [host for host in cluster.hosts if margin.usable_bytes(host) >= limit]
-    count, free = sum(host.num_devices for host in most), most[0].device.memory_bytes - limit
-    whole = f"{units.size(most[0].device.memory_bytes)} each"
+    room = [table.margin.usable_bytes(host) for host in cluster.hosts]
+    best = int(np.argmax(table.usable_bytes))
+    limit, there = float(table.usable_bytes[best]), float(table.memory_limit_bytes[best])
+    # What a runtime leaves of a device may be more or less than its machine file says.
+    enough = min(limit, max(room))
+    count = sum(host.num_devices for host, own in zip(cluster.hosts, room, strict=True) if own >= enough)
+    free, whole = there - limit, f"{units.size(there)} each"
     left = f", of which {units.size(free)} are left free (memory_margin)" if free else ""
     if count < cluster.num_devices:
         return f"the {count} devices that have most (of {cluster.num_devices}) have {whole}{left}"
@@ -126,7 +129,7 @@ def _memory(model: Model, cluster: Cluster, run: Run, table: CostTable, more: bo
     alone = np.diag(least)
     worst = int(np.argmax(alone))
     parts = [
-        f"the model doesn't fit into memory: {_devices(cluster, limit, table.margin)}, and "
+        f"the model doesn't fit into memory: {_devices(cluster, table)}, and "
         f"all {model.num_layers} layers as one stage need {units.size(least[0, -1])} on each device of the best "
         f"submesh: {units.size(max(least[0, -1] - limit, 0.0))} are missing there"
     ]

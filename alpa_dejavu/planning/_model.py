@@ -19,7 +19,7 @@ from alpa_dejavu.planning._restricted import in_blocks, plan_for
 from alpa_dejavu.planning._schedules import ANY_SCHEDULE
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
-from alpa_dejavu.planning._source import model_source
+from alpa_dejavu.planning._source import attention_on, model_source
 from alpa_dejavu.planning.model_source import ModelSource
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.price import check_prices
@@ -98,8 +98,10 @@ def plan_model(
             the optimizer's state and parameters; "auto", either. Only under Alpa's schedules.
         replicas: the least number of data-parallel replicas of each stage, as robust training needs them.
         slicing: a slicer or its name.
-        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
-        communication: a communication model or its name; "auto": the calibration's, or without one "alpha-beta".
+        latency: a latency model or its name; "auto": the calibration's, or without one "kernels" on known GPUs
+            and else "analytic".
+        communication: a communication model or its name; "auto": the calibration's, or without one "nccl" on known
+            GPUs and else "alpha-beta".
         risk: the probability of running out of memory that a plan may have, if measured peaks of memory are given.
         memory: measured peaks of memory against the analytic count; None: the calibration's, if it has any. Without
             any, a share of the memory is left free, and plans say that their risk is unknown.
@@ -171,7 +173,9 @@ def plan_model(
     space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
-    source = model_source(model, batch, counts, cache, clock.lap, priced.models.runtime.name, attention)
+    framework = priced.models.runtime.name
+    chosen = attention_on(priced.cluster, framework, attention)
+    source = model_source(model, batch, counts, cache, clock.lap, framework, chosen)
     schedule, *others = _schedules(source, schedule, None if runs_on else runtime)
     by = PricedBy(
         risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",

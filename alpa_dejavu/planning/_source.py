@@ -6,14 +6,30 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from alpa_dejavu.clusters.gpus import gpu_of
+from alpa_dejavu.costs.kernels import has_fused
 from alpa_dejavu.planning.model_cache import chosen_cache
 from alpa_dejavu.planning.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.sized_transformer import sized_transformer
 from alpa_dejavu.planning.traced_model import TracedModel
-from alpa_dejavu.problem import Model
+from alpa_dejavu.problem import Cluster, Model
 from alpa_dejavu.sharding.transformers import EXECUTIONS, PLAIN
 
-__all__ = ["model_source"]
+__all__ = ["attention_on", "model_source"]
+
+
+def attention_on(cluster: Cluster, runtime: str, attention: str) -> str:
+    """Returns how attention is priced on a cluster: as asked for, and else "plain" where a training framework would
+    fuse it, but libraries have no such kernels for one of the cluster's GPUs.
+
+    Args:
+        cluster: the cluster.
+        runtime: the name of the training framework.
+        attention: "fused" or "plain"; empty: nothing was asked for.
+    """
+    gpus = [gpu_of(host.device.name) for host in cluster.hosts]
+    lacking = any(gpu is not None and not has_fused(gpu) for gpu in gpus)
+    return PLAIN if not attention and lacking and runtime.partition("+")[0] in EXECUTIONS else attention
 
 
 def model_source(

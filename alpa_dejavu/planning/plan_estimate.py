@@ -18,7 +18,7 @@ from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._source import model_source
+from alpa_dejavu.planning._source import attention_on, model_source
 from alpa_dejavu.planning.fits import PRICED_OPTIONS
 from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
 
@@ -86,8 +86,9 @@ class PlanEstimator:
         self._clock = Clock()
         self._attention = by.attention if attention is None else attention
         self._source = model_source(
-            chosen, plan.batch, (plan.num_micro_batches,), cache, self._clock.lap, profile.name, self._attention
-        )
+            chosen, plan.batch, (plan.num_micro_batches,), cache, self._clock.lap, profile.name,
+            attention_on(self.cluster, profile.name, self._attention),
+        )  # fmt: skip
 
     def estimate(self, plan: Plan) -> PlanningResult:
         """Returns a plan's predicted time, memory and timeline for this model and cluster, whether or not it fits.
@@ -148,7 +149,8 @@ class PlanEstimator:
         for what in ("latency", "communication", "calibration", "runtime"):
             then, now = getattr(plan.priced_by, what), getattr(by, what)
             if then != now:
-                yield f"the plan's {what} was {then or 'not known'}, this estimate's is {now or 'none'}"
+                own = f"this estimate's is {now}" if now else f"this estimate has no {what}"
+                yield f"the plan's {what} was {then or 'not known'}, {own}"
 
     def _model(self, num_layers: int, micro_batch: int) -> Model:
         found = self._source.exact(num_layers, micro_batch)

@@ -184,7 +184,8 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
     if name not in schedule_kind(plan.schedule).runtimes:
         has = ", ".join(schedules_of(name)) if name in RUNTIMES else "another schedule"
         yield Hindrance(f"no {plan.schedule} there", f"plan with one of {has}")
-    told = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams
+    divided = [n for n, stage in enumerate(plan.stages) if not stage.plain]
+    told = plan.schedule not in ALPA_SCHEDULES or plan.offloads or plan.streams or divided
     if not plan.runs_on_alpa and (plan.strategy or not told):
         what = plan.strategy or "reduction servers"
         yield Hindrance(f"no {what} there", "plan by this package's own search, without reduction servers")
@@ -192,6 +193,11 @@ def hindrances(plan: Plan, name: str, limits: Runtime) -> Iterator[Hindrance]:
         yield Hindrance("no overlap of communication there", "plan with --overlap none")
     if why := limits.why_not_frozen(plan.model):
         yield Hindrance(why, WITHOUT_FROZEN)
+    for n in divided[:1]:
+        yield Hindrance(
+            f"stage {n} has context, expert or hybrid sharded parallelism, or selective remat, which no export writes",
+            "plan without them",
+        )
     yield from _unlike(plan, limits, again)
     stages = len(plan.on_submeshes)
     if stages > 1 and plan.schedule in limits.schedules_alone:

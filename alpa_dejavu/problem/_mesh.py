@@ -109,6 +109,19 @@ class MeshConfig:
         """Returns whether devices divide the batch and the operators alone, as every training framework can."""
         return (self.context_parallel, self.expert_parallel, self.sharded) == (1, 1, 0) and self.remat != "selective"
 
+    def check_plain(self) -> None:
+        """Checks that devices divide the batch and the operators alone, for a model whose costs know no other division.
+
+        Raises:
+            ValueError: they divide tokens, experts or hosts' parts, or compute again a part of a block.
+        """
+        if not self.plain:
+            raise ValueError(
+                f"context_parallel is {self.context_parallel}, expert_parallel {self.expert_parallel}, sharded "
+                f"{self.sharded} and remat {self.remat!r}, but a traced model can only have 1, 1, 0 and 'none' or "
+                "'layer'; give the sizes of a transformer and a runtime, such as megatron or torchtitan"
+            )
+
     def ways(self, axis: int) -> int:
         """Returns how many devices are in each group of an axis, which is one of `DATA`, `TENSOR` and so on.
 

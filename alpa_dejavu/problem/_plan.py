@@ -113,6 +113,13 @@ class StagePlan:
         return NO_OFFLOAD if self.offload is None else self.offload.shares
 
     @property
+    def plain(self) -> bool:
+        """Returns whether its devices divide the batch and the operators alone, and whole layers are computed again, or
+        none: what every training framework can.
+        """
+        return (self.context_parallel, self.expert_parallel, self.sharded) == (1, 1, 0) and self.remat != "selective"
+
+    @property
     def num_layers(self) -> int:
         """Returns the number of layers of the stage."""
         return self.layers[1] - self.layers[0] + 1

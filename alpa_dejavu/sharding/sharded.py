@@ -53,7 +53,12 @@ class ModelSharding:
     batch_ratio: float = 1.0
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
-        """Returns the model's layers as the devices of one mesh divide them; `config` has its axes and ZeRO level."""
+        """Returns the model's layers as the devices of one mesh divide them; `config` has its axes and ZeRO level.
+
+        Raises:
+            ValueError: devices are to divide more than the batch and the operators.
+        """
+        config.check_plain()
         levels, length = self.solved(*solved_for(config)), config.data_parallel
         gathered = self._scaled(levels[0], length) if config.zero >= 3 else None
         return ShardedDivision(self, tuple(layers), self._scaled(levels[ZERO.index(config.zero)], length), gathered)

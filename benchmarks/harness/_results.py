@@ -92,24 +92,36 @@ def _run() -> dict[str, Any]:
     }
 
 
-def described(result: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
+def described(result: Mapping[str, Any], left_out: Collection[str] = (), only: str | None = None) -> str:
     """What a benchmark's JSON file says, as Markdown: command, machine, date, tables and single lines.
 
     Args:
         result: all that is in the file.
         left_out: headings of columns that aren't wanted.
+        only: the title of the one table that is wanted, without the rest; None: all is.
+
+    Raises:
+        ValueError: no table has that title.
     """
-    run = result["run"]
-    machine = ", ".join(f"{name} {value}" for name, value in run["machine"].items())
-    said = textwrap.fill(f"**Machine:** {machine}.", 120)
-    parts = [f"```\n{_folded(run['command'])}\n```", said, f"**Date:** {run['date']}."]
-    for one in result["tables"]:
+    tables = [one for one in result["tables"] if only is None or (isinstance(one, dict) and one["title"] == only)]
+    if only is not None and not tables:
+        raise ValueError(f"no table is titled {only!r}")
+    parts = [] if only else _run_said(result["run"])
+    for one in tables:
         if isinstance(one, str):
             # Listings of several lines are for the terminal.
             parts.append("" if "\n" in one else textwrap.fill(one, 120))
         else:
-            parts.append(Table(tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["title"]).markdown(left_out))
+            title = "" if only else one["title"]
+            parts.append(Table(tuple(one["columns"]), tuple(map(tuple, one["rows"])), title).markdown(left_out))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _run_said(run: Mapping[str, Any]) -> list[str]:
+    """The command, the machine and the date."""
+    machine = ", ".join(f"{name} {value}" for name, value in run["machine"].items())
+    said = textwrap.fill(f"**Machine:** {machine}.", 120)
+    return [f"```\n{_folded(run['command'])}\n```", said, f"**Date:** {run['date']}."]
 
 
 def _folded(command: str) -> str:

@@ -143,7 +143,7 @@ def published_job(row: Row) -> Job:
     )
     name = f"{row['id']} {row['model']} {row['seq']} on {gpus} {gpu.name} {row['precision']}"
     return Job(
-        name, _text(row, "source"), gpu, size, _cluster(gpu, gpus, _text(row, "interconnect")), configs,
+        name, _text(row, "source"), gpu, size, _cluster(gpu, gpus, pipeline, _text(row, "interconnect")), configs,
         Run(micro_batches, schedule), pipeline, batch, _runtime(_text(row, "source"), dp_zero, notes),
         _step_s(row), reduced_bytes=2.0 if "fms-fsdp" in _text(row, "source") else None,
     )  # fmt: skip
@@ -172,7 +172,7 @@ def measured_job(row: Row) -> Job:
     batch, micro_batch = int(row["gbs"]), int(row["mbs"])
     name = f"{row['model']} {row['seq']} tp {tensor} pp {pipeline} cp {context} ep {expert} batch {batch}"
     return Job(
-        name, "megatron-b200", gpu, size, _cluster(gpu, gpus, ""), (config,),
+        name, "megatron-b200", gpu, size, _cluster(gpu, gpus, pipeline, ""), (config,),
         Run(max(batch // (data // context) // micro_batch, 1)), pipeline, batch, runtime_profile("megatron", "none"),
         _step_s(row), float(row["peak_gib"]) * 2**30,
     )  # fmt: skip
@@ -239,9 +239,11 @@ def _runtime(source: str, dp_zero: str, notes: str) -> RuntimeProfile:
     return runtime_profile(name, "tensor" if "tp overlap" in text else None)
 
 
-def _cluster(gpu: Gpu, gpus: int, interconnect: str) -> Cluster:
-    domain = 72 if gpu.name.startswith("GB") else _HOST
-    each = next(n for n in range(min(domain, gpus), 0, -1) if gpus % n == 0)
+def _cluster(gpu: Gpu, gpus: int, pipeline: int, interconnect: str) -> Cluster:
+    """Equal hosts with as many GPUs as NVLink joins, or fewer where stages wouldn't fill them."""
+    domain, stage = 72 if gpu.name.startswith("GB") else _HOST, max(gpus // pipeline, 1)
+    whole = [n for n in range(min(domain, gpus), 0, -1) if gpus % n == 0]
+    each = next((n for n in whole if stage % n == 0 or n % stage == 0), whole[-1])
     rate = _NETWORK.get(gpu.generation, _NETWORK["hopper"]) * each
     said = re.search(r"(\d+) ?Gbit/s a (node|GPU)", interconnect)
     if said is not None:

@@ -90,6 +90,10 @@ def test_a_missed_figure_is_an_exit_status_and_the_page_is_written_from_the_file
     into.write_text("<!-- other: begin -->\n<!-- other: end -->\n", encoding="utf-8")
     assert page.main([str(file), "--into", str(into), "--mark", "other"]) == 0
     assert "| b | it fails |  |" in into.read_text(encoding="utf-8")
+    assert page.main([str(file), "--only", "no title"]) == 2
+    assert "no table is titled 'no title'" in capsys.readouterr().err
+    assert page.main([str(file), "--only", "1 of 2 figures are held"]) == 0
+    assert "| b | it fails |  |" not in capsys.readouterr().out
     into.write_text("nothing", encoding="utf-8")
     assert page.main([str(file), "--into", str(into)]) == 2
 

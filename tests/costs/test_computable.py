@@ -6,6 +6,8 @@ import pytest
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.comparison import SAVINGS, compare
+from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
 
@@ -39,3 +41,18 @@ def test_heads_that_no_library_fuses_are_refused_unless_attention_is_plain():
         plan_model(wide.text, "dgx-h100", **asked)
     notes = plan_model(wide.text, "dgx-h100", **asked, attention="plain").plan.notes
     assert any("with unfused attention" in note for note in notes)
+
+
+def test_attention_is_plain_on_gpus_that_no_library_fuses_it_on():
+    plain = planned("p3.16xlarge", precision="float16")
+    assert any("with unfused attention" in note for note in plain.notes)
+    size, asked = Transformer.of_text(f"{SIZE.text},precision=float16"), {"batch": 16, "runtime": "megatron"}
+    assert PlanEstimator(plain, cache=False).estimate(plain).plan.step_s == pytest.approx(plain.step_s)
+    with pytest.raises(ValueError, match="V100-SXM2-16GB is of the Volta generation; give attention='plain'"):
+        plan_model(size.text, "p3.16xlarge", **asked, attention="fused", cache=False)
+    found = compare(size.text, ["p3.16xlarge", "dgx-a100"], savings=SAVINGS[:1], cache=False, **asked)
+    steps = [
+        plan_model(size.text, cell.cluster.removeprefix("1 x "), remat=("none",), zero=(0,), cache=False, **asked)
+        for cell in found.cells
+    ]
+    assert [cell.figures.step_s for cell in found.cells] == [one.plan.step_s for one in steps]

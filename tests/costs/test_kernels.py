@@ -222,6 +222,8 @@ def test_heads_that_no_library_computes_are_told():
     said = "a head has 512 elements, but libraries fuse attention of at most 256 on H100-SXM-80GB; give attention="
     with pytest.raises(ValueError, match=said):
         check_fused(gpu_of("H100-SXM-80GB"), 512)
+    with pytest.raises(ValueError, match=r"libraries fuse it on GPUs since Ampere, and T4 is of the Turing generation"):
+        check_fused(gpu_of("T4"), 64)
 
 
 def test_one_expert_is_a_product():

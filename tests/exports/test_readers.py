@@ -47,6 +47,11 @@ def test_a_script_as_people_write_it(tmp_path):
     assert outline.zero == 2
     assert foreign.model == SIZES
     assert foreign.ignored == ("line 18: --lr, --attention-backend",)
+    assert megatron(tmp_path, SCRIPT.replace("# a run of ours", "set -euo pipefail")).ignored == foreign.ignored
+    divided = SCRIPT.replace("--tensor-model-parallel-size 1", "--tensor-model-parallel-size 2")
+    lacks = "there is no --sequence-parallel, but tensor parallelism is priced with it"
+    assert megatron(tmp_path, divided).ignored == (*foreign.ignored, lacks)
+    assert megatron(tmp_path, divided.replace("--lr", "--sequence-parallel --lr")).ignored == foreign.ignored
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,8 @@ def test_an_imported_plan_is_estimated_and_runs_where_it_came_from(tmp_path):
     plan = imported.result.plan
     assert plan.step_s > 0
     assert [stage.layers for stage in plan.stages] == [(0, 4), (5, 9)]
-    assert plan.priced_by.runs_on == "megatron"
+    assert (plan.priced_by.runs_on, plan.priced_by.runtime) == ("megatron", "megatron")
+    assert not [note for note in plan.notes if "before plans held" in note or "the plan's" in note]
     with pytest.raises(ValueError, match="aren't the 8 devices"):
         import_plan(tmp_path / "run.sh", "megatron", example_cluster(2, 4), cache=False)
     with pytest.raises(ValueError, match="source is 'maxtext', but must be one of megatron, deepspeed, galvatron"):

@@ -9,7 +9,14 @@ import unlike
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan
-from alpa_dejavu.planning._annotations import Chosen, Confidence, UnhandyBatch, UnratedDtypes, UnusedHosts
+from alpa_dejavu.planning._annotations import (
+    Chosen,
+    Confidence,
+    UnhandyBatch,
+    UnknownDevices,
+    UnratedDtypes,
+    UnusedHosts,
+)
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning.task import Found
@@ -101,9 +108,27 @@ def test_products_in_a_dtype_that_the_devices_have_no_rate_for_are_named():
     assert notes("float16", v100) == notes("float32", v100) == ()
     assert notes("bfloat16", v100) == (
         "no rate of products in bfloat16 (100% of the model's) is known for V100-SXM2-16GB: "
-        "they are priced as float32, at 15.7 TFLOP/s, while it reaches 114 TFLOP/s in float16",
+        "they are priced as float32, at 15.7 TFLOP/s, while it reaches 114 TFLOP/s in float16; "
+        "give the model in float16 (of a transformer's sizes: precision=float16)",
     )
     assert notes("bfloat16", named_cluster("p4d.24xlarge", 1)) == ()
+
+
+def test_devices_that_are_nearly_or_beside_known_gpus_are_named():
+    def notes(*names, latency="analytic"):
+        h100 = named_cluster("dgx-h100", len(names))
+        hosts = [
+            dataclasses.replace(host, device=dataclasses.replace(host.device, name=name))
+            for host, name in zip(h100.hosts, names, strict=True)
+        ]
+        cluster = dataclasses.replace(h100, hosts=tuple(hosts))
+        return plan(task_of(MODEL, cluster, 8, RUN, latency=latency), annotations=[UnknownDevices()]).plan.notes
+
+    assert notes("H100-SXM-80GB") == notes("X1") == ()
+    (near,) = notes("h100-sxm-80g")
+    assert near.startswith("no GPU is known by the name of h100-sxm-80g, so its seconds are by the rates of its")
+    assert "did you mean 'H100-SXM-80GB'" in near
+    assert len(notes("H100-SXM-80GB", "X1", latency="kernels")) == 1
 
 
 def test_a_batch_that_few_numbers_of_micro_batches_make_is_named_with_one_that_more_do():

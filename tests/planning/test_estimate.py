@@ -38,3 +38,11 @@ def test_stages_must_cover_the_layers(layers):
     stages = [GivenStage(first, last, Submesh(1, 2), half) for first, last in layers]
     with pytest.raises(ValueError, match=r"must cover 0\.\.3 in order"):
         estimate(MODEL, CLUSTER, Run(4), stages)
+
+
+@pytest.mark.parametrize("degrees", [{"context_parallel": 2}, {"expert_parallel": 4}, {"sharded": 2, "zero": 3}])
+def test_a_traced_model_is_not_divided_in_ways_that_its_costs_do_not_know(degrees):
+    given = [GivenStage(0, 3, Submesh(1, 4), MeshConfig((4, 1), 4, 1, **degrees))]
+    (name, value), *_ = degrees.items()
+    with pytest.raises(ValueError, match=f"{name} (is )?{value}.*but a traced model can only have 1, 1, 0"):
+        estimate(MODEL, CLUSTER, Run(8), given)

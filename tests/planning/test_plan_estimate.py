@@ -262,7 +262,7 @@ def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not()
     lost = dataclasses.replace(plan, priced_by=by)
     notes = PlanEstimator(lost).estimate(lost).plan.notes
     assert "the plan's latency was MeasuredRoofline, this estimate's is kernels" in notes
-    assert "the plan's calibration was of a file, this estimate's is none" in notes
+    assert "the plan's calibration was of a file, this estimate has no calibration" in notes
 
 
 def test_alike_hosts_of_a_plan_are_looked_at_too():

@@ -94,6 +94,12 @@ def test_the_plan_is_one_that_the_framework_can_run(name):
     assert made.num_layers == SIZES.num_layers
     assert made.priced_by.runs_on == name
     assert any(note.startswith((f"that {name} can run it costs ", f"{name} can run it")) for note in made.notes)
+    for told in ({"context_parallel": 2}, {"expert_parallel": 2}, {"sharded": 2}, {"remat": "selective"}):
+        stages = tuple(dataclasses.replace(stage, **told) for stage in made.stages)
+        other = dataclasses.replace(made, stages=stages, runs_on_alpa=False)
+        said = [str(one) for one in hindrances(other, name, RUNTIMES[name])]
+        assert any("which no export writes; plan without them" in one for one in said)
+        assert not any("reduction servers" in one for one in said)
 
 
 def test_what_the_restriction_costs_is_the_difference_to_the_free_plan():

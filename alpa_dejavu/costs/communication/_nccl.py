@@ -159,7 +159,9 @@ class Nccl(CommunicationModel):
 
     @classmethod
     def under_alpa(cls) -> Nccl:
-        """Returns the model for Alpa, which starts the devices of a host one after the other, from one process."""
+        """Returns the model of single collectives as Alpa's profiles measure them: one process starts the devices of a
+        host one after the other. Plans don't add that, since in a step it hides behind what the devices compute.
+        """
         return cls(launch_s=_fitted()["launch_s"]["alpa"])
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> Array:

@@ -7,7 +7,7 @@ Out: seconds. `alpa_dejavu.costs.latency.KernelLatency` is the latency model of 
 
 from __future__ import annotations
 
-from alpa_dejavu.costs.kernels._attention import AttentionSizes, attention_seconds, check_fused
+from alpa_dejavu.costs.kernels._attention import AttentionSizes, attention_seconds, check_fused, has_fused
 from alpa_dejavu.costs.kernels._classes import dtype_class, family, matrix_rate, width_bytes
 from alpa_dejavu.costs.kernels._figures import (
     FILE,
@@ -37,6 +37,7 @@ from alpa_dejavu.costs.kernels._streams import stream_seconds
 __all__ = [
     "FILE", "IN_STEPS_FILE", "AttentionFigures", "AttentionSizes", "ExpertFigures", "ExpertTokens", "Fitted",
     "GroupedFigures", "InSteps", "KernelFigures", "LeftOut", "ProductFigures", "StreamFigures", "attention_seconds",
-    "check_fused", "data_of", "dtype_class", "experts_seconds", "family", "figures_of", "grouped_seconds", "in_steps",
-    "kernel_figures", "matrix_rate", "product_seconds", "stream_seconds", "tokens_of_fullest", "units", "width_bytes",
+    "check_fused", "data_of", "dtype_class", "experts_seconds", "family", "figures_of", "grouped_seconds", "has_fused",
+    "in_steps", "kernel_figures", "matrix_rate", "product_seconds", "stream_seconds", "tokens_of_fullest", "units",
+    "width_bytes",
 ]  # fmt: skip

@@ -19,6 +19,8 @@ _EXPONENTIALS = 16.0
 """The exponentials that a multiprocessor computes in a clock cycle, on all generations."""
 LARGEST_HEAD = 256
 _LARGEST_HEADS = {"blackwell": 512}
+_WITHOUT = ("pascal", "volta", "turing")
+"""The generations that cuDNN and FlashAttention-2 have no kernels of fused attention for."""
 BACKWARD_WORK, BACKWARD_BYTES = 2.5, 3.0
 """The operations of a backward pass relative to a forward pass: five products instead of two; and its bytes: it reads
 queries, keys, values, the result and its gradient, writes three gradients, and adds one up in single precision."""
@@ -113,12 +115,23 @@ def attention_seconds(
     return seconds
 
 
+def has_fused(gpu: Gpu) -> bool:
+    """Returns whether libraries have kernels of fused attention for a GPU's generation: since Ampere they have."""
+    return gpu.generation not in _WITHOUT
+
+
 def check_fused(gpu: Gpu, head_dim: float) -> None:
     """Checks that a library has a kernel of fused attention for heads of this size on a GPU.
 
     Raises:
         ValueError: no library has.
     """
+    if not has_fused(gpu):
+        raise ValueError(
+            f"attention is fused, but libraries fuse it on GPUs since Ampere, and {gpu.name} is of the "
+            f"{gpu.generation.capitalize()} generation; give attention='plain' (--attention plain), which prices it "
+            "unfused"
+        )
     largest = _LARGEST_HEADS.get(gpu.generation, LARGEST_HEAD)
     if not 0 < head_dim <= largest:
         raise ValueError(

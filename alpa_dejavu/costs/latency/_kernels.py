@@ -78,7 +78,7 @@ class KernelLatency(LatencyModel):
         spread_from: where the spread of predictions is from, in a few words.
     """
 
-    spread_from: ClassVar[str] = "spread of operators: kernels of GPUs and shapes that were left out of the models' fit"
+    spread_from: ClassVar[str] = "kernels of GPUs and shapes that were left out of the models' fit"
 
     figures: KernelFigures = dataclasses.field(default_factory=kernel_figures)
     in_steps: InSteps = dataclasses.field(default_factory=in_steps)

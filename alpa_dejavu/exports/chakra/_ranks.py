@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import MeshConfig, Plan
 
 __all__ = ["Ranks"]
 
@@ -46,15 +45,12 @@ class Ranks:
             submeshes.append(tuple(found))
         return cls(tuple(submeshes), tuple(places))
 
-    def groups(self, submesh: int, mesh: tuple[int, int], axis: int) -> tuple[int, ...]:
-        """Returns for each device of a submesh the number of its group along an axis (0: data-, 1: tensor-parallel) of
-        a logical mesh.
-        """
-        ranks, (_, along) = self.of_submesh[submesh], mesh
-        rows = [ranks[n : n + along] for n in range(0, len(ranks), along)]
-        every: Sequence[Sequence[int]] = rows if axis == 1 else list(zip(*rows, strict=True))
-        number = {rank: self._number(tuple(group)) for group in every for rank in group}
-        return tuple(number[rank] for rank in ranks)
+    def groups(self, submesh: int, config: MeshConfig, axis: int) -> tuple[int, ...]:
+        """Returns for each device of a submesh the number of its group of an axis, as `MeshConfig.groups` has them."""
+        ranks, number = self.of_submesh[submesh], dict[int, int]()
+        for group in config.groups(axis):
+            number |= dict.fromkeys(group, self._number(tuple(ranks[n] for n in group)))
+        return tuple(number[n] for n in range(len(ranks)))
 
     def _number(self, group: tuple[int, ...]) -> int:
         # ASTRA-sim takes 0 for the group of all ranks.

@@ -133,7 +133,7 @@ class _Builder:
         return parts
 
     def _part(self, lane: _Lane, submesh: int, stage: int, name: str, part: Part, after: Sequence[int]) -> int:
-        micros, mesh = lane.clock.of(part.seconds), self.works[stage].mesh
+        micros, config = lane.clock.of(part.seconds), self.works[stage].config
         if not part.collective:
             own = [schema.attributes(is_cpu_op=False)] * len(lane.ranks)
             return lane.add(name, schema.COMPUTE, after, micros, own)
@@ -144,7 +144,7 @@ class _Builder:
                 comm_size=max(1, round(part.num_bytes)),
                 pg_name=str(group),
             )
-            for group in self.ranks.groups(submesh, mesh, part.axis)
+            for group in self.ranks.groups(submesh, config, part.axis)
         ]
         return lane.add(name, schema.COLLECTIVE, after, micros, own)
 

@@ -83,9 +83,8 @@ class _Said:
         for one in self._others:
             lines.setdefault(one.line, []).append(f"--{one.name}")
         aside = [f"line {line}: {', '.join(names)}" for line, names in lines.items()]
-        if "sequence-parallel" in self._by_name:
-            line = self._by_name["sequence-parallel"].line
-            aside.append(f"line {line}: --sequence-parallel, which is priced as tensor parallelism is without it")
+        if self._number("tensor-model-parallel-size") > 1 and "sequence-parallel" not in self._by_name:
+            aside.append("there is no --sequence-parallel, but tensor parallelism is priced with it")
         return aside
 
     def sizes(self) -> Transformer:

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping
 from typing import final
 
+from alpa_dejavu.costs.overlap import NO_OVERLAP
+from alpa_dejavu.costs.runtime import runtime_names, runtime_profile
 from alpa_dejavu.exports._comments import commented, heading
 from alpa_dejavu.exports._outline import Outline, sizes_of
 from alpa_dejavu.exports._target import Files, Writer
@@ -53,7 +55,7 @@ class MegatronWriter(Writer):
         text += "\n" + commented(["The model, by the sizes that were planned for."])
         text += _array("MODEL", size_arguments(sizes))
         text += "\n" + commented(_where_from(outline))
-        text += _array("PLAN", plan_arguments(outline, plan.streams, bool(sizes.num_experts)))
+        text += _array("PLAN", plan_arguments(outline, _hides(plan)))
         text += "\n" + commented(["Yours: what follows trains on made-up tokens."])
         text += _array("OWN", {"train-iters": "100", "lr": "1e-4", "bf16": None, "mock-data": None} | _TOKENIZER)
         text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
@@ -63,13 +65,19 @@ class MegatronWriter(Writer):
 _TOKENIZER: dict[str, str | None] = {"tokenizer-type": "NullTokenizer"}
 
 
-def plan_arguments(outline: Outline, streams: bool = False, experts: bool = False) -> dict[str, str | None]:
+def _hides(plan: Plan) -> bool:
+    """Returns whether a plan was priced with gradients that are summed while devices compute."""
+    if plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] not in runtime_names():
+        return plan.streams
+    return runtime_profile(plan.priced_by.runtime).overlap != NO_OVERLAP
+
+
+def plan_arguments(outline: Outline, hides: bool = False) -> dict[str, str | None]:
     """Returns Megatron's arguments for a plan, by name; None for those without a value.
 
     Args:
         outline: the plan.
-        streams: whether devices communicate while they compute.
-        experts: whether the model has experts.
+        hides: whether gradients are summed, and parameters gathered, while devices compute.
     """
     given: dict[str, str | None] = {
         "tensor-model-parallel-size": str(outline.tensor_parallel),
@@ -78,7 +86,7 @@ def plan_arguments(outline: Outline, streams: bool = False, experts: bool = Fals
     if len(outline.blocks) > 1:
         given["pipeline-model-parallel-layout"] = layout_of(outline.blocks)
     given |= {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}
-    if experts and outline.tensor_parallel > 1:
+    if outline.tensor_parallel > 1:
         given |= {"sequence-parallel": None}
     if outline.zero == 2 or outline.offload.any:
         given |= {"use-distributed-optimizer": None}
@@ -94,7 +102,7 @@ def plan_arguments(outline: Outline, streams: bool = False, experts: bool = Fals
         share = repr(outline.offload.optimizer)
         given |= {"optimizer-cpu-offload": None, "optimizer-offload-fraction": share}
         given |= {"use-precision-aware-optimizer": None}
-    if streams:
+    if hides:
         given |= {"overlap-grad-reduce": None}
         given |= {"overlap-param-gather": None} if "use-distributed-optimizer" in given else {}
     return given

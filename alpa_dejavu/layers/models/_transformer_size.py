@@ -117,6 +117,12 @@ class Transformer:
             if getattr(self, field) == 0:
                 object.__setattr__(self, field, derived)
             checks.count("transformer", field, getattr(self, field))
+        if self.rotary and (self.rotary_size if self.latent_rank else self.head_size) % 2:
+            name = "rotary_size" if self.latent_rank else "head_size"
+            raise ValueError(
+                f"transformer: {name} is {getattr(self, name)}, but must be even where positions rotate pairs of "
+                "elements; give an even one, or rotary=no"
+            )
         self._divides("kv_heads", self.kv_heads, "num_heads", self.num_heads)
         if bool(self.num_experts) != bool(self.experts_per_token) or self.experts_per_token > self.num_experts:
             raise ValueError(

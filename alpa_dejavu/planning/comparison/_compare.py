@@ -16,7 +16,7 @@ from alpa_dejavu.clusters.counted_machine import counted_machine
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._model import plan_model
 from alpa_dejavu.planning._shapes import micro_batch_counts
-from alpa_dejavu.planning._source import model_source
+from alpa_dejavu.planning._source import attention_on, model_source
 from alpa_dejavu.planning.comparison._cells import Cell, figures
 from alpa_dejavu.planning.comparison._orders import Change, Order, changes, joint_draws, orders, stages_alone
 from alpa_dejavu.planning.comparison._savings import SAVINGS, Saving
@@ -89,6 +89,7 @@ def compare(
     calibration: str | os.PathLike[str] | Calibration | None = None,
     runtime: str | None = None,
     overlap: str | None = None,
+    attention: str = "",
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> Comparison:
     """Returns what a step of a model takes and costs on each of several clusters, by each way to keep less in memory.
@@ -108,6 +109,7 @@ def compare(
         calibration: measured figures of devices and links, as `plan_model` takes them, for all clusters.
         runtime: the training framework that plans are for, by its name, as `plan_model` takes it.
         overlap: whether devices communicate while they compute, by its name, as `plan_model` takes it.
+        attention: how attention is priced and kept, "fused" or "plain", as `plan_model` takes it.
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written.
 
     Raises:
@@ -119,13 +121,19 @@ def compare(
     check_choice(calibration, "auto", communication)
     flags, named = _named(clusters)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    source = model_source(model, batch, counts, cache, runtime=runtime or "")
+    ways = {cluster.name: attention_on(cluster, runtime or "", attention) for cluster in named}
+    by_way = {
+        way: model_source(model, batch, counts, cache, runtime=runtime or "", attention=way)
+        for way in dict.fromkeys(ways.values())
+    }
+    sources = {name: by_way[way] for name, way in ways.items()}
+    source = sources[named[0].name]
     _ = source.training  # a model that there isn't is told before anything is planned
     ask = functools.partial(
         plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
-        communication=communication, calibration=calibration, runtime=runtime, overlap=overlap,
+        communication=communication, calibration=calibration, runtime=runtime, overlap=overlap, attention=attention,
     )  # fmt: skip
-    cells, plans = _grid(source, named, flags, savings, ask, steps)
+    cells, plans = _grid(sources, named, flags, savings, ask, steps)
     hindered = [cell.why_not for cell in cells if cell.figures is None and cell.fits]
     if len(hindered) == len(cells):
         raise ValueError(hindered[0])
@@ -137,13 +145,14 @@ def compare(
 
 
 def _grid(
-    source: ModelSource, named: Sequence[Cluster], flags: Mapping[str, str], savings: Sequence[Saving],
+    sources: Mapping[str, ModelSource], named: Sequence[Cluster], flags: Mapping[str, str], savings: Sequence[Saving],
     ask: Callable[..., PlanningResult], steps: int | None,
 ) -> tuple[list[Cell], dict[tuple[str, str], Candidate]]:  # fmt: skip
     """Returns the cells of all clusters and savings, and the plans of those that have one."""
     cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
     for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
         empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
+        source = sources[cluster.name]
         alone = source.anew() if isinstance(source, TracedModel) else source
         choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
         with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):

@@ -95,7 +95,7 @@ class Search:
     ) -> None:
         self._decoder, self._pricer, self.lengths, self._margin = decoder, pricer, lengths, margin
         self._by_engine: dict[Shape, bool] = {}
-        self.limit_bytes = min(margin.usable_bytes(host) for host in cluster.hosts)
+        self.limit_bytes = min(map(margin.usable_bytes, pricer.left))
 
     def candidates(self, shape: Shape, batch: int | None) -> list[Candidate]:
         """Returns the ways to serve on a shape that fit: with the given batch, or each power of two."""

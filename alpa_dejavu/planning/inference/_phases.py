@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -14,7 +15,7 @@ from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.planning.inference._decoder import HALF, Decoder
 from alpa_dejavu.planning.inference._shapes import Shape
 from alpa_dejavu.planning.inference.serving_plan import Phase
-from alpa_dejavu.problem import Device, MeshConfig, Submesh
+from alpa_dejavu.problem import Device, Host, MeshConfig, Submesh
 
 __all__ = ["PassCosts", "Pricer", "decoding_s", "phase_of", "prefill_s"]
 
@@ -60,6 +61,11 @@ class Pricer:
     def __init__(self, decoder: Decoder, prices: Prices) -> None:
         self._decoder, self._prices = decoder, prices
         self._known: dict[tuple[int, int, int, bool], StageCostModel] = {}
+
+    @property
+    def left(self) -> Sequence[Host]:
+        """Returns the cluster's hosts with as much memory of each device as the runtime leaves."""
+        return self._prices.models.runtime.hosts(self._prices.cluster)
 
     def by_engine(self, shape: Shape, tokens: int) -> bool:
         """Returns whether the auto-sharding engine divides the weights among a stage's devices, if a prompt has so many

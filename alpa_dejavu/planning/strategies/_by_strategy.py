@@ -24,7 +24,7 @@ from alpa_dejavu.planning.result import PlanningResult, UnlikePipelinesError
 from alpa_dejavu.planning.strategies._base import Strategy, StrategyPlan
 from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, as_one, cut_alike
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
-from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
+from alpa_dejavu.problem import Cluster, Host, Model, NoPlanError, Run, Submesh
 
 __all__ = ["ByStrategy", "as_planned"]
 
@@ -165,7 +165,7 @@ def _candidate(task: PlanningTask, made: StrategyPlan) -> Candidate:
     source = task.source
     model = (source.exact if source.traces else source.scaled)(layers, pipeline.micro_batch)
     found = given_candidate(task, model, Run(pipeline.num_micro_batches), stages)
-    _check_memory(made.strategy, found, task.margin)
+    _check_memory(made.strategy, found, task.prices.models.runtime.hosts(found.cluster), task.margin)
     if made.runs_on_alpa:
         return found
     assert found.timeline is not None, "it was simulated"
@@ -201,13 +201,13 @@ def _said(made: StrategyPlan) -> str:
     return f"chosen by {made.strategy}, which compared {made.tried} plans{own}"
 
 
-def _check_memory(strategy: str, found: Candidate, margin: MemoryMargin) -> None:
+def _check_memory(strategy: str, found: Candidate, left: Sequence[Host], margin: MemoryMargin) -> None:
     assert found.timeline is not None, "it was simulated"
     last = len(found.stages) - 1
     for n, (stage, on) in enumerate(zip(found.timeline.stages, found.placed, strict=True)):
         kept = stage.activation_bytes * found.run.in_flight(last - n)
         counted = {"resident": stage.resident_bytes, "per_micro_batch": kept, "temporary": stage.temporary_bytes}
-        hosts = [found.cluster.hosts[host] for host in on]
+        hosts = [left[host] for host in on]
         if not margin.fits(counted, hosts):
             need, there = sum(counted.values()), min(map(margin.usable_bytes, hosts))
             raise NoPlanError(

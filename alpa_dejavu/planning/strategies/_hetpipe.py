@@ -138,11 +138,12 @@ def _fastest(
     """
     config, num_layers = config_of(1, 1), costs_of.model.num_layers
     costs, memory = [], margin.needed(costs_of.memory(config))
+    left = costs_of.models.runtime.hosts(costs_of.cluster)
     for n, host in enumerate(hosts):
-        needed, on = memory.peak(run.in_flight(len(hosts) - 1 - n)), costs_of.cluster.hosts[host]
+        needed = memory.peak(run.in_flight(len(hosts) - 1 - n))
         forward, backward, _ = costs_of.computed_s(costs_of.places.on((host,)), config)
         compute = forward + backward + _taken_s(costs_of, hosts, n)
-        fits = (needed <= margin.usable_bytes(on)) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
+        fits = (needed <= margin.usable_bytes(left[host])) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
         costs.append(np.where(fits, compute, np.inf))
     done = np.full(num_layers + 1, np.inf)
     done[0] = 0.0

@@ -66,7 +66,7 @@ class Degrees:
 
     def expert_sharded(self) -> int:
         """Returns among how many devices ZeRO shares what it shares of experts."""
-        return min(self.expert_replicas, self.sharded)
+        return self.sharded if self.expert == 1 else self.expert_replicas
 
 
 ALONE = Degrees()
