@@ -151,6 +151,9 @@ class PlanEstimator:
             if then != now:
                 own = f"this estimate's is {now}" if now else f"this estimate has no {what}"
                 yield f"the plan's {what} was {then or 'not known'}, {own}"
+        then, now = (one or "as the runtime has it" for one in (plan.priced_by.attention, self._attention))
+        if then != now:
+            yield f"the plan's attention was {then}, this estimate's is {now}"
 
     def _model(self, num_layers: int, micro_batch: int) -> Model:
         found = self._source.exact(num_layers, micro_batch)

@@ -61,8 +61,9 @@ class SizedTransformer(ModelSource):
         """
         if num_layers != self.size.num_layers:
             raise ValueError(
-                f"num_layers is {num_layers}, but must be {self.size.num_layers}, embeddings, blocks and head of the "
-                f"transformer; leave the number of layers out, or plan for the runtime 'alpa', which cuts it otherwise"
+                f"num_layers is {num_layers}, but must be {self.size.num_layers} under {self.execution.name}: those of "
+                "embeddings, blocks and head; plan with as many layers, or plan and estimate for the runtime 'alpa', "
+                "which cuts the model otherwise"
             )
         if micro_batch not in self._models:
             self._models[micro_batch] = transformer_model(self.size, self.execution, checked_micro_batch(micro_batch))

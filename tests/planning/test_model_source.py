@@ -15,6 +15,7 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import _model_key, plan_model
@@ -23,9 +24,9 @@ from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.plans.plan_file import write_plan
-from alpa_dejavu.problem import Run
+from alpa_dejavu.problem import MeshConfig, Run
 from models import chain
-from tanh_layers import inferred, trained
+from tanh_layers import inferred, predict, trained
 
 CLUSTER = named_cluster("p3.16xlarge", 2)
 ARRAYS = [
@@ -246,6 +247,28 @@ def test_scaled_models_are_those_of_the_nearest_exact_one(traces):
     assert same_prices(source.scaled(3, 2), with_micro_batch(source.exact(3, 1), 2), 2)
     assert source.scaled(3, 1) is source.exact(3, 1)
     assert traces == [8, 1]
+
+
+def test_scaled_models_take_nearly_as_long_as_exact_ones_on_gpus():
+    def wide(batch_size):
+        def step(state, x):
+            gradients = jax.grad(lambda w: (predict(w, x) ** 2).mean())(state)
+            return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradients)
+
+        held = [jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16) for _ in range(6)]
+        return step, (held, jax.ShapeDtypeStruct((batch_size, 2048), jnp.bfloat16))
+
+    def computed_s(model):
+        costs = StageCostModel(model, CLUSTER, CostModels.named("kernels", "nccl"))
+        device, config = costs.places.on((0,)), MeshConfig((1, 1), 1, 1)
+        return sum(float(each[0, -1]) for each in costs.computed_s(device, config)[:2])
+
+    source = TracedModel(wide, 512)
+    exact = {samples: computed_s(source.exact(3, samples)) for samples in (512, 8192)}
+    assert exact[8192] > 5 * exact[512]
+    for known, samples in ((512, 8192), (8192, 512)):
+        found = computed_s(with_micro_batch(source.exact(3, known), samples / known))
+        assert found == pytest.approx(exact[samples], rel=0.15)
 
 
 def test_scaled_models_do_not_hang_on_what_the_cache_has(cache):

@@ -263,6 +263,8 @@ def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not()
     notes = PlanEstimator(lost).estimate(lost).plan.notes
     assert "the plan's latency was MeasuredRoofline, this estimate's is kernels" in notes
     assert "the plan's calibration was of a file, this estimate has no calibration" in notes
+    unfused = PlanEstimator(plan, attention="plain").estimate(plan).plan.notes
+    assert "the plan's attention was as the runtime has it, this estimate's is plain" in unfused
 
 
 def test_alike_hosts_of_a_plan_are_looked_at_too():

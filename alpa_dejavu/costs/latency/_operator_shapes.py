@@ -39,6 +39,8 @@ class KernelShape:
             keys, heads, heads of keys, and elements of a head; of a grouped product the tokens of all experts, the
             experts, columns and contracted elements. A stream has none.
         flop: its operations; of a stream 1.
+        batched: the place of the size that grows with samples: a product of several or a pass of attention has more of
+            them; of other products the rows are more, or in the gradient of a weight the contracted elements.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class KernelShape:
     kernel: str
     sizes: tuple[float, ...]
     flop: float
+    batched: int = 0
 
 
 @final
@@ -55,13 +58,15 @@ class DistinctKernels:
 
     Attributes:
         shapes: their shapes, whole, one for each kernel.
-        share: the share of its operations that the device has, shape (kernels,).
+        share: the share of its operations that the device has, at most 1, shape (kernels,).
+        growth: how many times as many samples it is of as the operator's record, at least 1, shape (kernels,).
         traffic: the bytes that it reads and writes, shape (kernels,).
         of_operators: the index of the kernel that each operator runs, shape (operators,).
     """
 
     shapes: tuple[KernelShape, ...]
     share: Array
+    growth: Array
     traffic: Array
     of_operators: NDArray[np.intp]
 
@@ -74,7 +79,10 @@ class DistinctKernels:
 
     def sizes(self, places: NDArray[np.intp]) -> Array:
         """Returns the sizes of whole kernels of one kind, shape (kernels, sizes)."""
-        return np.array([self.shapes[place].sizes for place in places.tolist()], dtype=np.float64)
+        sizes = np.array([self.shapes[place].sizes for place in places.tolist()], dtype=np.float64)
+        grown = [self.shapes[place].batched for place in places.tolist()]
+        sizes[np.arange(len(places)), grown] *= self.growth[places]
+        return sizes
 
 
 @final
@@ -99,8 +107,8 @@ class OperatorShapes:
         _, first, of_operators = np.unique(place * len(values) + value, return_index=True, return_inverse=True)
         chosen = tuple(whole[number] for number in place[first].tolist())
         flop = np.array([shape.flop for shape in chosen])
-        share = np.where(is_stream[first], 1.0, np.minimum(operators.flop[first] / flop, 1.0))
-        return DistinctKernels(chosen, share, traffic[first], of_operators)
+        ratio = np.where(is_stream[first], 1.0, operators.flop[first] / flop)
+        return DistinctKernels(chosen, np.minimum(ratio, 1), np.maximum(ratio, 1), traffic[first], of_operators)
 
     def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.intp]:
         if len(self._records) > _MOST_SHAPES:
@@ -180,12 +188,10 @@ def _shape(record: Operator) -> KernelShape:
         (tokens, _), (experts, inner, columns) = record.input_shapes[:2]
         counts = (tokens, experts, columns, inner)
         return KernelShape(GROUPED, record.dtype, "", tuple(map(float, counts)), record.flop)
-    product = record.product_sizes
-    if product is not None:
-        return KernelShape(PRODUCT, record.dtype, "", product, record.flop)
-    unfolded = _unfolded(record)
-    if unfolded is not None:
-        return KernelShape(UNFOLDED, record.dtype, "", unfolded, record.flop)
+    for kind, sizes in ((PRODUCT, record.product_sizes), (UNFOLDED, _unfolded(record))):
+        if sizes is not None:
+            batched = 0 if sizes[0] > 1 else 3 if record.by_weight else 1
+            return KernelShape(kind, record.dtype, "", sizes, record.flop, batched)
     return KernelShape(STREAM, "", "", (), 1.0)
 
 
