@@ -41,7 +41,7 @@ _FORMATS = ("float32", "bfloat16", "float16", "int8")
 @click.option("--only", multiple=True, metavar="PATH", help="Parts of these alone, as blocks/*/up; may be repeated.")
 @click.option("--but", multiple=True, metavar="PATH", help="No parts of these, as the last layer; may be repeated.")
 @click.option("--fault", "faults", multiple=True, default=("removed",), show_default=True, metavar="NAME",
-              help="removed, stuck, flipped, noisy; may be repeated.")  # fmt: skip
+              help="removed, zeroed, stuck, flipped, noisy; may be repeated.")  # fmt: skip
 @click.option("--share", "shares", multiple=True, type=float, default=(0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
               show_default=True, help="Of the parts, from 0 to 1; may be repeated.")  # fmt: skip
 @click.option("--masks", default=50, show_default=True, help="Drawn for each point.")

@@ -1,4 +1,4 @@
-"""The samples of each worker while a run goes, and their way over the links."""
+"""The samples of each worker while a run goes, and their way over the links, beside the exchange's messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alpa_dejavu.playground._worker import Program, Worker
 from alpa_dejavu.playground.job import Job
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground._world import World
+    from alpa_dejavu.playground._virtual_world import VirtualWorld
 
 __all__ = ["Mover"]
 
@@ -43,7 +43,7 @@ class Mover:
         held_out: the number of held-out samples.
     """
 
-    def __init__(self, job: Job, policy: DataMove, seed: int, world: World) -> None:
+    def __init__(self, job: Job, policy: DataMove, seed: int, world: VirtualWorld) -> None:
         assert job.problem is not None, "the job has checked it"
         self._policy, self._seed, self._world = policy, seed, world
         self.rows: list[Ints] = world.learner.shards
@@ -96,7 +96,7 @@ class Mover:
         self.rows[number], self.ages[number] = np.delete(own, places), np.delete(self.ages[number], places)
         for target in np.unique(handed.targets).tolist():
             rows = handed.rows[handed.targets == target]
-            self._world.send(number, target, _TAG, ("samples", rows), self._sample_bytes * len(rows))
+            self._world.send(number, target, _TAG, ("samples", rows), self._sample_bytes * len(rows), beside=True)
             self._moved += len(rows)
             self._different |= {*rows.tolist()}
 
@@ -122,7 +122,7 @@ class Mover:
     def tell(self, source: int, target: int, key: Hashable, value: Any, num_bytes: float) -> None:
         """Sends something to the memory of another worker."""
         self._told_bytes += num_bytes
-        self._world.send(source, target, _TAG, ("told", (key, value)), num_bytes)
+        self._world.send(source, target, _TAG, ("told", (key, value)), num_bytes, beside=True)
 
     def seconds(self, number: int, samples: int) -> float:
         """Returns how many seconds a worker computes the gradients of some samples."""

@@ -1,5 +1,8 @@
 """Messages under way at the same time, each with its max-min fair share of what it goes over.
 
+Messages of one stream, which is what one source sends to one target, go one after the other, as over a connection of
+TCP or a channel of NCCL: those behind the first one wait and have no share.
+
 A rate changes only where it must: what starts or ends is settled among the messages that share something with it, and
 others join as long as one of them has no bottleneck any more. So a message that shares nothing costs a constant.
 
@@ -12,7 +15,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Hashable, Iterable
 from typing import Any, final
 
 import numpy as np
@@ -26,12 +30,23 @@ _SLACK = 1e-9
 
 @final
 class Flow:
-    """The bytes of one message on their way over some resources, at most at a rate of its own."""
+    """The bytes of one message on their way over some resources, at most at a rate of its own.
 
-    __slots__ = ("bottleneck", "most", "number", "over", "rate", "remaining", "since_s", "told", "version")
+    Args:
+        over: the resources.
+        most: bytes per second that it may have at most.
+        num_bytes: its bytes.
+        told: whatever the caller wants to find in it when it ends.
+        stream: what it is a part of; flows of one stream go one after the other. None: it goes at once.
+    """
 
-    def __init__(self, over: tuple[int, ...], most: float, num_bytes: float, told: Any) -> None:
+    __slots__ = ("bottleneck", "most", "number", "over", "rate", "remaining", "since_s", "stream", "told", "version")
+
+    def __init__(
+        self, over: tuple[int, ...], most: float, num_bytes: float, told: Any, stream: Hashable | None = None
+    ) -> None:
         self.over, self.most, self.remaining, self.told = over, most, num_bytes, told
+        self.stream: Any = self if stream is None else stream
         self.rate, self.since_s, self.bottleneck, self.number, self.version = 0.0, 0.0, -1, 0, 0
 
 
@@ -45,6 +60,7 @@ class Network:
         self._ends: list[tuple[float, int, int, Flow]] = []
         self._dirty: dict[int, None] = {}
         self._alone: list[Flow] = []
+        self._streams: dict[Hashable, deque[Flow]] = {}
         self._count = 0
 
     def add_resource(self, bytes_per_s: float) -> int:
@@ -63,21 +79,21 @@ class Network:
         self._dirty[resource] = None
 
     def start(self, flow: Flow, now_s: float) -> None:
-        """Adds a flow; it has a rate from the next `settle` on."""
+        """Adds a flow; it has a rate from the next `settle` on at which nothing of its stream is before it."""
         self._count += 1
-        flow.number, flow.since_s = self._count, now_s
-        for resource in flow.over:
-            self._on[resource][flow] = None
-            self._dirty[resource] = None
-        if not flow.over:
-            self._alone.append(flow)
+        flow.number = self._count
+        stream = self._streams.setdefault(flow.stream, deque())
+        stream.append(flow)
+        if len(stream) == 1:
+            self._begin(flow, now_s)
 
-    def stop(self, flow: Flow) -> None:
-        """Removes a flow."""
-        flow.version += 1
-        for resource in flow.over:
-            del self._on[resource][flow]
-            self._dirty[resource] = None
+    def busy(self, stream: Hashable) -> bool:
+        """Returns whether a flow of a stream is under way."""
+        return stream in self._streams
+
+    def stop(self, stream: Hashable) -> None:
+        """Removes all flows of a stream."""
+        self._remove(self._streams.pop(stream)[0])
 
     def settle(self, now_s: float) -> None:
         """Gives all flows that what has changed touches their max-min fair rates."""
@@ -104,19 +120,39 @@ class Network:
         return self._ends[0][0] if self._ends else math.inf
 
     def pop(self) -> Flow:
-        """Removes the flow that ends next, and returns it; of several at the same time, the one that began first."""
+        """Removes the flow that ends next, and returns it; of several at the same time, the one added first."""
         self.next_s()
-        flow = heapq.heappop(self._ends)[3]
-        self.stop(flow)
+        now_s, _, _, flow = heapq.heappop(self._ends)
+        self._remove(flow)
+        stream = self._streams[flow.stream]
+        stream.popleft()
+        if stream:
+            self._begin(stream[0], now_s)
+        else:
+            del self._streams[flow.stream]
         return flow
 
     def flows(self) -> list[Flow]:
-        """Returns all flows over resources, in the order in which they began."""
-        return sorted({flow for on in self._on for flow in on}, key=lambda flow: flow.number)
+        """Returns the first flow of each stream, in the order in which they were added."""
+        return sorted((stream[0] for stream in self._streams.values()), key=lambda flow: flow.number)
 
     def rates(self) -> list[float]:
-        """Returns the bytes per second of all flows over resources, in the order in which they began."""
+        """Returns the bytes per second of the first flow of each stream, in the order in which they were added."""
         return [flow.rate for flow in self.flows()]
+
+    def _begin(self, flow: Flow, now_s: float) -> None:
+        flow.since_s = now_s
+        for resource in flow.over:
+            self._on[resource][flow] = None
+            self._dirty[resource] = None
+        if not flow.over:
+            self._alone.append(flow)
+
+    def _remove(self, flow: Flow) -> None:
+        flow.version += 1
+        for resource in flow.over:
+            del self._on[resource][flow]
+            self._dirty[resource] = None
 
     def _set(self, flow: Flow, rate: float, now_s: float) -> None:
         if rate == flow.rate:

@@ -1,7 +1,8 @@
 """Rounds of messages among workers in machine code: the rules of `_world` and `_network`, for time alone.
 
 Arrays take the place of objects: F places for flows, each over at most K resources. `ints` has each flow's message,
-round and whether its bytes have passed; `floats` its remaining bytes, rate and when it got that rate.
+round, whether its bytes have passed, and the flow behind it in its stream; `floats` its remaining bytes, rate and when
+it got that rate. `last` has the last flow of each stream, which is what one worker sends to another one.
 """
 
 from __future__ import annotations
@@ -216,24 +217,30 @@ def _settle(now_s: float, over: Any, ends: Any, near: Any, capacity: Any, most: 
 
 def _send(worker: int, number: int, row: int, now_s: float, num_bytes: float, first: Any, ways: Any, limits: Any,
           over: Any, most: Any, floats: Any, ints: Any, held_by: Any, ends: Any, near: Any, dirty: Any, sizes: Any,
-          unused: Any) -> None:  # fmt: skip
-    """Starts the flows of a worker's messages of a round."""
+          unused: Any, streams: Any, last: Any) -> None:  # fmt: skip
+    """Starts the flows of a worker's messages of a round, or puts them behind those of their streams."""
     for message in range(first[row, worker], first[row, worker + 1]):
         sizes[2] -= 1
         flow = unused[sizes[2]]
         over[flow], most[flow], held_by[flow] = ways[message], limits[message], -1
         floats[flow, 0], floats[flow, 1], floats[flow, 2] = num_bytes, 0.0, now_s
-        ints[flow, 0], ints[flow, 1], ints[flow, 2] = message, number, 0
-        _link(over, ends, near, flow, dirty, sizes, True)
+        ints[flow, 0], ints[flow, 1], ints[flow, 2], ints[flow, 3] = message, number, 0, -1
+        before = last[streams[message]]
+        last[streams[message]] = flow
+        if before >= 0:
+            ints[before, 3] = flow
+        else:
+            _link(over, ends, near, flow, dirty, sizes, True)
 
 
 @compiled(
-    "(f8[:,::1], i8[::1], i8[:,::1], i8[:,::1], i8[::1], i8[:,::1], f8[::1], f8[::1], f8[::1], f8, b1, f8, i8)",
+    "(f8[:,::1], i8[::1], i8[:,::1], i8[:,::1], i8[::1], i8[::1], i8[:,::1], f8[::1], f8[::1], f8[::1], f8, b1, f8,"
+    " i8)",
     _before, _swap, _moved, _put, _pop, _link, _fill, _join, _settle, _send,
 )  # fmt: skip
 def run_rounds(
-    seconds: Any, pattern: Any, first: Any, expected: Any, targets: Any, ways: Any, limits: Any, latency_s: Any,
-    capacity: Any, num_bytes: float, sends_first: bool, every: float, places: int,
+    seconds: Any, pattern: Any, first: Any, expected: Any, targets: Any, streams: Any, ways: Any, limits: Any,
+    latency_s: Any, capacity: Any, num_bytes: float, sends_first: bool, every: float, places: int,
 ) -> Any:  # fmt: skip
     """Returns the moments of looks and the end, shape (E, 4): time, steps, gradients computed, and messages sent; none
     if flows have too few places.
@@ -244,6 +251,7 @@ def run_rounds(
         first: where in the columns of messages those of each pattern and sender begin, shape (patterns, n + 1).
         expected: how many messages each worker gets in a pattern, shape (patterns, n).
         targets: for each message the receiver, shape (M,).
+        streams: for each message the number of its stream, below M, shape (M,).
         ways: for each message the resources that it goes over, padded with -1, shape (M, K).
         limits: bytes per second that each message may have at most, shape (M,).
         latency_s: for each message, after its bytes, shape (M,).
@@ -258,12 +266,13 @@ def run_rounds(
     over, near = np.full((places, width), -1), np.full((places * width, 2), -1)
     ends = np.zeros((resources, 4), np.int64)
     ends[:, :2] = -1
-    most, floats, ints = np.zeros(places), np.zeros((places, 3)), np.zeros((places, 3), np.int64)
+    most, floats, ints = np.zeros(places), np.zeros((places, 3)), np.zeros((places, 4), np.int64)
     marked, chosen, held_by = np.zeros(places, np.int8), np.zeros(places, np.int64), np.full(places, -1)
     fresh, narrow, unused = np.zeros(places), np.zeros(places, np.int64), np.arange(places)
     touched, dirty, free = np.zeros(resources, np.int64), np.zeros(resources, np.int64), np.zeros(resources)
     taken, sizes = np.zeros((resources, 3), np.int64), np.array([0, 0, places])
     times, heap, place = np.zeros(workers + places), np.zeros(workers + places, np.int64), np.full(workers + places, -1)
+    last = np.full(len(targets), -1)
     done, computed = np.zeros(workers, np.int64), np.zeros(workers, np.bool_)
     got = np.zeros((rounds, workers), np.int32)
     looks, num_looks, next_look, now_s = np.zeros((rounds * workers + 2, 4)), 0, 0.0, 0.0
@@ -274,7 +283,7 @@ def run_rounds(
             if first[pattern[0], worker + 1] - first[pattern[0], worker] > sizes[2]:
                 return looks[:0]
             _send(worker, 0, pattern[0], 0.0, num_bytes, first, ways, limits, over, most, floats, ints, held_by, ends,
-                  near, dirty, sizes, unused)  # fmt: skip
+                  near, dirty, sizes, unused, streams, last)  # fmt: skip
             sent += first[pattern[0], worker + 1] - first[pattern[0], worker]
     while True:
         if steps >= next_look:
@@ -303,6 +312,12 @@ def run_rounds(
                 if ints[flow, 2] == 0:
                     ints[flow, 2] = 1
                     _link(over, ends, near, flow, dirty, sizes, False)
+                    following = ints[flow, 3]
+                    if following >= 0:
+                        floats[following, 2] = now_s
+                        _link(over, ends, near, following, dirty, sizes, True)
+                    else:
+                        last[streams[message]] = -1
                     _put(times, heap, place, sizes, entry, now_s + latency_s[message])
                     continue
                 unused[sizes[2]] = flow
@@ -320,7 +335,7 @@ def run_rounds(
                 if first[row, worker + 1] - first[row, worker] > sizes[2]:
                     return looks[:0]
                 _send(worker, sending, row, now_s, num_bytes, first, ways, limits, over, most, floats, ints, held_by,
-                      ends, near, dirty, sizes, unused)  # fmt: skip
+                      ends, near, dirty, sizes, unused, streams, last)  # fmt: skip
                 sent += first[row, worker + 1] - first[row, worker]
     look = looks[num_looks]
     look[0], look[1], look[2], look[3] = now_s, steps, gradients, sent

@@ -37,6 +37,7 @@ def round_times(job: Job, cluster: Cluster, way: RoundExchange, until: Until, se
     order = [np.argsort(one.sources, kind="stable") for one in mixings]
     sources = np.concatenate([one.sources[by] for one, by in zip(mixings, order, strict=True)])
     targets = np.concatenate([one.targets[by] for one, by in zip(mixings, order, strict=True)])
+    streams = np.unique(sources * size + targets, return_inverse=True)[1].astype(np.int64)
     ways = [paths.path(*pair) for pair in zip(sources.tolist(), targets.tolist(), strict=True)]
     width = max((len(over) for _, _, over in ways), default=1)
     over = np.array([[*one, *[-1] * (width - len(one))] for _, _, one in ways], np.int64).reshape(-1, width)
@@ -48,7 +49,7 @@ def round_times(job: Job, cluster: Cluster, way: RoundExchange, until: Until, se
     places, found = 2 * int(counts.sum(axis=1).max()) + 1, np.zeros((0, 4))
     while not len(found):
         found = run_rounds(
-            seconds, pattern, first, expected, targets, over, np.array([most for _, most, _ in ways]),
+            seconds, pattern, first, expected, targets, streams, over, np.array([most for _, most, _ in ways]),
             np.array([latency_s for latency_s, _, _ in ways]), network.capacities(), num_bytes, way.sends_first,
             max(size * rounds / max(looks, 1), 1.0), places,
         )  # fmt: skip

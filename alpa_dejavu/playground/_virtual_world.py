@@ -69,8 +69,20 @@ class VirtualWorld(World):
 
     # What exchanges use.
 
-    def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float) -> None:
-        """Sends a message from a worker to another one; it is lost where one of both isn't there."""
+    def send(
+        self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float, beside: bool = False
+    ) -> None:
+        """Sends a message from a worker to another one, behind those that are on their way from and to the same ones;
+        it is lost where one of both isn't there.
+
+        Args:
+            source: the number of the worker that sends it.
+            target: the number of the worker that it is for.
+            tag: tells it from others.
+            payload: what it brings.
+            num_bytes: its bytes.
+            beside: whether it goes beside the exchange's messages, behind others of its kind alone.
+        """
         message = Message(source, payload, num_bytes, self.now_s)
         if not (self.there[source] and self.there[target]):
             return
@@ -91,8 +103,9 @@ class VirtualWorld(World):
             self.recorder.timeline.finish(sending, self.now_s + latency_s)
             self._queue.put(self.now_s + latency_s, deliver)
 
-        if num_bytes > 0 or self._paths.cut(source, target):
-            self._network.start(Flow(over, most, num_bytes, (source, target, arrive)), self.now_s)
+        stream = source, target, beside
+        if num_bytes > 0 or self._paths.cut(source, target) or self._network.busy(stream):
+            self._network.start(Flow(over, most, num_bytes, arrive, stream), self.now_s)
         else:
             arrive()
 
@@ -169,8 +182,8 @@ class VirtualWorld(World):
             self.cancel(process)
         self._mail.clear(number)
         for flow in self._network.flows():
-            if number in flow.told[:2]:
-                self._network.stop(flow)
+            if number in flow.stream[:2]:
+                self._network.stop(flow.stream)
         self.recorder.timeline.lose(number, self.now_s)
         self._set_there(number, False)
         return True
@@ -220,7 +233,7 @@ class VirtualWorld(World):
             self.recorder.passing(time_s)
             self.now_s = time_s
             while self._network.next_s() <= time_s:
-                self._network.pop().told[2]()
+                self._network.pop().told()
             while self._faults.next_s() <= time_s:
                 self._faults.pop()()
             while self._queue.next_s() <= time_s:

@@ -91,6 +91,7 @@ class Job:
     drop: Sequence[Sequence[float]] | AffordedVectors | None = None
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         for samples in (self.batch,) if isinstance(self.batch, int) else self.batch:
             checks.count("job", "batch", samples)
         checks.not_negative("job", "spread", self.spread)
@@ -142,6 +143,21 @@ class Job:
                 raise ValueError(f"job: {field} is given for {counted} workers, but must be for {len(hosts)}; give as "
                                  "many, or hosts for as many")  # fmt: skip
         return hosts
+
+    def _check_kinds(self) -> None:
+        given = self.settled_shards()
+        rows: Any = given if np.iterable(given) else [given]
+        if given is not None and not all(np.ndim(each) == 1 and (np.asarray(each).dtype.kind in "iu" or not len(each))
+                                         for each in rows):  # fmt: skip
+            raise ValueError(f"job: shards is {given!r}, but must be None, the indices of each worker's samples, or a "
+                             "Split; give one, such as playground.data.split('dirichlet')")  # fmt: skip
+        for name, value, kind, example in (
+            ("problem", self.problem, Problem, "playground.problem('digits-mlp')"),
+            ("moves", self.moves, DataMove, "playground.data.move('by-loss')"),
+        ):
+            if not (value is None or isinstance(value, kind)):
+                raise ValueError(f"job: {name} is {value!r}, but must be None or a {kind.__name__}; give one, such as "
+                                 f"{example}")  # fmt: skip
 
     def settled_shards(self) -> Sequence[Sequence[int] | Ints] | None:
         """Returns the shards that are given as such; None: there is none, or a split."""

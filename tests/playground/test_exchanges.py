@@ -116,6 +116,30 @@ def test_a_ring_takes_what_the_alpha_beta_model_says(hosts, devices):
     assert history.end_s == pytest.approx(2 * (0.5 + float(AlphaBeta().seconds("all_reduce", 1e6, group))), rel=1e-9)
 
 
+@pytest.mark.parametrize("workers", [4, 16, 64])
+@pytest.mark.parametrize("way", [AllReduce("ring"), LocalSteps(1)])
+def test_a_ring_with_a_late_worker_takes_a_ring_longer_than_that_worker(way, workers):
+    # The chunks that pile up behind it go on one after the other, as on one stream.
+    seconds = [1.0] * (workers - 1) + [1.5]
+    history = simulate(Job(None, seconds, num_bytes=1e6), without_latency(workers), way, until=Until(steps=1))
+    assert history.end_s == pytest.approx(1.5 + 2 * (workers - 1) / workers * 1e6 / 1e8, rel=1e-9)
+
+
+@pytest.mark.parametrize("workers", [8, 16, 32])
+def test_with_one_slower_worker_a_ring_is_no_later_than_a_server_in_shards(workers):
+    ends_s = [
+        simulate(Job(None, [0.05] * (workers - 1) + [0.06], num_bytes=1e6), without_latency(workers), way,
+                 until=Until(steps=5)).end_s
+        for way in (AllReduce("ring"), ShardedServer())
+    ]  # fmt: skip
+    assert ends_s[0] <= ends_s[1] * (1 + 1e-9)
+
+
+def without_latency(hosts):
+    device = Device("d", 2.0**30, {"float32": 1e12}, 1e12, 1e11)
+    return Cluster.uniform("c", [f"h{n}" for n in range(hosts)], device, 1, Link(0.0, 1e8), Link(0.0, 1e8))
+
+
 def test_two_levels_take_what_the_link_model_says():
     cluster = linked(3, 4)
     history = simulate(Job(None, 0.5, num_bytes=1e7), cluster, AllReduce("hierarchical"), until=Until(steps=2))

@@ -49,7 +49,7 @@ def test_what_is_settled_step_by_step_is_what_filling_all_anew_gives(seed):
         network.add_resource(rate)
     for step in range(60):
         if there and draw.random() < 0.4:
-            network.stop(there.pop(int(draw.integers(len(there)))))
+            network.stop(there.pop(int(draw.integers(len(there)))).stream)
         else:
             over = draw.choice(len(capacity), min(int(draw.integers(1, 4)), len(capacity)), replace=False)
             most = float(draw.integers(1, 30)) if draw.random() < 0.5 else math.inf
@@ -108,3 +108,29 @@ def test_a_link_that_is_cut_holds_its_messages_until_it_is_there_again():
     network.set_capacity(link, 5.0)
     network.settle(7.0)
     assert network.next_s() == 9.0
+
+
+def test_messages_of_one_stream_go_one_after_the_other_and_others_beside_them():
+    network = Network()
+    link = network.add_resource(10.0)
+    for told, num_bytes in (("first", 20.0), ("second", 10.0), ("beside", 10.0), ("last", 0.0)):
+        stream = "b" if told == "beside" else "a"
+        network.start(Flow((link,), 100.0, num_bytes, told, stream), 0.0)
+    ends = []
+    network.settle(0.0)
+    while network.next_s() < math.inf:
+        now_s = network.next_s()
+        ends.append((network.pop().told, now_s))
+        network.settle(now_s)
+    assert ends == [("beside", 2.0), ("first", 3.0), ("second", 4.0), ("last", 4.0)]
+    assert not network.busy("a")
+
+
+def test_a_stream_that_is_stopped_loses_what_waits_in_it():
+    network = Network()
+    link = network.add_resource(10.0)
+    for stream in ("a", "a", "b"):
+        network.start(Flow((link,), 100.0, 10.0, stream, stream), 0.0)
+    network.stop("a")
+    network.settle(0.0)
+    assert (network.pop().told, network.next_s()) == ("b", math.inf)

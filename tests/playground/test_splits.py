@@ -254,6 +254,10 @@ def test_a_job_draws_its_split_by_the_seed_of_the_run():
         (lambda: split("by-label").split(task(np.full((9, 3), 7))), r"targets has the shape \(9, 3\), but must be"),
         (lambda: split("independent", by_speed=True).split(task(np.zeros(9), compute_s=(0.0,) * 4)), "compute_s is"),
         (lambda: split("sorted", by_speed=True).split(task(np.zeros(9), compute_s=(1, 1, 1, 99.0))), "worker 3 would"),
+        (lambda: Job(None, 1.0, num_bytes=1, shards="dirichlet"), r"shards is 'dirichlet', but.*split\('dirichlet'\)"),
+        (lambda: Job(None, 1.0, num_bytes=1, shards=[[0.5], [1.0]]), "the indices of each worker's samples, or a Sp"),
+        (lambda: Job(None, 1.0, num_bytes=1, moves="by-loss"), r"moves is 'by-loss', but.*move\('by-loss'\)"),
+        (lambda: Job("digits-mlp", 1.0), r"problem is 'digits-mlp', but.*playground\.problem\('digits-mlp'\)"),
         (lambda: Job(None, 1.0, num_bytes=1, shards=split("sorted")), "must be None where time alone is simulated"),
     ],
 )

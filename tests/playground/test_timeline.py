@@ -34,10 +34,10 @@ def test_intervals_are_those_by_hand():
     assert [row for row in rows(history, COMPUTING) if row[0] in (1, 3)] == [
         (1, -1, 0.0, 1.0), (3, -1, 0.0, 2.0), (1, -1, 1.0, 1.5), (3, -1, 2.0, 3.0), (1, -1, 2.25, 3.0),
     ]  # fmt: skip
-    # Half the rate until 1.5 s, all of it until the second message at 2 s, half of it for the last quarter of the
-    # bytes, and the latency of 0.1 ms; the end cuts the second message.
+    # Half the rate until 1.5 s, all of it for the other three quarters, and the latency of 0.1 ms; the second message
+    # is sent at 2 s and goes behind the first one; the end cuts it.
     first, lost, second = rows(history, SENDING)[:3]
-    assert first == (0, 2, 1.0, pytest.approx(2.5001))
+    assert first == (0, 2, 1.0, pytest.approx(2.2501))
     assert lost == (1, 3, 1.0, 1.5)
     assert second == (0, 2, 2.0, 3.0)
 

@@ -2,6 +2,9 @@
 
 A model is traced to a jaxpr, which is then run with a function after each matrix product and convolution that has
 weights on one side. Products of activations with each other, as in attention, and tables that are looked up have none.
+
+What a part of the weights puts out is what comes of its product by elementwise steps, its bias and activation among
+them: until then it is `_Held`, and it is multiplied by its factor where anything else uses it.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +20,7 @@ import numpy as np
 
 from alpa_dejavu.training.resilience.parts import Owner, Parts, paths_of
 
-__all__ = ["Site", "activation_parts", "clipped", "sites", "with_strikes"]
+__all__ = ["Site", "activation_parts", "clipped", "sites", "with_factors", "with_strikes"]
 
 Model: TypeAlias = Callable[[Any, Any], Any]
 """Takes parameters and inputs."""
@@ -25,6 +28,11 @@ _PRODUCTS = ("dot_general", "conv_general_dilated")
 _CALLS = {"pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "checkpoint": "jaxpr",
           "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr"}  # fmt: skip
 _LOOPS = ("while", "cond")
+_ELEMENTWISE = frozenset(
+    "abs add add_any and cbrt clamp convert_element_type copy cos div eq erf erfc erf_inv exp exp2 expm1 floor ge gt "
+    "integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow reduce_precision rsqrt select_n sign "
+    "sin sqrt square sub tan tanh xor".split()
+)
 
 
 @final
@@ -104,6 +112,25 @@ def with_strikes(apply_fn: Model, strike: Strike) -> Model:
     return struck
 
 
+def with_factors(apply_fn: Model, parts: Parts, factors: Any) -> Model:
+    """Returns a model in which what each unit of its weights puts out is multiplied by a factor.
+
+    Args:
+        apply_fn: the model.
+        parts: the units, in its parameters.
+        factors: for each unit, shape (count,); 0 makes NaN 0, too.
+
+    Raises:
+        ValueError: weights are reshaped before their product, so that units can't be followed; when the model runs.
+    """
+
+    def multiplied(params: Any, inputs: Any) -> Any:
+        owners = dict(zip(paths_of(params), parts.owners, strict=True))
+        return _Run(lambda number, site, values: values, (owners, factors)).outputs(apply_fn, params, inputs)
+
+    return multiplied
+
+
 def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> Model:
     """Returns a model whose activations are clipped to the range that they have on some inputs; NaN becomes 0.
 
@@ -149,12 +176,34 @@ def _looped(apply_fn: Model, params: Any, inputs: Any) -> list[str]:
     return run.scanned
 
 
+class _Weights(NamedTuple):
+    """A value that is made of weights or constants alone: the path of an array, "" for constants, and for each axis
+    the array's that it is, -1 for none that is known.
+    """
+
+    name: str
+    axes: tuple[int, ...] = ()
+
+
+class _Held(NamedTuple):
+    """A value of data that is to be multiplied before anything but elementwise steps uses it."""
+
+    values: Any
+    factor: Any
+    key: tuple[str, tuple[int, ...]]
+
+
 @final
 class _Run:
-    """One run of a jaxpr, which counts the sites that it comes by."""
+    """One run of a jaxpr, which counts the sites that it comes by.
 
-    def __init__(self, strike: Strike) -> None:
-        self._strike = strike
+    Args:
+        strike: what is done to what a site puts out.
+        factors: the owners of each array of the weights by its path, and a factor for each unit; None: no factors.
+    """
+
+    def __init__(self, strike: Strike, factors: tuple[dict[str, tuple[Owner, ...]], Any] | None = None) -> None:
+        self._strike, self._factors = strike, factors
         self._names: collections.Counter[str] = collections.Counter()
         self._number = 0
         self.unreached: set[str] = set()
@@ -164,22 +213,23 @@ class _Run:
         """Returns what the model puts out."""
         closed, shape = jax.make_jaxpr(apply_fn, return_shape=True)(params, inputs)
         leaves = jax.tree_util.tree_leaves((params, inputs))
-        origins: list[str | None] = [*paths_of(params)]
+        origins: list[_Weights | None] = [_Weights(path, tuple(range(jnp.ndim(leaf))))
+                                          for path, leaf in zip(paths_of(params), leaves, strict=False)]  # fmt: skip
         origins += [None] * (len(leaves) - len(origins))
         made, _ = self._run(closed.jaxpr, closed.consts, leaves, origins)
-        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), made)
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [*map(_released, made)])
 
     def _run(
-        self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any], origins: Sequence[str | None]
-    ) -> tuple[list[Any], list[str | None]]:
-        """Returns what a jaxpr puts out, and for each of it the path of the weights that it was made of alone."""
-        known = {
-            **dict(zip(jaxpr.constvars, zip(consts, ["" for _ in consts], strict=True), strict=True)),
+        self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any], origins: Sequence[_Weights | None]
+    ) -> tuple[list[Any], list[_Weights | None]]:
+        """Returns what a jaxpr puts out, and for each of it the weights that it was made of alone."""
+        known: dict[Any, tuple[Any, _Weights | None]] = {
+            **dict(zip(jaxpr.constvars, zip(consts, [_Weights("") for _ in consts], strict=True), strict=True)),
             **dict(zip(jaxpr.invars, zip(values, origins, strict=True), strict=True)),
         }
 
-        def read(variable: Any) -> tuple[Any, str | None]:
-            return (variable.val, "") if isinstance(variable, jax.core.Literal) else known[variable]
+        def read(variable: Any) -> tuple[Any, _Weights | None]:
+            return (variable.val, _Weights("")) if isinstance(variable, jax.core.Literal) else known[variable]
 
         for equation in jaxpr.eqns:
             given, of = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
@@ -189,8 +239,8 @@ class _Run:
         return [value for value, _ in ends], [origin for _, origin in ends]
 
     def _equation(
-        self, equation: Any, given: Sequence[Any], of: Sequence[str | None]
-    ) -> tuple[Sequence[Any], Sequence[str | None]]:
+        self, equation: Any, given: Sequence[Any], of: Sequence[_Weights | None]
+    ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
         name = equation.primitive.name
         if name in _CALLS:
             inner = equation.params[_CALLS[name]]
@@ -199,32 +249,66 @@ class _Run:
             return self._scan(equation, given, of)
         if name in _LOOPS and any(each in str(equation.params) for each in _PRODUCTS):
             self.unreached.add(name)
+        held = [each for each in given if isinstance(each, _Held)]
+        keys = {each.key for each in held}
+        alike = name in _ELEMENTWISE and len(keys) == 1 and len(held) == of.count(None)
+        given = [each.values if alike and isinstance(each, _Held) else _released(each) for each in given]
         made = equation.primitive.bind(*given, **equation.params)
         made = made if equation.primitive.multiple_results else [made]
-        origin = next((each for each in of if each), "") if None not in of else None
-        if name in _PRODUCTS and origin is None and (weights := [n for n in (0, 1) if of[n]]):
-            made = [self._struck(equation, weights[0], str(of[weights[0]]), made[0])]
+        if alike:
+            made = [held[0]._replace(values=each) for each in made]
+        origin = None
+        if None not in of:
+            whole = next((each for each in of if each is not None and each.name), _Weights(""))
+            origin = _Weights(whole.name, _axes(equation, whole.axes))
+        elif name in _PRODUCTS:
+            sides = [(n, each) for n, each in enumerate(of) if each is not None and each.name]
+            made = [self._struck(equation, *sides[0], made[0])] if sides else made
         return made, [origin] * len(made)
 
-    def _struck(self, equation: Any, side: int, name: str, values: Any) -> Any:
+    def _struck(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
+        name = weights.name
         self._names[name] += 1
         again = self._names[name]
         site = Site(name if again == 1 else f"{name}#{again}", tuple(values.shape), _features(equation, side))
         self._number += 1
-        return self._strike(self._number - 1, site, values)
+        values = self._strike(self._number - 1, site, values)
+        return values if self._factors is None else self._held(equation, side, weights, values)
+
+    def _held(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
+        """Returns what a product puts out, held with the factors of the units whose columns its weights have."""
+        assert self._factors is not None
+        (owners, factors), factor, found = self._factors, jnp.ones(()), list[int]()
+        outputs = _outputs(equation, side)
+        for owner in owners[weights.name]:
+            if owner.axis is not None and owner.axis not in weights.axes and -1 in weights.axes:
+                raise ValueError(f"{weights.name} is reshaped before its product, but must be as it is or transposed "
+                                 "where parts are removed; give the fault 'zeroed', or other parts")  # fmt: skip
+            axis = None if owner.axis not in weights.axes else outputs.get(weights.axes.index(owner.axis))
+            if axis is not None:
+                own = factors[owner.units.reshape(-1)] if owner.scaled else factors[owner.units.reshape(-1)] != 0
+                factor = factor * own.reshape([-1 if n == axis else 1 for n in range(values.ndim)])
+                found.append(axis)
+            elif owner.axis is None and owner.units.size == 1:
+                factor = factor * factors[owner.units.reshape(())]
+                found.append(-1)
+        return _Held(values, factor, (weights.name, tuple(found))) if found else values
 
     def _scan(
-        self, equation: Any, given: Sequence[Any], of: Sequence[str | None]
-    ) -> tuple[Sequence[Any], Sequence[str | None]]:
+        self, equation: Any, given: Sequence[Any], of: Sequence[_Weights | None]
+    ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
         """Runs a scanned loop whose body is struck in each turn alike."""
         self.scanned.append("scan")
         settings = equation.params
         consts, carried = settings["num_consts"], settings["num_consts"] + settings["num_carry"]
         inner = settings["jaxpr"]
-        origins = [*of[:consts], *[None] * settings["num_carry"], *of[carried:]]
+        given = [*map(_released, given)]
+        turns = [None if each is None else each._replace(axes=each.axes[1:]) for each in of[carried:]]
+        origins = [*of[:consts], *[None] * settings["num_carry"], *turns]
 
         def body(carry: Sequence[Any], turn: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             made, _ = self._run(inner.jaxpr, inner.consts, [*given[:consts], *carry, *turn], origins)
+            made = [*map(_released, made)]
             return made[: settings["num_carry"]], made[settings["num_carry"] :]
 
         last, every = jax.lax.scan(
@@ -233,6 +317,44 @@ class _Run:
         )  # fmt: skip
         made = [*last, *every]
         return made, [None] * len(made)
+
+
+def _released(value: Any) -> Any:
+    """Returns a value as others than elementwise steps may use it."""
+    if not isinstance(value, _Held):
+        return value
+    if not jnp.issubdtype(value.values.dtype, jnp.inexact):
+        return jnp.where(value.factor == 0, jnp.zeros_like(value.values), value.values)
+    return jnp.where(value.factor == 0, 0, value.values * value.factor.astype(value.values.dtype))
+
+
+def _axes(equation: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of an array of weights after a step of its own; -1 where they aren't known."""
+    name, shape = equation.primitive.name, equation.outvars[0].aval.shape
+    before = next((each.aval.shape for each in equation.invars if len(each.aval.shape) == len(axes)), ())
+    if not axes:
+        return (-1,) * len(shape)
+    if name == "transpose":
+        return tuple(axes[n] for n in equation.params["permutation"])
+    if name == "squeeze":
+        return tuple(axis for n, axis in enumerate(axes) if n not in equation.params["dimensions"])
+    if name == "broadcast_in_dim":
+        places = dict(zip(equation.params["broadcast_dimensions"], axes, strict=True))
+        return tuple(places.get(n, -1) for n in range(len(shape)))
+    if len(shape) == len(axes) and (name in _ELEMENTWISE or name in ("slice", "dynamic_slice")):
+        return tuple(axis if old == new else -1 for axis, old, new in zip(axes, before, shape, strict=True))
+    return (-1,) * len(shape)
+
+
+def _outputs(equation: Any, side: int) -> dict[int, int]:
+    """For each free axis of a product's weights the axis of its output."""
+    numbers = equation.params["dimension_numbers"]
+    if equation.primitive.name == "conv_general_dilated":
+        return {numbers.rhs_spec[0]: numbers.out_spec[1]} if side == 1 else {}
+    contracted, batched = numbers
+    free = [n for n in range(len(equation.invars[side].aval.shape)) if n not in (*contracted[side], *batched[side])]
+    first = len(equation.outvars[0].aval.shape) - len(free) if side == 1 else len(batched[0])
+    return {**{n: place for place, n in enumerate(batched[side])}, **{n: first + k for k, n in enumerate(free)}}
 
 
 def _features(equation: Any, side: int) -> int:

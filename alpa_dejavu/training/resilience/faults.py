@@ -1,4 +1,4 @@
-"""Faults of parts: removed, stuck, with flipped bits, noisy, or with further parts beside them.
+"""Faults of parts: removed, zeroed, stuck, with flipped bits, noisy, or with further parts beside them.
 
 In: parameters or activations, the units that are hit, and a key. Out: the same with the fault, the rest to the bit as
 it was.
@@ -18,7 +18,7 @@ from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.training.resilience._bits import FORMATS, flipped
 from alpa_dejavu.training.resilience.parts import Parts
 
-__all__ = ["FAULTS", "Added", "Fault", "Flipped", "Noisy", "Removed", "Stuck", "fault"]
+__all__ = ["FAULTS", "Added", "Fault", "Flipped", "Noisy", "Removed", "Stuck", "Zeroed", "fault"]
 
 
 class Fault(abc.ABC):
@@ -58,11 +58,15 @@ class _ValueFault(Fault):
 @final
 @dataclasses.dataclass(frozen=True)
 class Removed(_ValueFault):
-    """Parts whose numbers are all zero, as if they weren't there.
+    """Parts that put out zero, as if they weren't there, whatever their activation.
+
+    Models are run so by `resilience`, `critical` and `hardening`. Parameters alone can say it of parts that have those
+    who read them among their axes (`parts_of_axes`); of others `faulty` zeroes the numbers, which is the same where an
+    activation of 0 is 0.
 
     Attributes:
-        rescaled: whether those left of a group are multiplied by its size over their number, as dropout does. In
-            parameters that is the same as multiplying what they put out where the activation is linear or ReLU.
+        rescaled: whether what those left of a group put out is multiplied by its size over their number, as dropout
+            does; in parameters, their numbers.
     """
 
     rescaled: bool = False
@@ -72,15 +76,30 @@ class Removed(_ValueFault):
         made = super().faulty(params, parts, hit, key)
         if not self.rescaled:
             return made
-        sizes = jnp.asarray(parts.sizes)
-        left = sizes - jax.ops.segment_sum(hit.astype(jnp.int32), parts.group_of, len(parts.sizes))
-        factor = (sizes / jnp.maximum(left, 1))[parts.group_of]
+        factor = self.factors(parts, hit)
         leaves, tree = jax.tree_util.tree_flatten(made)
         for number, owners in enumerate(parts.owners):
             for owner in owners:
                 if owner.scaled:
-                    leaves[number] = leaves[number] * factor[owner.units].astype(leaves[number].dtype)
+                    kept = jnp.where(hit, 1, factor)[owner.units]
+                    leaves[number] = leaves[number] * kept.astype(leaves[number].dtype)
         return jax.tree_util.tree_unflatten(tree, leaves)
+
+    def factors(self, parts: Parts, hit: Any) -> Any:
+        """Returns by what each unit's output is multiplied, shape (units,)."""
+        sizes = jnp.asarray(parts.sizes)
+        left = sizes - jax.ops.segment_sum(hit.astype(jnp.int32), parts.group_of, len(parts.sizes))
+        factor = (sizes / jnp.maximum(left, 1))[parts.group_of] if self.rescaled else 1.0
+        return jnp.where(hit, 0.0, factor)
+
+    def _values(self, leaf: Any, key: Any) -> Any:
+        return jnp.zeros_like(leaf)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Zeroed(_ValueFault):
+    """Parts whose weights are all zero; what they put out is their activation of zero, a half of a sigmoid."""
 
     def _values(self, leaf: Any, key: Any) -> Any:
         return jnp.zeros_like(leaf)
@@ -183,6 +202,7 @@ def _beside(leaf: Any, new: Any, axis: int, width: int, units: int) -> Any:
 
 FAULTS: dict[str, type[Fault]] = {
     "removed": Removed,
+    "zeroed": Zeroed,
     "stuck": Stuck,
     "flipped": Flipped,
     "noisy": Noisy,

@@ -37,8 +37,10 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
             path that matches is a layer. None: all.
         but: patterns of paths that are left out, such as those of the last layer, whose neurons are the classes.
 
+    A pattern that no path begins with stands for all places further in: "Dense_1" for "params/Dense_1".
+
     Raises:
-        ValueError: there is no such kind, or no such part in the parameters.
+        ValueError: there is no such kind, no such part in the parameters, or a pattern is nowhere in them.
 
     >>> params = {"hidden": {"kernel": np.zeros((4, 3)), "bias": np.zeros(3)}, "out": np.zeros((3, 2))}
     >>> found = find_parts(params, but="out")
@@ -50,11 +52,12 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
     paths = paths_of(params)
     leaves = jax.tree_util.tree_leaves(params)
     shapes = [tuple(np.shape(leaf)) for leaf in leaves]
+    taken, left_out = None if only is None else _placed("only", only, paths), _placed("but", but, paths)
     wanted = [
-        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and _matched(path, only)
-        and not (but and _matched(path, but)) for path, leaf in zip(paths, leaves, strict=True)
+        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and (taken is None or _prefix(path, taken) is not None)
+        and _prefix(path, left_out) is None for path, leaf in zip(paths, leaves, strict=True)
     ]  # fmt: skip
-    found = KINDS[kind](paths, shapes, wanted, only)
+    found = KINDS[kind](paths, shapes, wanted, taken)
     if not found.count:
         said = "" if only is None and not but else f" by only={only!r}, but={but!r}"
         raise ValueError(f"kind is {kind!r}, but must be of parts that are there: the model has no {kind}{said}; its "
@@ -83,14 +86,27 @@ def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) 
     return _along(kind, paths_of(params), shapes, groups)
 
 
-def _matched(path: str, patterns: Patterns | None) -> bool:
-    return patterns is None or _prefix(path, patterns) is not None
+def _placed(name: str, patterns: Patterns, paths: Sequence[str]) -> tuple[str, ...]:
+    """Returns patterns from the beginning of paths; one that no path begins with stands for all places further in.
+
+    Raises:
+        ValueError: a pattern is nowhere.
+    """
+    found: list[str] = []
+    for pattern in [patterns] if isinstance(patterns, str) and patterns else patterns:
+        deeper = ["*/" * depth + pattern for depth in range(max((path.count("/") for path in paths), default=0) + 1)]
+        there = [one for one in deeper if any(_prefix(path, (one,)) is not None for path in paths)]
+        if not there:
+            raise ValueError(f"{name} has {pattern!r}, but must be of paths that are there{near(pattern, paths)}; the "
+                             f"model's arrays are {', '.join(paths)}")  # fmt: skip
+        found += there[:1] if there[0] == pattern else there
+    return tuple(found)
 
 
-def _prefix(path: str, patterns: Patterns) -> str | None:
+def _prefix(path: str, patterns: Sequence[str]) -> str | None:
     """Returns the beginning of a path that matches a pattern, name by name; None: nothing does."""
     names = path.split("/")
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in patterns:
         wanted = pattern.split("/")
         if len(wanted) <= len(names) and all(map(fnmatch.fnmatchcase, names, wanted)):
             return "/".join(names[: len(wanted)])
@@ -102,11 +118,11 @@ def _parent(path: str) -> str:
 
 
 _Shapes: TypeAlias = Sequence[tuple[int, ...]]
-_Finder: TypeAlias = Callable[[Sequence[str], _Shapes, Sequence[bool], "Patterns | None"], Parts]
+_Finder: TypeAlias = Callable[[Sequence[str], _Shapes, Sequence[bool], "Sequence[str] | None"], Parts]
 
 
 def _neurons(least: int, kind: str) -> _Finder:
-    def found(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+    def found(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
         del only
         matrices = [_parent(path) for path, shape in zip(paths, shapes, strict=True) if len(shape) >= 2]
         groups: dict[str, list[Axis]] = {}
@@ -124,7 +140,7 @@ def _neurons(least: int, kind: str) -> _Finder:
     return found
 
 
-def _heads(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+def _heads(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
     del only
     groups: dict[str, list[Axis]] = {}
     for path, shape, is_wanted in zip(paths, shapes, wanted, strict=True):
@@ -137,7 +153,7 @@ def _heads(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: 
     return _along("heads", paths, shapes, {name: axes for name, axes in groups.items() if len(axes) > 1})
 
 
-def _layers(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+def _layers(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
     names = [(_parent(path) or path) if only is None else (_prefix(path, only) or "") for path in paths]
     groups = tuple(dict.fromkeys(name for name, is_wanted in zip(names, wanted, strict=True) if is_wanted))
     owners = tuple(
@@ -147,7 +163,7 @@ def _layers(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only:
     return Parts("layers", groups, (1,) * len(groups), owners, tuple(shapes))
 
 
-def _weights(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Patterns | None) -> Parts:
+def _weights(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
     del only
     owners: list[tuple[Owner, ...]] = []
     groups: list[str] = []

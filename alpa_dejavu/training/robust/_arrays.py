@@ -29,9 +29,11 @@ __all__ = [
     "products_around",
     "ranks",
     "ranks_of_rows",
+    "shrunk",
     "squared_distances",
     "total",
     "weighted",
+    "wide",
 ]
 
 
@@ -80,25 +82,58 @@ def mean_of(gradients: Any, chosen: Any) -> Any:
 
 
 def norms(gradients: Any) -> Any:
-    """Returns the Euclidean norm of each replica's gradient, shape [N]."""
-    each = [jnp.sum(jnp.square(x.astype(jnp.float32)), axis=tuple(range(1, x.ndim)))
-            for x in jax.tree_util.tree_leaves(gradients)]  # fmt: skip
-    return jnp.sqrt(functools.reduce(operator.add, each))
+    """Returns the Euclidean norm of each replica's gradient, shape [N]; squares neither overflow nor vanish."""
+    leaves = [wide(x) for x in jax.tree_util.tree_leaves(gradients)]
+    most = functools.reduce(jnp.maximum, map(_largest, leaves))
+    unit = _one_if_none(most)
+    return unit * jnp.sqrt(functools.reduce(operator.add, [_summed(jnp.square(x / column(unit, x))) for x in leaves]))
+
+
+def shrunk(gradients: Any, valid: Any) -> Any:
+    """Returns gradients over the largest absolute value of all, with zeros for the replicas that aren't valid: their
+    sums and distances don't overflow.
+    """
+    clean = jax.tree_util.tree_map(wide, cleared(gradients, valid))
+    unit = _one_if_none(_each(jnp.max, functools.reduce(jnp.maximum, map(_largest, jax.tree_util.tree_leaves(clean)))))
+    return jax.tree_util.tree_map(lambda x: x / column(unit, x), clean)
 
 
 def distances(gradients: Any, centre: Any, valid: Any) -> Any:
     """Returns the distance of each replica to a centre without the dimension of replicas; infinite if not valid."""
-    moved = jax.tree_util.tree_map(lambda x, c: x - c, cleared(gradients, valid), centre)
+    moved = jax.tree_util.tree_map(lambda x, c: wide(x) - wide(c), cleared(gradients, valid), centre)
     found = norms(moved)
     return jnp.where(valid & jnp.isfinite(found), found, jnp.inf)
 
 
-def products_around(gradients: Any, centre: Any, valid: Any) -> Any:
-    """Returns the inner products of all pairs' differences from a centre, shape [N, N]; 0 where one isn't valid."""
+def products_around(gradients: Any, centre: Any, valid: Any) -> tuple[Any, Any]:
+    """Returns the inner products of all pairs' differences from a centre, shape [N, N], 0 where one isn't valid; and N
+    times the unit of the differences, shape [N]: products are over its square, so that those of ordinary replicas
+    neither overflow nor vanish.
+    """
     clean = cleared(gradients, valid)
-    moved = [cleared(x - c, valid).astype(jnp.float32)
+    moved = [cleared(wide(x) - wide(c), valid)
              for x, c in zip(*map(jax.tree_util.tree_leaves, (clean, centre)), strict=True)]  # fmt: skip
-    return functools.reduce(operator.add, map(_products, moved))
+    most = functools.reduce(jnp.maximum, map(_largest, moved))
+    unit = _one_if_none(middle(most, most > 0))
+    return functools.reduce(operator.add, [_products(x / column(unit, x)) for x in moved]), unit
+
+
+def wide(x: Any) -> Any:
+    """Returns values in single precision at least."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _largest(x: Any) -> Any:
+    return jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0)
+
+
+def _summed(x: Any) -> Any:
+    return jnp.sum(x, axis=tuple(range(1, x.ndim)))
+
+
+def _one_if_none(units: Any) -> Any:
+    """Units that can be divided by: 1 for those of zeros, and of what isn't finite."""
+    return jnp.where((units > 0) & jnp.isfinite(units), units, 1)
 
 
 def _products(x: Any) -> Any:
@@ -112,9 +147,11 @@ def diagonal(values: Any) -> Any:
 
 
 def squared_distances(gradients: Any, valid: Any) -> Any:
-    """Returns the squared distances of all pairs, shape [N, N], infinite where one isn't valid, 0 to itself."""
+    """Returns the squared distances of all pairs in some unit, shape [N, N], infinite where one isn't valid, 0 to
+    itself.
+    """
     # From their median: else a huge wrong gradient, or the part that all share, leaves no digits to the differences.
-    products = products_around(gradients, median_of(gradients, valid), valid)
+    products, _ = products_around(gradients, median_of(gradients, valid), valid)
     squares = diagonal(products)
     found = squares[:, None] + squares[None, :] - 2 * products
     # What overflows is far away, too.
@@ -162,7 +199,7 @@ def ranks_of_rows(x: Any, valid: Any) -> Any:
 def mean_of_ranks(x: Any, rank: Any, low: Any, high: Any) -> Any:
     """Returns for each coordinate the mean of the values of ranks low up to, not with, high; or 0."""
     kept = (rank >= low) & (rank < high)
-    return jnp.sum(jnp.where(kept, x, 0), axis=0) / jnp.maximum(high - low, 1).astype(x.dtype)
+    return jnp.sum(jnp.where(kept, x, 0) / jnp.maximum(high - low, 1).astype(x.dtype), axis=0)  # sums could overflow
 
 
 def median_of(gradients: Any, valid: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from alpa_dejavu.training.robust._arrays import cleared, distances, finite_rows, middle
+from alpa_dejavu.training.robust._arrays import cleared, column, distances, finite_rows, middle, norms
 from alpa_dejavu.training.robust.rules import Aggregated
 
 __all__ = ["agreement_of", "suspicion_of"]
@@ -24,15 +24,18 @@ def suspicion_of(gradients: Any, made: Aggregated) -> Any:
 
 def agreement_of(gradients: Any, made: Aggregated) -> Any:
     """Returns each replica's cosine with a rule's gradient less its own share in it, [N]; 0 where it isn't finite."""
-    clean = cleared(gradients, finite_rows(gradients))
-
-    def summed(products: list[Any]) -> Any:
-        return functools.reduce(operator.add, [jnp.sum(p, axis=tuple(range(1, p.ndim))) for p in products])
-
-    own = summed([x * x for x in clean])
-    both = summed([x * c for x, c in zip(clean, made.gradient, strict=True)])
-    whole = summed([(c * c)[None] for c in made.gradient])
-    share = made.weights if made.weights.shape == own.shape else 0  # those of buckets are no replica's
-    rest = whole - 2 * share * both + share**2 * own
-    found = (both - share * own) / jnp.sqrt(own * jnp.maximum(rest, 0))
+    clean, whole = cleared(gradients, finite_rows(gradients)), [c[None] for c in made.gradient]
+    size, most = norms(clean), norms(whole)
+    both = functools.reduce(operator.add, [jnp.sum(_over(x, size) * _over(c, most), axis=tuple(range(1, x.ndim)))
+                                           for x, c in zip(clean, whole, strict=True)])  # fmt: skip
+    share = made.weights if made.weights.shape == size.shape else 0  # those of buckets are no replica's
+    own = share * size  # the length of the replica's own part
+    longer = jnp.maximum(own, most)
+    own, most = own / longer, most / longer
+    found = (most * both - own) / jnp.sqrt(jnp.maximum(most**2 - 2 * most * own * both + own**2, 0))
     return jnp.where(jnp.isfinite(found), jnp.clip(found, -1, 1), 0)
+
+
+def _over(x: Any, lengths: Any) -> Any:
+    """A leaf of gradients over their lengths; those of none are zeros."""
+    return jnp.where(column(lengths, x) > 0, x / column(lengths, x), 0)

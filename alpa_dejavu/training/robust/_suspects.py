@@ -23,6 +23,7 @@ _LEAST_SPREADS = (0.5, 0.3)
 _LEAST_STEPS = 3
 _WINDOW, _BEFORE = 20, 5
 _SIGNS = ("far from the gradient", "against the gradient")
+_FRESH = "fresh samples"
 
 
 @final
@@ -30,7 +31,7 @@ _SIGNS = ("far from the gradient", "against the gradient")
 class Suspects:
     """Who has been suspicious, step by step.
 
-    Evidence against a replica is added up, and what speaks for it taken away, never below 0 (a CUSUM). There are two
+    Evidence against a replica is added up, and what speaks for it taken away, never below 0 (a CUSUM). There are three
     kinds, each a logarithm of a ratio of likelihoods:
 
     - It is far from the gradient: the logarithm of its distance over the median one is normal, and a wrong replica's is
@@ -48,8 +49,10 @@ class Suspects:
         replicas: how many there are.
         steps_between_false_names: how many steps there shall be on average between names of right replicas.
         patience: for how many steps one is named before it is proposed to be left out.
-        evidence: for each group that of both kinds against each replica, shape [2, N].
-        seen_before: for each group both kinds' values in the last steps, shape [steps, 2, N].
+        evidence: for each group that of both kinds against each replica, shape [2, N]; for "fresh samples", shape
+            [1, N].
+        seen_before: for each group both kinds' values in the last steps, shape [steps, 2, N]; for "fresh samples" the
+            median descent, and the descents less it.
         named_for: for how many steps each has been named, shape [N].
         step: how many steps were looked at.
 
@@ -82,26 +85,33 @@ class Suspects:
         """The replicas that are proposed to be left out."""
         return () if self.named_for is None else tuple(np.flatnonzero(self.named_for >= self.patience).tolist())
 
-    def seen(self, suspicion: Mapping[str, Any], agreement: Mapping[str, Any] | None = None) -> Suspects:
+    def seen(
+        self, suspicion: Mapping[str, Any], agreement: Mapping[str, Any] | None = None, descent: Any = None
+    ) -> Suspects:
         """Returns the log after a step, and tells changes by `logging`.
 
         Args:
             suspicion: for each group each replica's distance over the median one, shape [N], as `Judged.suspicion`.
             agreement: for each group each replica's cosine with the others' gradient, as `Judged.agreement`; None: it
                 isn't looked at.
+            descent: by how much a step along each replica's gradient lowers the loss on fresh samples, as
+                `RobustValueAndGrad.descents`, shape [N]; None: it isn't looked at.
 
         Raises:
             ValueError: it is of another number of replicas.
         """
         values = {group: self._values(group, far, None if agreement is None else agreement[group])
                   for group, far in suspicion.items()}  # fmt: skip
+        if descent is not None:
+            values[_FRESH] = self._descents(descent)
         enough = math.log(2 * len(values) * self.replicas * self.steps_between_false_names)
         evidence, kept = {}, {}
         for group, now in values.items():
             before = self.seen_before.get(group, np.zeros((0, 2, self.replicas)))
-            added = np.minimum(_log_likelihoods(now, before), enough / _LEAST_STEPS)
+            made = _of_descents(now, before) if group == _FRESH else _log_likelihoods(now, before)
+            added = np.minimum(made, enough / _LEAST_STEPS)
             # No more than enough: one that recovers is forgiven as fast as it was named.
-            evidence[group] = np.clip(self.evidence.get(group, np.zeros_like(now)) + added, 0, enough)
+            evidence[group] = np.clip(self.evidence.get(group, np.zeros_like(added)) + added, 0, enough)
             kept[group] = np.concatenate([before, now[None]])[-_WINDOW:]
         most = np.max([np.max(each, axis=0) for each in evidence.values()], axis=0)
         named_before = np.zeros(self.replicas, np.int64) if self.named_for is None else self.named_for
@@ -114,16 +124,25 @@ class Suspects:
 
     def _values(self, group: str, far: Any, agreement: Any) -> NDArray[np.float64]:
         for name, values in (("suspicion", far), ("agreement", agreement)):
-            if values is not None and np.shape(values) != (self.replicas,):
-                raise ValueError(f"{name}[{group!r}] is of shape {np.shape(values)}, but must be ({self.replicas},); "
-                                 "give a value for each replica")  # fmt: skip
+            self._check(f"{name}[{group!r}]", values)
         cosine = np.full(self.replicas, np.nan) if agreement is None else np.asarray(agreement, np.float64)
         return np.stack([np.log(np.maximum(np.asarray(far, np.float64), 1e-3)), cosine])
+
+    def _descents(self, descent: Any) -> NDArray[np.float64]:
+        self._check("descent", descent)
+        known = np.where(np.isfinite(descent), np.asarray(descent, np.float64), -np.inf)
+        middle = np.median(known)
+        return np.stack([np.full(self.replicas, middle), known - (middle if np.isfinite(middle) else 0)])
+
+    def _check(self, name: str, values: Any) -> None:
+        if values is not None and np.shape(values) != (self.replicas,):
+            raise ValueError(f"{name} is of shape {np.shape(values)}, but must be ({self.replicas},); give a value for "
+                             "each replica")  # fmt: skip
 
     def _tell(self, after: Suspects) -> None:
         for replica in sorted(set(after.named) - set(self.named)):
             group = max(after.evidence, key=lambda one: after.evidence[one][:, replica].max())
-            sign = _SIGNS[int(np.argmax(after.evidence[group][:, replica]))]
+            sign = _SIGNS[int(np.argmax(after.evidence[group][:, replica]))] if group != _FRESH else "not descending"
             logger.warning("step %d: replica %d is a suspect: it is %s, most in %s", self.step, replica, sign, group)
         for replica in sorted(set(after.left_out) - set(self.left_out)):
             logger.warning("step %d: replica %d has been a suspect for %d steps: leave it out; `alpa-dejavu replan "
@@ -146,6 +165,17 @@ def _log_likelihoods(now: NDArray[np.float64], before: NDArray[np.float64]) -> N
         middle, spread = _middle_and_spread(cosine, _LEAST_SPREADS[1])
         made[1] = np.where(np.isfinite(now[1]), -2 * max(middle, 0.0) * now[1] / spread**2, 0)
     return made
+
+
+def _of_descents(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The logarithm of how much likelier a wrong replica's descent is than a right one's, shape [1, N]."""
+    if len(before) < _BEFORE:
+        return np.zeros((1, now.shape[1]))
+    middle = max(float(np.median(before[:, 0])), 0.0)
+    spread = max(1.4826 * float(np.median(np.abs(before[:, 1]))), _LEAST_SPREADS[1] * middle)
+    if not (middle > 0 and math.isfinite(spread)):
+        return np.zeros((1, now.shape[1]))
+    return -2 * middle / spread * (now[1:] + middle) / spread
 
 
 def _middle_and_spread(values: NDArray[np.float64], least: float) -> tuple[float, float]:

@@ -156,8 +156,23 @@ class RobustValueAndGrad:
         """
         if not isinstance(self.rule, Zeno):
             raise ValueError(f"rule is {self.rule}, but must be a Zeno to have scores; choose it, or don't score")
-        rate = self.rule.rate
-        return -jax.vmap(lambda g: loss_at_offsets(self.loss, params, g, fresh, -rate))(gradients)
+        return -self._after(params, gradients, fresh, self.rule.rate)
+
+    def descents(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
+        """Returns for each replica by how much a step along its gradient lowers the loss on fresh samples, shape [N].
+
+        It is what `Suspects.seen` takes beside a step's signs.
+
+        Args:
+            params: the parameters.
+            gradients: of each replica, leaves [N, ...], as `of_each` gives them.
+            fresh: samples that no replica has computed on.
+            rate: the learning rate of the step.
+        """
+        return self.loss(params, fresh) - self._after(params, gradients, fresh, rate)
+
+    def _after(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
+        return jax.vmap(lambda g: loss_at_offsets(self.loss, params, g, fresh, -rate))(gradients)
 
     def _evidence(self, params: Any, gradients: Any, fresh: Any, descent: Any) -> Evidence | None:
         needs = isinstance(self.rule, (Zeno, ZenoPlusPlus)) and descent is None

@@ -24,16 +24,16 @@ def check_rule(
 ) -> None:  # fmt: skip
     """Checks that a rule keeps its contract.
 
-    Weights are finite and not below 0. NaN or infinity of one replica, or of all, stays out of the result. The state of
-    a first step is as zeros, has the same shapes ever after, and is a pytree of arrays that goes through a file. It
-    runs under `jit`.
+    Weights are finite and not below 0. NaN or infinity of one replica, or of all, stays out of the result, which is
+    finite where one is as large as numbers get, too. The state of a first step is as zeros, has the same shapes ever
+    after, and is a pytree of arrays that goes through a file. It runs under `jit`.
 
     Args:
         rule: the rule.
         replicas: how many there are.
         mean_where_equal: whether equal gradients give themselves.
         translates: whether a vector added to all gradients is added to the result.
-        scales: whether a factor of all gradients is one of the result.
+        scales: whether a factor of all gradients is one of the result, be it 2^-80 or 2^80.
         permutes: whether the order of replicas doesn't matter.
     """
     gradients, evidence = _gradients(replicas, 1), _evidence(replicas)
@@ -43,6 +43,7 @@ def check_rule(
     assert (np.asarray(made.weights) >= 0).all(), f"weights are {made.weights}"
     _check_state(aggregate, gradients, evidence, made)
     _check_not_finite(aggregate, replicas, evidence)
+    _check_huge(aggregate, replicas, evidence)
     if permutes:
         order = np.random.default_rng(2).permutation(replicas)
         other = aggregate(_mapped(lambda x: x[order], gradients), None,
@@ -52,8 +53,10 @@ def check_rule(
         moved = aggregate(_mapped(lambda x: x + 3, gradients), None, evidence)
         _same(moved.gradient, _mapped(lambda x: x + 3, made.gradient), "it doesn't move with all gradients")
     if scales:
-        scaled = aggregate(_mapped(lambda x: 4 * x, gradients), None, evidence)
-        _same(scaled.gradient, _mapped(lambda x: 4 * x, made.gradient), "it doesn't grow with all gradients")
+        for factor in (4.0, 2.0**80, 2.0**-80):
+            scaled = aggregate(_mapped(lambda x, f=factor: f * x, gradients), None, evidence)
+            _same(_mapped(lambda x, f=factor: x / f, scaled.gradient), made.gradient,
+                  f"it doesn't grow with all gradients, times {factor:g}")  # fmt: skip
     if mean_where_equal:
         alike = _mapped(lambda x: jnp.broadcast_to(x[:1], x.shape), gradients)
         _same(aggregate(alike, None, evidence).gradient, _mapped(lambda x: x[0], gradients),
@@ -85,6 +88,14 @@ def _check_not_finite(aggregate: Any, replicas: int, evidence: Evidence) -> None
             after = aggregate(_gradients(replicas, 1), state, evidence)
             finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree_util.tree_leaves(after.gradient))
             assert finite, f"{value} of {last} replicas stays in the state"
+
+
+def _check_huge(aggregate: Any, replicas: int, evidence: Evidence) -> None:
+    most = float(np.finfo(np.float32).max)
+    spoilt = _mapped(lambda x: x.at[0].set(jnp.nan).at[1].set(most).at[2].set(-most), _gradients(replicas, 1))
+    made = aggregate(spoilt, None, evidence)
+    for x in jax.tree_util.tree_leaves((made.gradient, made.weights)):
+        assert bool(jnp.isfinite(x).all()), f"{most:g} of one replica and {-most:g} of another one overflow"
 
 
 def _gradients(replicas: int, seed: int) -> Any:

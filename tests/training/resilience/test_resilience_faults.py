@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.training.resilience import Axis, Fault, find_parts, kept_as, parts_of_axes
+from alpa_dejavu.training.resilience.critical import judged_without
 from alpa_dejavu.training.resilience.data_faults import DATA_FAULTS, DataFault
 from alpa_dejavu.training.resilience.faults import FAULTS, Added, Flipped, Noisy, Removed, Stuck
 from alpa_dejavu.training.resilience.parts import counted, drawn
@@ -200,6 +201,8 @@ def test_a_lost_layer_of_a_residual_block_passes_its_input_on():
 @pytest.mark.parametrize(("call", "said"), [
     (lambda: find_parts(network(), "neuron"), "kind is 'neuron', but must be one of neurons, .*did you mean 'neurons'"),
     (lambda: find_parts(network(), "heads"), "the model has no heads; its arrays are 0/bias"),
+    (lambda: find_parts(network(), but="nowhere"), r"but has 'nowhere', but must be of paths that are there; the m"),
+    (lambda: find_parts(network(), only=("*", "no")), r"only has 'no', but must be of paths that are there"),
     (lambda: find_parts(network(), but="*"), "no neurons by only=None, but='\\*'"),
     (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/kernels")]}), "leaf is '0/kernels', but must be one of"),
     (lambda: parts_of_axes(network(), "n", {"a": [Axis("0/bias", axis=1)]}), "axis is 1, but must be one of"),
@@ -214,3 +217,100 @@ def test_a_lost_layer_of_a_residual_block_passes_its_input_on():
 def test_wrong_parts_and_faults_are_told(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_a_pattern_that_no_path_begins_with_stands_for_all_places_further_in():
+    def dense(width):
+        return {"kernel": np.zeros((4, width)), "bias": np.zeros(width)}
+
+    tree = {"params": {"a": {"out": dense(2), "up": dense(3)}, "b": {"out": dense(2)}}}
+    assert find_parts(tree, but="out").groups == ("params/a/up",)
+    assert find_parts(tree, but="a/out").groups == ("params/a/up", "params/b/out")
+    assert find_parts(tree, only="up").groups == find_parts(tree, only="params/a/up").groups == ("params/a/up",)
+    assert find_parts({"out": dense(2), "b": {"out": dense(2)}}, but="out").groups == ("b/out",)  # the first begins so
+
+
+def judged_outputs(apply_fn, params, inputs, fault, parts, hit):
+    """What a model puts out with a fault, as `judged_without` sees it."""
+    seen = {}
+    data = inputs, jnp.zeros(len(inputs), int)
+
+    def judge(outputs, targets):
+        jax.debug.callback(lambda values: seen.update(values=values), outputs)
+        return outputs.sum()
+
+    judged_without(apply_fn, params, data, parts, [hit], faulty=fault, judge=judge)
+    jax.effects_barrier()
+    return np.asarray(seen["values"])
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize("activation", [jax.nn.sigmoid, jax.nn.gelu, jax.nn.softplus, jax.nn.silu, jnp.cos])
+def test_removed_neurons_put_out_zero_whatever_their_activation(activation, rescaled):
+    params, inputs = network(), np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)
+    parts = find_parts(params, but="2")
+    hit = np.asarray(drawn(parts, KEY, 4))
+
+    def apply_fn(params, inputs):
+        return outputs(params, inputs, activation)
+
+    made = judged_outputs(apply_fn, params, inputs, Removed(rescaled), parts, hit)
+    values, kept = inputs, np.split(~hit, [6])
+    for layer, there in zip(params, kept, strict=False):
+        factor = len(there) / there.sum() if rescaled else 1
+        values = np.asarray(activation(values @ layer["kernel"] + layer["bias"])) * there * factor
+    np.testing.assert_allclose(made, values @ params[2]["kernel"] + params[2]["bias"], rtol=1e-4, atol=1e-5)
+
+
+def test_zeroed_neurons_put_out_their_activation_of_zero():
+    params, inputs = network((3, 4, 2)), np.ones((4, 3), np.float32)
+    parts = find_parts(params, but="1")
+    made = judged_outputs(outputs, params, inputs, "zeroed", parts, np.ones(4, bool))
+    np.testing.assert_allclose(made, np.full((4, 4), 0.5) @ params[1]["kernel"] + params[1]["bias"], rtol=1e-5)
+    made = judged_outputs(outputs, params, inputs, "removed", parts, np.ones(4, bool))
+    np.testing.assert_allclose(made, np.tile(params[1]["bias"], (4, 1)), rtol=1e-5)
+
+
+def test_removed_filters_and_layers_of_transposed_scanned_and_stacked_weights_put_out_zero():
+    draw = np.random.default_rng(2)
+    stacked = draw.standard_normal((3, 4, 4)).astype(np.float32)
+    images = draw.standard_normal((2, 5, 5, 4)).astype(np.float32)
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def apply_fn(params, inputs):
+        made = jax.nn.sigmoid(jax.lax.conv_general_dilated(inputs, params["conv"], (1, 1), "SAME",
+                                                           dimension_numbers=numbers)).mean(axis=(1, 2))  # fmt: skip
+        made, _ = jax.lax.scan(lambda x, w: (jax.nn.sigmoid(x @ w), None), made, params["turns"])
+        for n in range(3):
+            made = jax.nn.sigmoid(made @ params["turns"][n])
+        return jax.nn.sigmoid(made @ params["back"].T)
+
+    params = {"conv": draw.standard_normal((3, 3, 4, 4)).astype(np.float32), "turns": stacked,
+              "back": draw.standard_normal((4, 4)).astype(np.float32)}  # fmt: skip
+    groups = {"conv": [Axis("conv")], "turns": [Axis("turns")], "back": [Axis("back", axis=0)]}
+    parts = parts_of_axes(params, "neurons", groups)
+    hit = np.array([1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0], bool)
+    made = judged_outputs(apply_fn, params, images, Removed(), parts, hit)
+    keep = (~hit).reshape(3, 4)
+
+    def by_hand(inputs):
+        made = (jax.nn.sigmoid(jax.lax.conv_general_dilated(inputs, params["conv"], (1, 1), "SAME",
+                               dimension_numbers=numbers)) * keep[0]).mean(axis=(1, 2))  # fmt: skip
+        for n in (0, 1, 2, 0, 1, 2):
+            made = jax.nn.sigmoid(made @ stacked[n]) * keep[1]
+        return jax.nn.sigmoid(made @ params["back"].T) * keep[2]
+
+    np.testing.assert_allclose(made, by_hand(images), rtol=1e-5)
+    layer = find_parts(params, "layers", only="back")
+    assert not judged_outputs(apply_fn, params, images, Removed(), layer, np.ones(1, bool)).any()
+
+
+def test_weights_that_are_reshaped_before_their_product_are_refused_where_units_are_removed():
+    params, inputs = {"w": np.ones((3, 2, 4), np.float32)}, np.ones((5, 3), np.float32)
+
+    def apply_fn(params, inputs):
+        return inputs @ params["w"].reshape(3, 8)
+
+    with pytest.raises(ValueError, match=r"w is reshaped before its product.*give the fault 'zeroed'"):
+        judged_outputs(apply_fn, params, inputs, "removed", find_parts(params), np.ones(4, bool))
+    assert not judged_outputs(apply_fn, params, inputs, "zeroed", find_parts(params), np.ones(4, bool)).any()

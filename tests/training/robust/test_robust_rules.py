@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.training.robust import RULES, Evidence, Prepared, rule
+from alpa_dejavu.training.robust import RULES, Evidence, Prepared, robust_value_and_grad, rule
 from alpa_dejavu.training.robust.attacks import ATTACKS, Tuned
 from alpa_dejavu.training.robust.before import BEFORE, Bucketing, Clipping, NearestNeighbours, Noise, WorkerMomentum
 from alpa_dejavu.training.robust.testing import check_rule
@@ -90,6 +90,55 @@ def test_a_huge_gradient_leaves_the_others_their_digits():
     apart = rule("multi-krum", wrong=2).aggregate(gradients)
     assert not apart.weights[:2].any()
     assert np.isfinite(expected.gradient).all()
+
+
+SURVIVE_ONE = [name for name in RULES if name not in ("mean", "sketched-suspicion", "zeno", "zeno++", "sign")]
+
+
+@pytest.mark.parametrize("name", SURVIVE_ONE)
+@pytest.mark.parametrize("value", [1e18, 1e20, 1e30, -3.4e38, math.inf, math.nan])
+@pytest.mark.parametrize("width", [4, 10_000])
+def test_one_huge_gradient_pulls_no_rule_out_of_the_range_of_the_others(name, value, width):
+    gradients = jnp.asarray(1 + 0.1 * np.random.default_rng(0).standard_normal((8, width)), jnp.float32)
+    takes = "wrong" in RULES[name].__dataclass_fields__
+    # Centered clipping begins at zero: it comes to the others by steps of the median length.
+    settings = {"wrong": 1} if takes else {"steps": 9} if name == "centered-clipping" else {}
+    gradient = jax.jit(rule(name, **settings).aggregate)({"w": gradients.at[0].set(value)}).gradient["w"]
+    low, high = gradients[1:].min(axis=0), gradients[1:].max(axis=0)
+    slack = 0.15 if name == "centered-clipping" else 1e-5
+    assert bool(((gradient >= low - slack) & (gradient <= high + slack)).all())
+
+
+@pytest.mark.parametrize("value", [1e18, 1e20, 1e30, 3.4e38])
+def test_drop_farthest_drops_a_huge_gradient(value):
+    made = rule("drop-farthest", wrong=1).aggregate({"w": jnp.ones((8, 4)).at[0].set(value)})
+    np.testing.assert_allclose(made.gradient["w"], 1.0)
+    np.testing.assert_allclose(made.weights, [0, *[1 / 7] * 7], rtol=1e-6)
+
+
+def test_half_precision_does_not_overflow_in_sums_and_differences():
+    gradients = jnp.full((8, 4), 3e4, jnp.float16).at[0].set(6e4).at[1].set(-6e4)
+    for name in ("trimmed-mean", "meamed", "median", "multi-krum", "drop-farthest", "mda", "suspicion"):
+        takes = {} if name == "median" else {"wrong": 2}
+        gradient = rule(name, **takes).aggregate(gradients).gradient
+        np.testing.assert_allclose(gradient, 3e4, rtol=1e-2, err_msg=name)
+
+
+def test_the_geometric_median_s_smoothing_follows_the_scale_of_the_gradients():
+    gradients = np.random.default_rng(0).standard_normal((9, 20)).astype(np.float32)
+    gradients[0] += 100
+    made = rule("geometric-median").aggregate(gradients).gradient
+    for scale in (1e-9, 1e-20, 1e20):
+        small = rule("geometric-median").aggregate(np.float32(scale) * gradients).gradient
+        np.testing.assert_allclose(small / scale, made, atol=1e-4)
+
+
+def test_agreement_of_a_huge_gradient_is_its_cosine():
+    gradient = robust_value_and_grad(lambda p, b: jnp.mean(p["w"] * b), "median", replicas=5, scope="whole")
+    each = {"w": jnp.ones((5, 3)).at[0].set(-1e25)}
+    judged, _ = gradient.judge({"w": jnp.zeros(3)}, each, gradient.init({"w": jnp.zeros(3)}))
+    (agreement,) = judged.agreement.values()
+    np.testing.assert_allclose(agreement[0], -1.0, rtol=1e-5)
 
 
 def test_the_geometric_median_doesnt_stay_at_zeros():

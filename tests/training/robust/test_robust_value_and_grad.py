@@ -1,5 +1,6 @@
 """Robust gradients in a train step: plain JAX against loops over replicas, under ShardParallel, and through files."""
 
+import math
 import re
 
 import alpa
@@ -97,6 +98,7 @@ def test_a_state_goes_through_a_checkpoint(tmp_path):
     (lambda: robust_value_and_grad(loss, "median", 0), "replicas is 0"),
     (lambda: robust_value_and_grad(loss, "median", N).score(PARAMS, PARAMS, BATCH), "must be a Zeno"),
     (lambda: Suspects(3).seen({"whole": np.ones(4)}), "must be \\(3,\\)"),
+    (lambda: Suspects(3).seen({}, None, np.ones(4)), r"descent is of shape \(4,\), but must be \(3,\)"),
 ])  # fmt: skip
 def test_bad_input_is_told_before_anything_runs(made, said):
     with pytest.raises(ValueError, match=said):
@@ -169,6 +171,33 @@ def test_suspects_that_are_right_are_named_as_rarely_as_was_asked():
                            {"whole": 0.4 + 0.3 * draw.standard_normal(4)})  # fmt: skip
             names += len(log.named)
     assert names <= 8  # 4 are expected at most
+
+
+def test_descents_are_those_of_a_step_on_fresh_samples():
+    gradient = robust_value_and_grad(loss, "mean", N)
+    each = each_gradient(PARAMS, BATCH)
+    fresh = {name: 1.1 * x[:8] for name, x in BATCH.items()}
+    found = gradient.descents(PARAMS, each, fresh, 0.5)
+    for n in range(N):
+        moved = jax.tree_util.tree_map(lambda p, g, n=n: p - 0.5 * g[n], PARAMS, each)
+        assert float(found[n]) == pytest.approx(float(loss(PARAMS, fresh) - loss(moved, fresh)), abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_replicas_that_dont_descend_on_fresh_samples_are_named_and_others_not(scale, caplog):
+    # Common to all replicas of a step is how fresh samples fall out; the second and third ones push backwards.
+    draw, log, right = np.random.default_rng(0), Suspects(8), Suspects(8)
+    for _ in range(60):
+        descent = scale * (1 + draw.normal() + 0.3 * draw.standard_normal(8))
+        right = right.seen({"whole": np.ones(8)}, None, descent)
+        log = log.seen({"whole": np.ones(8)}, None, descent - scale * np.array([0, 3, 3, 0, 0, 0, 0, 0]))
+    assert (log.named, right.named) == ((1, 2), ())
+    assert "replica 1 is a suspect: it is not descending, most in fresh samples" in caplog.text
+    for value in (math.nan, math.inf, -math.inf):
+        log = Suspects(4)
+        for _ in range(12):
+            log = log.seen({"whole": np.ones(4)}, None, np.array([1.0, 1.1, value, 0.9]))
+        assert log.named == (2,)
 
 
 def test_agreement_is_with_the_others():

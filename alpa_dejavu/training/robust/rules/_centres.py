@@ -20,7 +20,7 @@ class GeometricMedian(Rule):
     """The point whose distances to all replicas have the smallest sum, by smoothed Weiszfeld steps.
 
     Attributes:
-        smoothing: distances below it count as this.
+        smoothing: distances below this share of the median one count as the share.
         steps: how many steps are taken.
         from_zero: whether they begin at zero, as in ByzFL, where they stay if some replicas send zeros; else they begin
             at the median of each coordinate.
@@ -40,8 +40,10 @@ class GeometricMedian(Rule):
         centre = _zeros(gradients) if self.from_zero else median_of(gradients, valid)
         weights = jnp.zeros(len(valid))
         for _ in range(self.steps):
-            near = 1 / jnp.maximum(distances(gradients, centre, valid), self.smoothing)
-            weights = near / jnp.maximum(jnp.sum(near), jnp.finfo(near.dtype).tiny)
+            far = distances(gradients, centre, valid)
+            scale = jnp.maximum(middle(far, valid), jnp.finfo(far.dtype).tiny)
+            near = jnp.where(jnp.isfinite(far), 1 / jnp.maximum(far / scale, self.smoothing), 0)
+            weights = near / jnp.maximum(jnp.sum(near), 1)
             centre = weighted(gradients, weights)
         return Aggregated(centre, weights, ())
 

@@ -90,7 +90,8 @@ class Meamed(Rule):
         kept = jnp.clip(len(valid) - self.wrong, jnp.minimum(there, 1), there)
 
         def one(x: Any) -> Any:
-            return mean_of_ranks(x, ranks_of_rows(jnp.abs(x - median_of(x, valid)), valid), 0, kept)
+            apart = jnp.abs(x / 2 - median_of(x, valid) / 2)  # whole differences could overflow
+            return mean_of_ranks(x, ranks_of_rows(apart, valid), 0, kept)
 
         return Aggregated(jax.tree_util.tree_map(one, gradients), _equal(valid), ())
 

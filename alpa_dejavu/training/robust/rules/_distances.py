@@ -10,7 +10,15 @@ from typing import Any, final
 import jax.numpy as jnp
 import numpy as np
 
-from alpa_dejavu.training.robust._arrays import distances, finite_rows, mean_of, ranks, squared_distances, weighted
+from alpa_dejavu.training.robust._arrays import (
+    distances,
+    finite_rows,
+    mean_of,
+    ranks,
+    shrunk,
+    squared_distances,
+    weighted,
+)
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
 __all__ = ["DropFarthest", "Krum", "MinimumDiameter", "MultiKrum", "lowest"]
@@ -111,7 +119,8 @@ class DropFarthest(Rule):
         """Returns the mean of those that are kept."""
         check_replicas("drop-farthest", gradients, self.wrong, self.wrong + 1, "N > wrong")
         valid = finite_rows(gradients)
-        far = distances(gradients, mean_of(gradients, valid), valid)
+        small = shrunk(gradients, valid)
+        far = distances(small, mean_of(small, valid), valid)
         return _mean_of_chosen(gradients, lowest(far, jnp.sum(valid) - _left(valid, self.wrong)) & valid)
 
 

@@ -48,7 +48,7 @@ class SketchedSuspicion(Rule):
         valid = finite_rows(gradients)
         far = distances(gradients, mean_of(gradients, valid), valid)
         weights = jnp.where(valid, self.alpha / (self.alpha + far), 0)
-        kept = lowest(-weights, len(valid) - self.wrong) & valid
+        kept = lowest(far, len(valid) - self.wrong) & valid  # weights of huge distances are all 0
         # A replaced gradient keeps its weight: the others' mean has it beside their own.
         shares = jnp.where(kept, weights + jnp.sum(jnp.where(kept, 0, weights)) / jnp.maximum(jnp.sum(kept), 1), 0)
         return Aggregated(weighted(gradients, shares), shares, ())
@@ -75,7 +75,7 @@ class Suspicion(Rule):
         n = check_replicas("suspicion", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         valid = finite_rows(gradients)
         # All distances are known from the products around the first centre: gradients are sent for once.
-        products = products_around(gradients, median_of(gradients, valid), valid)
+        products, unit = products_around(gradients, median_of(gradients, valid), valid)
         squares = diagonal(products)
         near = valid & jnp.isfinite(squares)
         products = jnp.where(near[:, None] & near[None, :], products, 0)
@@ -87,7 +87,7 @@ class Suspicion(Rule):
             moved = products * weights[None, :]  # of the centre by weights: its product with each, then with itself
             along = jnp.sum(moved, axis=1)
             far = _root(diagonal(products) - 2 * along + total(weights * along), near)
-        return Aggregated(weighted(gradients, weights), weights, (), far)
+        return Aggregated(weighted(gradients, weights), weights, (), unit * far)
 
 
 def _root(squares: Any, near: Any) -> Any:

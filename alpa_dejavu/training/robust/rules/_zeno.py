@@ -77,16 +77,13 @@ class ZenoPlusPlus(Rule):
         if evidence is None or evidence.trusted is None:
             raise ValueError("zeno++: evidence has no trusted gradient, but must have one; give fresh samples")
         valid = finite_rows(gradients)
-        clean, trusted = cleared(gradients, valid), evidence.trusted
-        products = jax.tree_util.tree_map(
-            lambda x, v: jnp.sum(x * v, axis=tuple(range(1, x.ndim))), clean, trusted
-        )
+        trusted, size = evidence.trusted, norms(cleared(gradients, valid))
         one = norms(jax.tree_util.tree_map(lambda v: v[None], trusted))[0]
-        size = norms(clean)
         scale = one / jnp.maximum(size, jnp.finfo(size.dtype).tiny)
-        agreed = scale * functools.reduce(operator.add, jax.tree_util.tree_leaves(products))
+        scaled = jax.tree_util.tree_map(lambda x: x * column(scale, x), cleared(gradients, valid))
+        products = jax.tree_util.tree_map(lambda x, v: jnp.sum(x * v, axis=tuple(range(1, x.ndim))), scaled, trusted)
+        agreed = functools.reduce(operator.add, jax.tree_util.tree_leaves(products))
         score = self.rate * (agreed + self.slack) - self.penalty * jnp.square(one)
         taken = valid & jnp.isfinite(score) & (score >= 0) & (size > 0)
         weights = taken / jnp.maximum(jnp.sum(taken), 1)
-        scaled = jax.tree_util.tree_map(lambda x: x * column(scale, x), clean)
         return Aggregated(weighted(scaled, weights), weights, ())
