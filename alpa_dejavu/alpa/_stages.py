@@ -24,8 +24,9 @@ from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import Prices, prices
-from alpa_dejavu.clusters.host_classes import kinds_of
-from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside
+from alpa_dejavu.clusters.host_classes import by_sites
+from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside, takes_part_of_several
+from alpa_dejavu.clusters.space import submeshes
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
@@ -112,17 +113,17 @@ def _task(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Planning
     inference = given["pipeline_schedule"] == "inference"
     layers = given["layers"]
     priced = prices(cluster_of(mesh, option.cluster), option.calibration, option.latency, option.communication)
-    submeshes = _submeshes(option, mesh, priced.cluster)
+    choices = _submeshes(option, mesh, priced.cluster)
     configs = stage_construction.get_all_submesh_autosharding_config_choices(
-        mesh, submeshes, option.submesh_logical_shape_space, micro_batch
+        mesh, choices, option.submesh_logical_shape_space, micro_batch
     )
     defaults = given["default_as_option"]
-    space = space_of(submeshes, configs, option.stage_imbalance_tolerance, defaults)
+    space = space_of(choices, configs, option.stage_imbalance_tolerance, defaults)
     known = time.perf_counter()
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
     runner = _runner(mesh, priced.cluster)
-    bench = StageBench(given, submeshes, configs, runner)
+    bench = StageBench(given, choices, configs, runner)
     task = PlanningTask(
         source=GivenModel(model, micro_batch or 1, name=""),
         prices=priced,
@@ -156,8 +157,8 @@ def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: C
     """
     if option.profile == "decisive":
         return Measured(bench.measured, option.measuring_s)
-    # Alpa slices submeshes for measuring by their size alone: on unlike hosts that may be another stage.
-    if option.profile != "auto" or not _connected(mesh) or any(kinds_of(cluster)) or slow_inside(cluster):
+    # Alpa slices submeshes for measuring by their size alone: where stages are on named hosts that may be another one.
+    if option.profile != "auto" or not _connected(mesh) or by_sites(cluster) or slow_inside(cluster):
         return Searched()
     return Measured(bench.measured, option.measuring_s, _SHARE, _SURE, probed_s)
 
@@ -220,16 +221,23 @@ def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -
 
 
 def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:
-    """Returns Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside."""
+    """Returns Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside.
+
+    Where hosts have a number of devices that isn't a power of two, Alpa has no choices, and they are ours.
+    """
+    from alpa.global_env import global_config
     from alpa.pipeline_parallel import stage_construction
 
     kind, given = option.submesh_physical_shape_space, option.manually_specified_submeshes
-    found = [
-        (int(hosts), int(devices))
-        for hosts, devices in stage_construction.get_submesh_choices(
-            mesh.num_hosts, mesh.num_devices_per_host, kind, given
-        )
-    ]
+    devices = int(mesh.num_devices_per_host)
+    if devices.bit_count() == 1 or global_config.overwrite_submesh_choices is not None:
+        choices = stage_construction.get_submesh_choices(mesh.num_hosts, devices, kind, given)
+    elif kind == "manual":
+        choices = given
+    else:
+        whole = [each for each in submeshes(cluster, kind) if not takes_part_of_several(each, cluster)]
+        choices = [(each.num_hosts, each.devices_per_host) for each in whole]
+    found = [(int(hosts), int(devices)) for hosts, devices in choices]
     if kind == "manual" or option.profile == "decisive" or not slow_inside(cluster):
         return found
     parts, several = [d for hosts, d in found if hosts == 1], [hosts for hosts, _ in found if hosts > 1]

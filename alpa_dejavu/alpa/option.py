@@ -41,10 +41,11 @@ class DejavuStageOption:
     Alpa's fields for the search space mean what they mean in `AutoStageOption`, and have its defaults:
 
     Attributes:
-        submesh_physical_shape_space: "power_of_two" (1, 2, 4 ... devices of a host, then 1, 2, 4 ... hosts),
-            "small_power_of_two" (at most 4 hosts), "all" (any number of hosts), or "manual". The default keeps the
-            search small, and collectives are fast on its submeshes. Where links within hosts are slower than those
-            between them, parts of several hosts are submeshes too, except with "manual" or profile="decisive".
+        submesh_physical_shape_space: "power_of_two" (1, 2, 4 ... devices of a host, or a number that divides its own,
+            then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts), "all" (any number of hosts), or "manual".
+            The default keeps the search small, and collectives are fast on its submeshes. Where links within hosts are
+            slower than those between them, parts of several hosts are submeshes too, except with "manual" or
+            profile="decisive".
         manually_specified_submeshes: the (hosts, devices per host) to choose from, with "manual".
         submesh_logical_shape_space: "single_node_model_parallel" (every split into data and tensor parallelism with the
             tensor-parallel devices in one host, since they talk most), "all", "same_as_physical", "data_parallel_only"

@@ -6,7 +6,7 @@ import weakref
 
 from alpa_dejavu.problem import Cluster, ClusterSummary, host_kinds
 
-__all__ = ["kinds_of", "members_of_kinds", "summary_of"]
+__all__ = ["by_sites", "kinds_of", "members_of_kinds", "summary_of"]
 
 _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
 """The kinds of hosts of clusters that are still there, by the cluster's id."""
@@ -22,6 +22,13 @@ def kinds_of(cluster: Cluster) -> tuple[int, ...]:
         known = weakref.ref(cluster, lambda _: _KNOWN.pop(key, None)), host_kinds(cluster)
         _KNOWN[key] = known
     return known[1]
+
+
+def by_sites(cluster: Cluster) -> bool:
+    """Returns whether stages are searched for by the hosts that they may be on: where hosts are of several kinds, or
+    have a number of devices that isn't a power of two, so that submeshes don't fill them in any mixture.
+    """
+    return max(kinds_of(cluster)) > 0 or cluster.hosts[0].num_devices.bit_count() > 1
 
 
 def members_of_kinds(cluster: Cluster) -> list[list[int]]:

@@ -6,7 +6,7 @@ search has said of which kinds a stage's hosts are; which of that kind is then f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,13 @@ from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.slow_inside import slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
 
-__all__ = ["alpas_hosts", "devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages", "site_of"]
+__all__ = [
+    "alpas_hosts", "capacities", "devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages",
+    "site_of",
+]  # fmt: skip
+
+_MOST_TRIED = 20_000
+"""Where submeshes don't fit one after the other, at most so many beginnings of placements are tried."""
 
 
 def place(
@@ -23,7 +29,8 @@ def place(
 ) -> list[tuple[int, ...]]:
     """Places stages on a cluster's hosts; returns for each stage's submesh the indices of its hosts.
 
-    The largest submesh, of equal ones the last, takes the first hosts.
+    The largest submesh, of equal ones the last, takes the first hosts. If that leaves no room for a later one, other
+    hosts are tried for those on one host.
 
     Args:
         submeshes: the submesh of each stage, in the order of the stages.
@@ -55,15 +62,46 @@ def place(
             else _of_kinds(fitting, kinds[n], free, cluster, apart)
         )
         if len(chosen) < wanted.num_hosts:
-            shapes = [(s.num_hosts, s.devices_per_host) for s in submeshes]
-            raise NoPlanError(
-                f"the submeshes {shapes} don't fit the hosts of cluster {cluster.name} "
-                f"({[host.num_devices for host in cluster.hosts]} devices); choose submeshes that fill its hosts"
-            )
+            return _otherwise(submeshes, cluster, kinds)
         placed[n] = tuple(chosen)
         for host in placed[n]:
             free[host] -= wanted.devices_per_host
     return placed
+
+
+def _otherwise(
+    submeshes: Sequence[Submesh], cluster: Cluster, kinds: Sequence[Sequence[int]] | None
+) -> list[tuple[int, ...]]:
+    """Places submeshes on hosts with as little room left as possible, and on others where a later one has none then."""
+    order, of = _in_turn(submeshes), (0,) * len(cluster.hosts) if kinds is None else kinds_of(cluster)
+    placed: list[tuple[int, ...]] = [()] * len(submeshes)
+    in_vain = set[tuple[int, tuple[tuple[int, int], ...]]]()
+
+    def rest(turn: int, free: tuple[int, ...]) -> bool:
+        state = turn, tuple(sorted(zip(of, free, strict=True)))
+        if turn == len(order) or state in in_vain or len(in_vain) > _MOST_TRIED:
+            return turn == len(order)
+        n = order[turn]
+        devices, wanted = submeshes[n].devices_per_host, [0] * submeshes[n].num_hosts if kinds is None else kinds[n]
+        fitting = sorted((left, host) for host, left in enumerate(free) if left >= devices)
+        there = {kind: [host for _, host in fitting if of[host] == kind] for kind in wanted}
+        alike = {free[host]: (host,) for host in reversed(there[wanted[0]])}  # one of those with equal room
+        several = tuple(host for kind, hosts in there.items() for host in hosts[: list(wanted).count(kind)])
+        for chosen in [alike[left] for left in sorted(alike)] if len(wanted) == 1 else [several]:
+            taken = tuple(left - devices * (host in chosen) for host, left in enumerate(free))
+            if len(chosen) == len(wanted) and rest(turn + 1, taken):
+                placed[n] = tuple(sorted(chosen))
+                return True
+        in_vain.add(state)
+        return False
+
+    if rest(0, tuple(host.num_devices for host in cluster.hosts)):
+        return placed
+    shapes = [(s.num_hosts, s.devices_per_host) for s in submeshes]
+    raise NoPlanError(
+        f"the submeshes {shapes} don't fit the hosts of cluster {cluster.name} "
+        f"({[host.num_devices for host in cluster.hosts]} devices); choose submeshes that fill its hosts"
+    )
 
 
 def alpas_hosts(
@@ -135,13 +173,13 @@ def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
     devices of a kind of host than there are; shape (S,).
 
     They are whole hosts, and parts of a host that divide each other: three stages of 4 devices don't fit on two hosts
-    of 6. Where hosts are alike, they are all submeshes but those that take parts of several hosts.
+    of 6. Where hosts are alike, with a power of two devices, they are all but those on parts of several hosts.
     """
     found = np.ones(len(space.submeshes), dtype=np.bool_)
     for s, submesh in enumerate(space.submeshes):
         found[s] = space.hosts is not None or not takes_part_of_several(submesh, cluster)
         part = submesh.devices_per_host
-        for host in () if space.hosts is None else space.hosts[s]:
+        for host in (0,) if space.hosts is None else space.hosts[s]:
             whole = cluster.hosts[host].num_devices
             nested = submesh.num_hosts == 1 and part.bit_count() == 1 and whole % part == 0
             found[s] &= nested or part == whole
@@ -157,6 +195,56 @@ def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
         return [by_hosts]
     whole = np.array([submesh.num_devices in (1, cluster.num_devices) for submesh in space.submeshes])
     return [by_hosts, whole | ~by_hosts]
+
+
+def capacities(
+    space: SearchSpace, cluster: Cluster, available: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns what each of S submeshes takes of each of R capacities, shape (S, R), and how much there is of each, of
+    shape (R,): what stages keep to if they fit on the hosts, beside the number of devices.
+
+    On several hosts of 6 devices, for example, there is one part of 4 on a host at most. There are no capacities where
+    each part of a host divides the larger ones and the host.
+
+    Args:
+        space: the submeshes, with their hosts.
+        cluster: the hosts.
+        available: shape (K,), how many devices there are of each kind of host.
+
+    References:
+        Fekete and Schepers, New classes of fast lower bounds for bin packing problems, Math. Programming 91, 2001.
+    """
+    kinds, takes, there = kinds_of(cluster), list[list[int]](), list[int]()
+    for kind, members in enumerate(members_of_kinds(cluster) if space.hosts is not None else []):
+        whole = cluster.hosts[members[0]].num_devices
+        hosts = int(available[kind]) // whole
+        on = [[kinds[host] for host in each].count(kind) for each in space.hosts or ()]
+        sizes = {submesh.devices_per_host for submesh, count in zip(space.submeshes, on, strict=True) if count}
+        for rule in _rules(sorted({*sizes, whole})) if hosts > 1 else ():
+            pairs = zip(space.submeshes, on, strict=True)
+            takes.append([count and count * rule[submesh.devices_per_host] for submesh, count in pairs])
+            there.append(hosts * rule[whole])
+    return np.array(takes, dtype=np.int64).reshape(-1, len(space.submeshes)).T, np.array(there, dtype=np.int64)
+
+
+def _rules(sizes: Sequence[int]) -> list[dict[int, int]]:
+    """Returns what parts of a host of some sizes, ascending, take of it by rules by which they never take more than the
+    last of them, all of the host; without rules that others imply, such as that by the devices themselves.
+    """
+    whole, found = sizes[-1], [dict(zip(sizes, sizes, strict=True))]
+    for unit in sizes:
+        in_units = {size: size // unit for size in sizes}
+        alone = {size: whole if size > whole - unit else size * (size >= unit) for size in sizes}
+        for rule in (in_units, alone) if 2 * unit <= whole else (in_units,):
+            if not any(_implies(other, rule) for other in found):
+                found = [*found[:1], *(other for other in found[1:] if not _implies(rule, other)), rule]
+    return found[1:]
+
+
+def _implies(one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Returns whether parts that keep to one rule keep to the other: they take as large a share or a larger one."""
+    whole = max(one)
+    return all(other[size] * one[whole] <= one[size] * other[whole] for size in one)
 
 
 def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from alpa_dejavu.clusters._unlike_submeshes import Site, sites
-from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.clusters.host_classes import by_sites, kinds_of
 from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, SearchSpace, Submesh
 
@@ -21,14 +21,16 @@ _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3":
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
     """Returns the submeshes that stages on a cluster may have: parts of a host, then whole hosts.
 
-    Where hosts have unlike numbers of devices, they are the submeshes of each kind of host, and mixtures of kinds.
+    Parts have 1, 2, 4 ... devices, or a number that divides those of the host, so that like parts tile it: hosts of 6
+    are also taken as twice 3, as 4 and 2, or whole. Where hosts have unlike numbers of devices, they are the submeshes
+    of each kind of host, and mixtures of kinds.
 
     Where links within hosts are slower than those between them, submeshes on parts of several hosts are added.
 
     Args:
         cluster: the cluster with the hosts.
-        kind: "power_of_two" (1, 2, 4 ... devices, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) or
-            "all" (every number of hosts). All of a host, and all of the cluster, is always among them.
+        kind: "power_of_two" (parts of a host, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) or "all"
+            (every number of hosts). All of a host, and all of the cluster, is always among them.
 
     Raises:
         ValueError: the kind is unknown.
@@ -40,10 +42,9 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
     >>> [(s.num_hosts, s.devices_per_host) for s in submeshes(named_cluster("p3.16xlarge", 2))]
     [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8)]
     """
-    devices = {host.num_devices for host in cluster.hosts}
-    if len(devices) > 1:
+    if len({host.num_devices for host in cluster.hosts}) > 1:
         return tuple(dict.fromkeys(submesh for submesh, _ in _sites(cluster, kind)))
-    most, hosts = devices.pop(), len(cluster.hosts)
+    most, hosts = cluster.hosts[0].num_devices, len(cluster.hosts)
     several = _several(hosts, kind)
     whole = [*several, hosts] if hosts > 1 else []
     shapes = dict.fromkeys([*((1, n) for n in _parts(most)), *((n, most) for n in whole)])
@@ -53,7 +54,7 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
 
 def _parts(devices: int) -> list[int]:
     """Returns the numbers of a host's devices that a stage may take."""
-    return [n for n in range(1, devices + 1) if n.bit_count() == 1 or n == devices]
+    return [n for n in range(1, devices + 1) if n.bit_count() == 1 or devices % n == 0]
 
 
 def _several(hosts: int, kind: str) -> list[int]:
@@ -75,7 +76,10 @@ def _sites(cluster: Cluster, kind: str) -> tuple[Site, ...]:
         small = kind == "small_power_of_two"
         return [*dict.fromkeys([*_several(hosts, kind), *([] if small else [hosts])])]
 
-    return sites(cluster, _parts, several)
+    apart = slow_inside(cluster) and max(kinds_of(cluster)) == 0
+    across = across_hosts(cluster, _parts(cluster.hosts[0].num_devices), several(len(cluster.hosts))) if apart else []
+    every = tuple((submesh, tuple(range(submesh.num_hosts))) for submesh in across)
+    return tuple(dict.fromkeys([*sites(cluster, _parts, several), *every]))
 
 
 def search_space(
@@ -96,6 +100,7 @@ def search_space(
     where there are several data-parallel devices. Where replicas are asked for, the one row isn't offered, since Alpa's
     pass might cut something else than the batch there.
     On hosts of unlike kinds (`host_kinds`) a submesh occurs once for each choice of kinds of hosts that it may be on.
+    The hosts are also named where they are alike, but have a number of devices that isn't a power of two.
 
     Args:
         cluster: the cluster with the hosts.
@@ -110,18 +115,16 @@ def search_space(
         ValueError: the kind of submeshes is unknown.
         NoPlanError: no submesh has so many replicas, or the micro-batch can't be divided among them.
     """
-    unlike = max(kinds_of(cluster)) > 0
-
-    def along(submesh: Submesh) -> int:
-        across = not unlike and takes_part_of_several(submesh, cluster)
-        return submesh.num_devices if across else submesh.devices_per_host
+    on_hosts = by_sites(cluster)
 
     @functools.cache
     def of_shape(submesh: Submesh) -> list[MeshConfig]:
-        every = _configs(submesh, micro_batch, remat, zero, unlike, along(submesh))
+        across = takes_part_of_several(submesh, cluster)
+        most = submesh.num_devices if across else submesh.devices_per_host
+        every = _configs(submesh, micro_batch, remat, zero, on_hosts and not across, most)
         return [config for config in every if replicas == 1 or (config.batch_forced and config.shape[0] >= replicas)]
 
-    if not unlike:
+    if not on_hosts:
         choices = tuple(each for each in submeshes(cluster, kind) if replicas == 1 or of_shape(each))
         _check_replicas(len(choices), replicas, cluster, micro_batch)
         return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
@@ -136,12 +139,13 @@ def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
 
     Args:
         space: the search space, whose submeshes may be on any hosts, as Alpa offers them.
-        cluster: the cluster with the hosts; where they are alike, the search space stays as it is.
+        cluster: the cluster with the hosts; where they are alike, with a power of two devices, the search space stays
+            as it is.
 
     Raises:
         NoPlanError: the cluster hasn't the hosts for any submesh.
     """
-    if max(kinds_of(cluster)) == 0:
+    if not by_sites(cluster):
         return space
     rows = dict(zip(space.submeshes, space.configs, strict=True))
     found = [site for site in _sites(cluster, "all") if site[0] in rows]
@@ -186,16 +190,16 @@ def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:
 
 
 def _configs(
-    submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], unlike: bool, most: int
+    submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], in_host: bool, most: int
 ) -> list[MeshConfig]:
-    """Returns a submesh's configs with at most so many tensor-parallel devices, on unlike hosts all in one host."""
+    """Returns a submesh's configs with at most so many tensor-parallel devices, all in one host if `in_host`."""
     size = submesh.num_devices
     splits = [
         (size // along, along)
         for along in range(1, most + 1)
         if size % along == 0
         and micro_batch % (size // along) == 0
-        and not (unlike and submesh.devices_per_host % along)
+        and not (in_host and submesh.devices_per_host % along)
     ]
     meshes = [(split, _FORCED) for split in splits]
     if (size, 1) in splits and size > 1:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
-from alpa_dejavu.clusters.placement import kinds_of_sites
+from alpa_dejavu.clusters.placement import capacities, kinds_of_sites
 from alpa_dejavu.costs.communication import CommunicationModel, Group
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Sites
@@ -126,7 +126,7 @@ class InterstageTable:
         if cluster.cores is not None:
             seconds = seconds * (1 / cluster.cores + (1 - 1 / cluster.cores) / num_micro_batches)
         uses = sizes[:, None] if space.hosts is None else kinds_of_sites(space, cluster)
-        return Sites(uses, available, links, seconds)
+        return Sites(uses, available, links, seconds).with_capacity(*capacities(space, cluster, available))
 
 
 @final

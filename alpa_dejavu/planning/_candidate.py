@@ -16,6 +16,7 @@ import numpy as np
 
 from alpa_dejavu._util.ties import least, ordered
 from alpa_dejavu.clusters.device_order import device_order
+from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import place_stages
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning._chunks import chunks_of, impossible, needed_bytes
@@ -115,7 +116,8 @@ class Costs:
             for slicing in (first, *others):
                 if slicing.found:
                     found.setdefault((slicing.stages, None), Candidate(self, slicing))
-        if self.space.hosts is None and (filled := self.filled(slicer, num_stages, devices)) is not None:
+        alike = self.space.hosts is None or not any(kinds_of(self.cluster))
+        if alike and (filled := self.filled(slicer, num_stages, devices)) is not None:
             found.setdefault((filled.stages, filled.hosts), filled)
         there = [one for candidate in found.values() if (one := fitting(candidate)) is not None]
         if not there and found and self.run.schedule not in ALPA_SCHEDULES:

@@ -168,7 +168,7 @@ def plan_model(
             "offload; give one of these, or offload nothing"
         )
     priced = prices(given, known, latency, communication, runtime_profile(runtime or ALPA, overlap))
-    counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
+    counts = micro_batch_counts(batch, given) if micro_batches is None else (micro_batches,)
     search = slicer(slicing)
     space = SpaceRules(submeshes, tuple(remat), tuple(zero), offload=offload, replicas=replicas)
     chooser = _chooser(strategy, schedule, space, search, objective)
@@ -206,7 +206,7 @@ def plan_model(
             raise
         limited = dataclasses.replace(task, space=dataclasses.replace(space, restriction=limits))
         numbers = source.numbers_of_layers(LAYERS) if source.traces else ()
-        tried = remedies(limited, micro_batch_counts(batch), numbers)
+        tried = remedies(limited, micro_batch_counts(batch, given), numbers)
         raise tried.instead_of(error) from None
 
 

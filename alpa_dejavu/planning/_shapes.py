@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.ties import TOLERANCE, ordered
+from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
@@ -25,14 +26,19 @@ _HOPELESS, _PATIENCE = 1.25, 2
 """Fewer micro-batches aren't tried any more after so many numbers of them in a row that take so many times the best."""
 
 
-def micro_batch_counts(batch: int, at_most: int = 20) -> tuple[int, ...]:
-    """Returns the numbers of micro-batches worth trying for a batch: those of a power of two samples each, and the
-    whole batch.
+def micro_batch_counts(batch: int, cluster: Cluster | None = None, at_most: int = 20) -> tuple[int, ...]:
+    """Returns the numbers of micro-batches worth trying for a batch: those of a power of two samples each, or so many
+    times the odd factor of a host's number of devices, among which these can be divided; and the whole batch.
 
     >>> micro_batch_counts(24)
     (1, 3, 6, 12, 24)
+    >>> from alpa_dejavu.testing import example_cluster
+    >>> micro_batch_counts(24, example_cluster(2, 6))
+    (1, 2, 3, 4, 6, 8, 12, 24)
     """
-    counts = {batch // size for size in (2**n for n in range(batch.bit_length())) if batch % size == 0}
+    devices = {1, *(host.num_devices for host in cluster.hosts)} if cluster is not None else {1}
+    sizes = {(number // (number & -number)) << n for number in devices for n in range(batch.bit_length())}
+    counts = {batch // size for size in sizes if batch % size == 0}
     few = (count for count in counts if count <= MOST_MICRO_BATCHES)
     return tuple(sorted({1, *sorted(few, reverse=True)[:at_most]}))
 

@@ -130,7 +130,7 @@ def kept_task(
     """
     count = kept.run.num_micro_batches
     asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
-    counts = {count, *micro_batch_counts(kept.batch)} if other_counts and not asked else {count}
+    counts = {count, *micro_batch_counts(kept.batch, given.cluster)} if other_counts and not asked else {count}
     return PlanningTask(
         source=GivenModel(kept.model, kept.batch // count, plan.model),
         prices=given,

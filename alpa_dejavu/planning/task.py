@@ -54,8 +54,8 @@ class SpaceRules(StageSpace):
     """A rule by which stages may have every submesh of a named kind, in every split into data and tensor parallelism.
 
     Attributes:
-        submeshes: "power_of_two" (1, 2, 4 ... devices of a host, then 1, 2, 4 ... hosts), "small_power_of_two" (at most
-            4 hosts) or "all".
+        submeshes: "power_of_two" (1, 2, 4 ... devices of a host, or a number that divides its own, then 1, 2, 4 ...
+            hosts), "small_power_of_two" (at most 4 hosts) or "all".
         remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.

@@ -24,12 +24,17 @@ class Sites:
         links: shape (S, S), which of D kinds of links leads from a stage on one submesh to the next stage on another.
         crossing_s: shape (L, D) for L layers, the seconds that one micro-batch's tensors take over such a link, forward
             and backward, from a stage that ends before layer l to one that begins with it; row 0 isn't used.
+        packing: shape (S, R), what a submesh takes of each of R capacities that stages on hosts of a kind can't exceed
+            together, as one host of 6 devices holds one part of 4 at most; None: submeshes fit in any mixture.
+        capacity: shape (R,), how much there is of each of these.
     """
 
     uses: NDArray[np.int64]
     available: NDArray[np.int64]
     links: NDArray[np.int64]
     crossing_s: NDArray[np.float64]
+    packing: NDArray[np.int64] | None = None
+    capacity: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in (("uses", np.int64), ("available", np.int64), ("links", np.int64), ("crossing_s", float)):
@@ -64,8 +69,20 @@ class Sites:
 
     @property
     def alike(self) -> bool:
-        """Returns whether all hosts are of one kind, so that a submesh may be on any of them."""
-        return self.uses.shape[1] == 1
+        """Returns whether all hosts are of one kind, and submeshes fit on them in any mixture."""
+        return self.uses.shape[1] == 1 and self.packing is None
+
+    def with_capacity(self, takes: NDArray[np.int64], capacity: NDArray[np.int64]) -> Sites:
+        """Returns the sites with more capacities that stages can't exceed: what each submesh takes of them, shape
+        (S, R), and how much there is of each, shape (R,).
+        """
+        if self.packing is not None and self.capacity is not None:
+            takes, capacity = np.column_stack([self.packing, takes]), np.append(self.capacity, capacity)
+        return dataclasses.replace(self, packing=takes, capacity=capacity) if takes.size else self
+
+    def without_capacity(self) -> Sites:
+        """Returns the sites without any capacities: submeshes fit on the hosts in any mixture."""
+        return dataclasses.replace(self, packing=None, capacity=None)
 
     def crossing(self, layer: int, before: int, after: int) -> float:
         """Returns the seconds that a micro-batch takes from a stage on the submesh `before` to the next stage, which
@@ -75,7 +92,9 @@ class Sites:
 
     def hold(self, submeshes: Sequence[int], devices: str) -> bool:
         """Returns whether stages on these submeshes use the available devices of each kind of host: all of them if
-        `devices` is "exactly", no more than them if it is "at most".
+        `devices` is "exactly", no more than them if it is "at most"; and no more of each capacity than there is.
         """
+        if self.packing is not None and (self.packing[list(submeshes)].sum(axis=0) > self.capacity).any():
+            return False
         used, available = self.uses[list(submeshes)].sum(axis=0).tolist(), self.available.tolist()
         return used == available or (devices == "at most" and all(map(operator.le, used, available)))

@@ -11,11 +11,11 @@ References:
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from alpa_dejavu.sharding._operator import ConvolutionDims, DotDims, Operator, free_dims
-from alpa_dejavu.sharding._planning import Site, keep_batch_cut, make_table
-from alpa_dejavu.sharding._spec import num_tiles
+from alpa_dejavu.sharding._planning import Site, keep_batch_cut, make_table, whole
+from alpa_dejavu.sharding._spec import divides, num_tiles
 from alpa_dejavu.sharding._table import Strategy, Table
 
 Cuts = tuple[tuple[str, tuple[int, ...]], ...]
@@ -44,8 +44,19 @@ def dot_table(site: Site) -> Table:
         strategy = _strategy(site, places, cuts)
         if strategy is not None:
             found.append(strategy)
-    found = list(dict.fromkeys(found))
-    return make_table(site, keep_batch_cut(site, found))
+    summed = [_strategy(site, places, (("contract", 0, (axis,)),)) for axis in site.costs.mesh.axes]
+    return make_table(site, _with_even_ones(site, keep_batch_cut(site, list(dict.fromkeys(found))), summed))
+
+
+def _with_even_ones(site: Site, found: list[Strategy], summed: Sequence[Strategy | None]) -> list[Strategy]:
+    """Returns strategies with further ones, if each of them cuts the result unevenly, which can't be a program's output
+    then: 32 columns on 7 devices, say. It is whole in the further ones, which cut only what is summed over, or nothing.
+    """
+    if not found or any(divides(one.output, site.operator.shape, site.mesh_shape) for one in found):
+        return found
+    both = float(sum(operand.num_bytes for operand in site.operands[:2]))
+    everywhere = whole(site, site.costs.all_reduce(both, site.costs.mesh.axes))
+    return [*found, *(one for one in summed if one is not None), everywhere]
 
 
 def _places(operator: Operator, operands: tuple[Operator, ...]) -> _Places:
@@ -164,7 +175,8 @@ def convolution_table(site: Site) -> Table:
     If the options force the batch dimension onto a mesh axis, only ways that cut it so are kept, if there are any.
     """
     found = [s for cuts in _convolution_ways(site) if (s := _convolution_strategy(site, cuts)) is not None]
-    return make_table(site, keep_batch_cut(site, list(dict.fromkeys(found))))
+    summed = [_convolution_strategy(site, (("in", (axis,)),)) for axis in site.costs.mesh.axes]
+    return make_table(site, _with_even_ones(site, keep_batch_cut(site, list(dict.fromkeys(found))), summed))
 
 
 def _convolution_ways(site: Site) -> list[Cuts]:

@@ -22,8 +22,8 @@ class Choices:
     of one of G groups: only the group matters to the next stage.
 
     Attributes:
-        uses: shape (Q, R), what a stage takes of each of R resources: devices of each kind of host; and one stage, if
-            a number of stages is asked for.
+        uses: shape (Q, R), what a stage takes of each of R resources: devices of each kind of host; the sites'
+            capacities; and one stage, if a number of stages is asked for.
         available: shape (R,), how much there is of each resource.
         exact: shape (R,), whether all of a resource has to be used.
         group: shape (Q,), the group of each class.
@@ -39,14 +39,18 @@ class Choices:
         self.num_layers, self._num_configs = problem.num_layers, problem.costs_s.shape[3]
         links = unlike_links(sites)
         group = numbered(links)
-        alike = numbered(np.column_stack([sites.uses, group, links.T]))
+        uses, self.available = sites.uses, sites.available
+        self.exact = np.full(len(self.available), problem.devices == "exactly")
+        if sites.packing is not None and sites.capacity is not None:
+            uses = np.column_stack([uses, sites.packing])
+            self.available = np.append(self.available, sites.capacity)
+            self.exact = np.append(self.exact, np.zeros(len(sites.capacity), dtype=np.bool_))
+        alike = numbered(np.column_stack([uses, group, links.T]))
         self._members = _members(alike)
         first = self._members[:, 0]
         self.group: IntArray = group[first]
         self.num_groups = int(group.max()) + 1
-        self.uses = sites.uses[first]
-        self.available = sites.available
-        self.exact = np.full(len(self.available), problem.devices == "exactly")
+        self.uses = uses[first]
         if problem.num_stages is not None:
             self.uses = np.column_stack([self.uses, np.ones(len(first), dtype=np.int64)])
             self.available = np.append(self.available, problem.num_stages)

@@ -11,7 +11,7 @@ import math
 import time
 from typing import final
 
-from alpa_dejavu.problem import Slicing, SlicingProblem
+from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer, best_of_families, check_has_recurrence
 from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._intervals import Intervals
@@ -43,10 +43,17 @@ class Dynamic(Slicer):
         check_has_recurrence("dynamic", problem)
         if problem.families is not None:
             return best_of_families(self, problem)
-        if problem.sites is not None and not problem.sites.alike:
-            stages, at_least, rounds = placed(problem, problem.sites, self.effort)
-        else:
-            stages, at_least, rounds = Intervals(problem, self.effort).run()
+        sites, stages, at_least, rounds = problem.sites, tuple[StageChoice, ...](), 0.0, 0
+        if sites is None or sites.uses.shape[1] == 1:
+            stages, at_least, rounds = Intervals(_uncrowded(problem), self.effort).run()
             if not stages and math.isfinite(at_least):
                 stages = Uniform().slice(problem).stages
+        if sites is not None and not sites.alike and not math.isfinite(problem.total_s(stages)):
+            stages, at_least, rounds = placed(problem, sites, self.effort)
         return Slicing.of(problem, stages, at_least, rounds, time.perf_counter() - started)
+
+
+def _uncrowded(problem: SlicingProblem) -> SlicingProblem:
+    """The problem in which submeshes fit on hosts in any mixture: its best stages are often few enough to do so."""
+    sites = problem.sites
+    return problem if sites is None else dataclasses.replace(problem, sites=sites.without_capacity())

@@ -201,6 +201,7 @@ def _with_places(problem: SlicingProblem, most_work: int, most_places: int) -> t
         nowhere = np.zeros((len(sizes), len(sizes)), dtype=np.int64)
         every = np.array([problem.num_devices])
         return problem, Sites(sizes[:, None], every, nowhere, np.zeros((problem.num_layers, 1)))
+    sites = sites.without_capacity()  # a bound holds without
     if math.prod((sites.available + 1).tolist()) <= most_places:
         return problem, sites
     rates = _rates(problem, sites)

@@ -245,13 +245,15 @@ def test_parts_that_do_not_pack_are_left_out():
     costs = problem.costs_s.copy()
     costs[:, :, 0] /= 100
     problem = dataclasses.replace(problem, costs_s=costs)
+    anywhere = dataclasses.replace(problem, sites=problem.sites.without_capacity())
     with pytest.raises(NoPlanError, match="don't fit the hosts"):
-        place_stages(Exhaustive().slice(problem).stages, space, where)
-    found = packed(problem, space, where, Exhaustive())
-    assert found.found
-    assert {stage.submesh for stage in found.stages} <= {1, 2}
-    assert found.lower_bound_s < found.cost_s
-    place_stages(found.stages, space, where)
+        place_stages(Exhaustive().slice(anywhere).stages, space, where)
+    best = Exhaustive().slice(problem)
+    place_stages(best.stages, space, where)
+    assert sum(stage.submesh == 0 for stage in best.stages) == 2, "one part of 4 on each host of 6"
+    found = packed(anywhere, space, where, Exhaustive())
+    assert found.stages == best.stages
+    assert found.lower_bound_s == found.cost_s == best.cost_s
 
 
 def test_alpas_submeshes_are_put_on_the_kinds_that_have_them():

@@ -1,5 +1,6 @@
 """From a model and a cluster to a plan, and the errors where there is none."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -74,7 +75,8 @@ def test_slicers_are_chosen_by_name():
 
 
 def test_a_slicer_that_misses_all_plans_is_told_apart_from_there_being_none():
-    cluster, unlike = example_cluster(1, devices_per_host=3), space(devices=3)
+    """Devices that share a CPU are all used, and no equal stages on 1 or 2 use 3."""
+    cluster, unlike = dataclasses.replace(example_cluster(1, devices_per_host=3), cores=3), space(devices=3)
     assert len(planned(chain(2), cluster, unlike, Run(2)).plan.stages) == 2
     with pytest.raises(NoPlanError, match=r"Uniform\(\) found no plan, but there are some.*'dynamic'"):
         planned(chain(2), cluster, unlike, Run(2), slicing="uniform")

@@ -59,7 +59,8 @@ def test_what_suspects_propose_is_planned_without_in_one_flow(planned, tmp_path)
     assert suspects.left_out == (1,)
     names = replica_devices(planned.plan, suspects.left_out)
     made = replan(planned.plan, Kept.of(planned), without_replicas=suspects.left_out)
-    assert made.plan.num_devices == planned.plan.num_devices - len(names)
+    # Some of the devices left may stay unused where that is faster.
+    assert made.plan.num_devices <= planned.plan.num_devices - len(names)
     assert {stage.logical_mesh[0] >= made.kept.replicas for stage in made.plan.stages} == {True}
     path = tmp_path / "plan.json"
     write_with_kept(planned.plan, Kept.of(planned), path)

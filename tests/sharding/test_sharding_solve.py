@@ -61,9 +61,13 @@ def test_the_solution_is_the_cheapest_of_all(batch, hidden, shape, force, mixed)
 
 
 @pytest.mark.parametrize("force", [-1, 0])
-@pytest.mark.parametrize(("batch", "hidden"), [(64, 256), (8, 512), (4096, 64)])
-def test_outputs_are_cut_into_equal_parts_where_they_can_be(batch, hidden, force):
-    mesh, shape = LogicalMesh((1, 3)), (hidden, hidden)
+@pytest.mark.parametrize(
+    ("batch", "hidden", "devices"),
+    [(64, 256, (1, 3)), (8, 512, (1, 3)), (4096, 64, (1, 3)), (6, 32, (1, 7)), (6, 32, (7, 1)), (6, 32, (2, 7))],
+)
+def test_outputs_are_cut_into_equal_parts_where_they_can_be(batch, hidden, devices, force):
+    """On 7 devices no dimension of 32, nor the 6 samples, can be cut: the gradients are whole."""
+    mesh, shape = LogicalMesh(devices), (hidden, hidden)
     operators = [
         *two_layers(batch, hidden), dot(2, 4, *shape, dims=GRADIENT), dot(4, 3, batch, hidden, dims=BACK),
         dot(0, 6, *shape, dims=GRADIENT), output(5, *shape), output(7, *shape),

@@ -79,11 +79,16 @@ def shared():
     return dataclasses.replace(example_cluster(num_hosts=1, devices_per_host=4, memory_bytes=2.0**32), cores=2)
 
 
+def odd():
+    """Two hosts of three devices, on which parts of two don't fit in any mixture."""
+    return example_cluster(num_hosts=2, devices_per_host=3, memory_bytes=2.0**32)
+
+
 def one_device():
     return example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**32)
 
 
-CLUSTERS = {each.__name__: each for each in (alike, unlike_hosts, shared, one_device)}
+CLUSTERS = {each.__name__: each for each in (alike, unlike_hosts, shared, odd, one_device)}
 
 
 def virtual_mesh(cluster: Cluster):

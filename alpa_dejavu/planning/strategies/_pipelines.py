@@ -109,7 +109,7 @@ def _with_fewer(ways: Sequence[Grouping]) -> list[Grouping]:
 
 def _both_ways(task: Task, begin: int) -> tuple[list[int], list[int]]:
     """Returns the sizes of micro-batch from the given one on: it and smaller ones, and larger ones."""
-    counts = micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,)
+    counts = micro_batch_counts(task.batch, task.cluster) if task.micro_batches is None else (task.micro_batches,)
     sizes = sorted({begin, *(task.batch // count for count in counts)})
     place = sizes.index(begin)
     return sizes[place::-1], sizes[place + 1 :]

@@ -105,7 +105,7 @@ def searched(
     Raises:
         NoPlanError: no number of micro-batches has a plan.
     """
-    counts = micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,)
+    counts = micro_batch_counts(task.batch, cluster) if task.micro_batches is None else (task.micro_batches,)
     question = PlanningTask(
         source=GivenModel(task.model, task.samples),
         prices=Prices(cluster, task.models),

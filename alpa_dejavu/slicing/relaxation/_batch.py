@@ -183,6 +183,9 @@ class Table:
         used = np.einsum("nk,nkr->nr", there.astype(np.int64), self._uses[batch.submesh])
         total = used if problem.devices == "exactly" else np.minimum(used, self._available)
         fits = (total == self._available).all(axis=1) if problem.devices == "exactly" else (used == total).all(axis=1)
+        if problem.sites is not None and problem.sites.packing is not None:
+            taken = np.einsum("nk,nkr->nr", there.astype(np.int64), problem.sites.packing[batch.submesh])
+            fits &= (taken <= problem.sites.capacity).all(axis=1)
         ends = np.where(batch.count > 0, batch.ends[np.arange(len(batch)), np.maximum(batch.count - 1, 0)], 0)
         whole = (ends == self._layers) & ((batch.firsts < batch.ends) | ~there).all(axis=1)
         if problem.num_stages is not None:

@@ -94,7 +94,7 @@ class Lattice:
         self.choices = Choices(problem, problem.sites if problem.sites is not None else _anywhere(problem))
         costs, room = self.choices.costs_s, self.choices.room
         self._names = _names(self.choices)
-        self.num_kinds = len(self.choices.available) - (problem.num_stages is not None)
+        self.num_kinds = 1 if problem.sites is None else len(problem.sites.available)
         finite = np.isfinite(costs)
         left = np.arange(problem.num_layers - 1, -1, -1)
         self.limited = bool((finite & (room < left[None, :, None, None])).any())
