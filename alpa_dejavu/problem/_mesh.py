@@ -38,6 +38,13 @@ class Submesh:
         return self.num_hosts * self.devices_per_host
 
 
+def is_plain(context_parallel: int, expert_parallel: int, sharded: int, remat: str) -> bool:
+    """Returns whether devices divide the batch and the operators alone, and whole layers are computed again, or none:
+    what every training framework can.
+    """
+    return (context_parallel, expert_parallel, sharded) == (1, 1, 0) and remat != "selective"
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
@@ -107,7 +114,7 @@ class MeshConfig:
     @property
     def plain(self) -> bool:
         """Returns whether devices divide the batch and the operators alone, as every training framework can."""
-        return (self.context_parallel, self.expert_parallel, self.sharded) == (1, 1, 0) and self.remat != "selective"
+        return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
 
     def check_plain(self) -> None:
         """Checks that devices divide the batch and the operators alone, for a model whose costs know no other division.

@@ -13,7 +13,7 @@ from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
 from alpa_dejavu.problem._drawn_seconds import DrawnSeconds
 from alpa_dejavu.problem._hardware import ClusterSummary
-from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
+from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh, is_plain
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload, StageOffload
 from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
@@ -114,10 +114,8 @@ class StagePlan:
 
     @property
     def plain(self) -> bool:
-        """Returns whether its devices divide the batch and the operators alone, and whole layers are computed again, or
-        none: what every training framework can.
-        """
-        return (self.context_parallel, self.expert_parallel, self.sharded) == (1, 1, 0) and self.remat != "selective"
+        """Returns whether devices divide the batch and the operators alone, as every training framework can."""
+        return is_plain(self.context_parallel, self.expert_parallel, self.sharded, self.remat)
 
     @property
     def num_layers(self) -> int:

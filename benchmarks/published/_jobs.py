@@ -265,7 +265,7 @@ def _number(row: Row, name: str) -> int:
 
 def _needed(row: Row, name: str) -> int:
     """A number that a row must have; KeyError where there is no such column."""
-    found = _number(row, name) if _text({name: row[name]}, name) else 0
+    found = _number({name: row[name]}, name)
     if found < 1:
         raise ValueError(f"{name} is {row[name]!r}, but must be a number of at least 1")
     return found

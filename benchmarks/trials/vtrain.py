@@ -27,9 +27,7 @@ _PER_HOST, _VOCABULARY = 8, 51200
 _WITHIN_S, _BETWEEN_S, _BETWEEN_BYTES_PER_S = 1e-5, 3e-5, 800e9 / 8
 """Latencies of messages, as in the machine files, and what a host's network cards carry together."""
 _EXECUTION = dataclasses.replace(EXECUTIONS["megatron"], attention=PLAIN, sequence_parallel=False)
-_RUNTIME = dataclasses.replace(
-    runtime_profile("megatron", "none"), elementwise=runtime_profile("fsdp").elementwise
-)  # fmt: skip
+_RUNTIME = dataclasses.replace(runtime_profile("megatron", "none"), elementwise=runtime_profile("fsdp").elementwise)
 """vTrain's Megatron-LM is from before Transformer Engine: most of its operators ran one by one."""
 
 
