@@ -89,6 +89,9 @@ class DejavuStageOption:
         calibration: measured figures of the cluster's devices and links: a `Calibration`, or the path of a file. None,
             the default, predicts GPUs by models that are fitted to measured ones, and other devices by their data
             sheets. "none" goes by data sheets for all. "links" may go by a calibration's links, too.
+        accumulate: what micro-batches do with a result of the loss that can't be put together from theirs, such as a
+            ratio of two sums over the batch: None, the default, takes the mean over micro-batches and warns, "mean"
+            takes it, and "sum" adds them up. All other results are the whole batch's own whatever this is.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: fields of
             `AutoStageOption`, accepted so that its arguments can be handed over as they are. They have no effect; a
             warning says so for the last three if one is set.
@@ -125,6 +128,7 @@ class DejavuStageOption:
     history: str | os.PathLike[str] | None = None
     calibration: str | os.PathLike[str] | Calibration | None = None
     strategy: str | Strategy = OURS
+    accumulate: str | None = None
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     task: PlanningTask | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
@@ -139,6 +143,8 @@ class DejavuStageOption:
         self._check_profile()
         if self.strategy != OURS:
             self._check_strategy()
+        if self.accumulate not in (None, "mean", "sum"):
+            raise ValueError(f"accumulate is {self.accumulate!r}, but must be \"mean\", \"sum\" or None")
         self.calibration = check_choice(self.calibration, self.latency, self.communication)
         if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")

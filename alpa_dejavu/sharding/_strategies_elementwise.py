@@ -52,9 +52,9 @@ def iota_table(site: Site) -> Table:
 
     It may also be whole, at a penalty, if it has no batch dimension or is soon broadcast, or if it can't be cut.
     """
-    strategies = [Strategy("SS", spec) for spec in grid_specs(site, divisible=False)]
+    strategies = [Strategy("SS", spec) for spec in grid_specs(site, divisible=True)]
     if site.options.allow_mixed_mesh_shape:
-        strategies += [Strategy("S 1d", spec) for spec in line_specs(site, divisible=False)]
+        strategies += [Strategy("S 1d", spec) for spec in line_specs(site, divisible=True)]
     if not strategies or site.feeds_broadcast or site.batch_dim is None:
         penalty = site.costs.replication_penalty() * WHOLE_IOTA
         strategies.append(whole(site, penalty))

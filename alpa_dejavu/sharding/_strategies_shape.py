@@ -17,7 +17,7 @@ def broadcast_table(site: Site) -> Table:
     """
     operand = site.operands[0]
     if operand.rank == 0 and (site.feeds_output or operand.kind != "constant"):
-        strategies = [Strategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=False)]
+        strategies = [Strategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=True)]
         return make_table(site, unique_outputs([*strategies, whole(site, site.costs.replication_penalty())]))
     assert isinstance(site.operator.attributes, Dims)
     dims = site.operator.attributes.dims

@@ -36,6 +36,7 @@ _ROOMS = (
     "alpa_stock_jax.pipeline_local",
     "alpa_stock_jax.pipeline_overlap",
     "alpa_stock_jax.pipeline_moves",
+    "alpa_stock_jax.micro_batches",
     "alpa_stock_jax.pipeline_profile_cache",
     "alpa_stock_jax.pipeline_profile_faults",
     "alpa_stock_jax.pipeline_profile_workers",
