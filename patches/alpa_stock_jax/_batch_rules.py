@@ -157,7 +157,7 @@ def _elementwise_of_sums(operation: Operation) -> list[Relation]:
             return operation.all(first) if alike else operation.unknown(_SEVERAL)
         if name == "mul" and len(reduced) == 1:
             return operation.all(first.times(math.prod(r.scale for r in given if r.kind == "same")))
-        if name == "div" and given[1].kind == "same" and given[1].scale:
+        if name == "div" and given[1].kind == "same" and given[1].scale and not _is_whole(operation):
             return operation.all(first.times(1 / given[1].scale))
         if name == "select_n" and given[0].plain and _all_as(first, given[1:], operation.micro_batches):
             return operation.all(first)
@@ -190,6 +190,11 @@ def _loses(operation: Operation) -> bool:
     return bool(before.kind not in "biu" and after.kind in "biu") or after.kind == "b" or before.kind == "b"
 
 
+def _is_whole(operation: Operation) -> bool:
+    """Whether the result is a whole number, so that a quotient is rounded."""
+    return bool(operation.micro.outvars[0].aval.dtype.kind in "iu")
+
+
 def _linear_scale(operation: Operation) -> float | None:
     """The factor of an elementwise operation's result, given those of its operands; None where there is none."""
     name = operation.name
@@ -199,7 +204,7 @@ def _linear_scale(operation: Operation) -> float | None:
     if name == "mul":
         return math.prod(scales)
     if name == "div":
-        return operation.given[0].scale / operation.given[1].scale
+        return None if _is_whole(operation) else operation.given[0].scale / operation.given[1].scale
     alike = all(math.isclose(scale, scales[0], rel_tol=1e-6) for scale in scales)
     if name in ("add", "sub", "add_any", "max", "min") and alike:
         return scales[0]

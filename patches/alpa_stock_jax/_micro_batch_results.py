@@ -69,20 +69,20 @@ def result(
     if relation.kind in ("unknown", "index"):
         return _unknown(name, relation, pair, dtype, number, accumulate, told)
     shares = 1 if exact else number
-    after = _is_true if dtype == np.bool_ else None
+    after = _is_true if dtype == np.bool_ else None if exact else functools.partial(_multiplied, factor=number)
     if relation.kind == "rows":
         place = functools.partial(
-            _place_rows, before=relation.before, shape=pair.whole, count=number, factor=relation.scale * shares
+            _place_rows, before=relation.before, shape=pair.whole, count=number, factor=relation.scale
         )
         return Result(place, after, needs_number=True)
     if relation.kind == "same":
         if exact:
-            return Result(_only_the_first, after, needs_number=True)
+            return Result(functools.partial(_only_the_first, factor=relation.scale), after, needs_number=True)
         return _scaled(relation.scale)
     if relation.is_sum:
         return _scaled(relation.scale * shares)
-    join = functools.partial(_join, op=relation.op, boolean=dtype == np.bool_)
-    return Result(functools.partial(_place_part, count=number, factor=relation.scale * shares), join, needs_number=True)
+    place = functools.partial(_place_part, count=number, factor=relation.scale)
+    return Result(place, functools.partial(_join, op=relation.op, after=after), needs_number=True)
 
 
 def _unknown(
@@ -104,10 +104,12 @@ def _unknown(
 
 
 def _scaled(factor: float) -> Result:
-    return Result() if math.isclose(factor, 1.0, rel_tol=1e-6) else Result(functools.partial(_multiply, factor=factor))
+    if math.isclose(factor, 1.0, rel_tol=1e-6):
+        return Result()
+    return Result(lambda value, number: _multiplied(value, factor))
 
 
-def _multiply(value: Any, _: Any, factor: float) -> Any:
+def _multiplied(value: Any, factor: float) -> Any:
     return (value * (round(factor) if np.issubdtype(value.dtype, np.integer) else factor)).astype(value.dtype)
 
 
@@ -119,15 +121,15 @@ def _is_true(value: Any) -> Any:
     return value != 0
 
 
-def _only_the_first(value: Any, number: Any) -> Any:
+def _only_the_first(value: Any, number: Any, factor: float) -> Any:
     """The value in the first micro-batch, and 0 in the others."""
-    value = _counted(value)
+    value = _multiplied(_counted(value), factor)
     return jnp.where(number == 0, value, jnp.zeros_like(value))
 
 
 def _place_rows(value: Any, number: Any, before: int, shape: tuple[int, ...], count: int, factor: float) -> Any:
     """Values of a micro-batch's samples at their place among the batch's, and 0 elsewhere."""
-    parts = _multiply(_counted(value), number, factor).reshape(before, -1)
+    parts = _multiplied(_counted(value), factor).reshape(before, -1)
     width = parts.shape[1]
     batch = jnp.zeros((before, count * width), parts.dtype)
     return lax.dynamic_update_slice(batch, parts, (jnp.int32(0), number.astype(np.int32) * width)).reshape(shape)
@@ -135,10 +137,10 @@ def _place_rows(value: Any, number: Any, before: int, shape: tuple[int, ...], co
 
 def _place_part(value: Any, number: Any, count: int, factor: float) -> Any:
     """A micro-batch's value at its place among those of all, and 0 elsewhere."""
-    part = _multiply(_counted(value), number, factor)
+    part = _multiplied(_counted(value), factor)
     mine = (jnp.arange(count) == number).reshape((count,) + (1,) * part.ndim)
     return jnp.where(mine, part[None], jnp.zeros_like(part)[None])
 
 
-def _join(parts: Any, op: str, boolean: bool) -> Any:
-    return _JOINED[op](parts != 0 if boolean else parts, axis=0)
+def _join(parts: Any, op: str, after: Callable[[Any], Any] | None) -> Any:
+    return _JOINED[op](parts if after is None else after(parts), axis=0)

@@ -168,8 +168,7 @@ class _Reader:
 
         def prepare(*arguments: Any) -> list[Any]:
             """The arguments that the step takes more."""
-            batch = [np.asarray(a) for a, is_batch in zip(arguments, self.batch_invars, strict=True) if is_batch]
-            return [*prepared(*batch), *([numbers] if needs_number else [])]
+            return [*prepared(*arguments), *([numbers] if needs_number else [])]
 
         call = functools.partial(
             self._call, differentiate=differentiate[self.micro.with_value], loss=folded or loss,
@@ -243,18 +242,19 @@ class _Reader:
         return given
 
     def _prepared(self, sources: Sequence[Any]) -> Callable[..., list[Any]]:
-        """A function of the whole batch that gives some of the step's values."""
+        """A function of the step's arguments that gives what the batch gives alone."""
         step = self.whole
-        batch = [var for var, is_batch in zip(step.jaxpr.invars, self.batch_invars, strict=True) if is_batch]
         names = dict(zip(step.loss.invars, step.differentiated.invars, strict=True))
-        needed, taken = {names.get(var, var) for var in sources}, list[Any]()
+        results = [names.get(var, var) for var in sources]
+        needed, taken = set(results), list[Any]()
         for eqn in reversed([*step.jaxpr.eqns[: step.position], *(_renamed(eqn, names) for eqn in step.loss.eqns),
                              *step.jaxpr.eqns[step.position + 1 :]]):  # fmt: skip
             _take([eqn], needed, set(), taken)
-        results = [names.get(var, var) for var in sources]
-        jaxpr = core.Jaxpr(step.jaxpr.constvars, batch, results, list(reversed(taken)))
-        closed = core.ClosedJaxpr(jaxpr, step.closed.consts)
-        return jax.jit(core.jaxpr_as_fun(closed)) if sources else lambda *_: []
+        batch = [n for n, var in enumerate(step.jaxpr.invars) if var in needed]
+        given = [step.jaxpr.invars[n] for n in batch]
+        jaxpr = core.Jaxpr(step.jaxpr.constvars, given, results, list(reversed(taken)))
+        computed = jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, step.closed.consts)))
+        return lambda *arguments: computed(*(np.asarray(arguments[n]) for n in batch)) if sources else []
 
     def _call(
         self, *arguments: Any, differentiate: Callable[..., Any], loss: core.ClosedJaxpr, loss_inputs: Sequence[Any],

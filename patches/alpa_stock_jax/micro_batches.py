@@ -39,7 +39,7 @@ def _over_micro_batches(stock: Callable[..., Any]) -> Callable[..., Any]:
         """As Alpa's, for any loss."""
         number = self.num_micro_batches or 1
         compiled = functools.partial(stock, self, fun, in_tree, out_tree_thunk, static_argnums, donated_invars)
-        if number == 1 or not any(batch_invars) or getattr(self, "pipeline_schedule", "") == "inference":
+        if number <= 1 or not any(batch_invars) or getattr(self, "pipeline_schedule", "") == "inference":
             return compiled(batch_invars, *avals)
         step = _read(fun, batch_invars, number, avals, getattr(getattr(self, "stage_option", None), "accumulate", None))
         if step is None:
@@ -55,12 +55,15 @@ def _read(
 ) -> MicroBatchStep | None:
     import alpa
 
-    samples = {aval.shape[0] for aval, is_batch in zip(avals, batch_invars, strict=True) if is_batch}
-    if len(samples) > 1 or min(samples) % number:
-        raise ValueError(
-            f"the batch's arrays have {' and '.join(map(str, sorted(samples)))} samples, but must all have one number "
-            f"of them that {number} micro-batches divide; give another num_micro_batches, or another batch"
-        )
+    shapes = [tuple(aval.shape) for aval, is_batch in zip(avals, batch_invars, strict=True) if is_batch]
+    for shape in shapes:
+        if shape[0] % number or shape[0] != shapes[0][0]:
+            other = f", or one batch size for all: another array has {shapes[0]}" if shape[0] != shapes[0][0] else ""
+            divisors = [n for n in range(1, shape[0] + 1) if shape[0] % n == 0]
+            raise ValueError(
+                f"num_micro_batches is {number}, which doesn't divide the batch of {shape}; choose one of {divisors}, "
+                f"or another batch size{other}"
+            )
     micro, whole = (_traced(fun, batch_invars, count, avals) for count in (number, 1))
     if micro is None or whole is None:
         return None
@@ -100,7 +103,7 @@ def _compile(
         _for_more_arguments(method), linear_util.wrap_init(rewritten), tree, out_tree_thunk, static_argnums,
         (*donated_invars, *[False] * more), (*step.batch_invars, *step.extra_batch), *avals, *step.extra_avals,
     )  # fmt: skip
-    return _with_more_arguments(executable, step)
+    return _with_more_arguments(executable, step, in_tree)
 
 
 def _for_more_arguments(method: Any) -> Any:
@@ -118,19 +121,32 @@ def _for_more_arguments(method: Any) -> Any:
     return method
 
 
-def _with_more_arguments(executable: Any, step: MicroBatchStep) -> Any:
+def _with_more_arguments(executable: Any, step: MicroBatchStep, in_tree: Any) -> Any:
     """An executable that is given its step's own arguments, and takes the ones more itself."""
-    launch, placements = executable.launch_on_driver, executable.get_input_placement_specs
+    placements = executable.get_input_placement_specs()[:-1]
+    executable.more_arguments, executable.in_tree = step.prepare, in_tree
+    executable.get_input_placement_specs = lambda: placements
+    return executable
 
-    def launch_on_driver(*arguments: Any) -> Any:
-        return launch(*arguments, *step.prepare(*arguments))
 
-    def get_input_placement_specs() -> Any:
-        return placements()[:-1]
+def _take_more_arguments(executable: Any) -> None:
+    stock = executable.launch_on_driver
+
+    @functools.wraps(stock)
+    def launch_on_driver(self: Any, *arguments: Any) -> Any:
+        """As Alpa's, for steps that take more arguments than the user's."""
+        more = getattr(self, "more_arguments", None)
+        return stock(self, *arguments, *(more(*arguments) if more else ()))
 
     executable.launch_on_driver = launch_on_driver
-    executable.get_input_placement_specs = get_input_placement_specs
-    return executable
+
+
+def _take_more_in_one_mesh(module: ModuleType) -> None:
+    _take_more_arguments(module.GradAccMeshDriverExecutable)
+
+
+def _take_more_in_pipelines(module: ModuleType) -> None:
+    _take_more_arguments(module.PipeshardDriverExecutable)
 
 
 def _trace_once(module: ModuleType) -> None:
@@ -215,6 +231,18 @@ PATCHES: tuple[Patch, ...] = (
                 "self", "fun", "in_tree", "out_tree_thunk", "static_argnums", "donated_invars", "batch_invars", "avals",
             ),
         },
+    ),
+    Patch(
+        module="alpa.mesh_executable",
+        reason="a step over micro-batches may take more than its user's arguments, such as sums over the batch",
+        apply=_take_more_in_one_mesh,
+        expects={"GradAccMeshDriverExecutable.launch_on_driver": ("self", "args")},
+    ),
+    Patch(
+        module="alpa.pipeline_parallel.pipeshard_executable",
+        reason="and so may a step in a pipeline",
+        apply=_take_more_in_pipelines,
+        expects={"PipeshardDriverExecutable.launch_on_driver": ("self", "args")},
     ),
     Patch(
         module="alpa.pipeline_parallel.compile_executable",
