@@ -20,6 +20,7 @@ from tqdm import tqdm
 from _kraken_models import Step, fresh, loss_of, name_of, parameters, sizes, step_of, text
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu._util.interval import Interval
+from alpa_dejavu.alpa.local_cluster import local_cluster
 from harness import Figure, Remote, Results, answer_all
 from races._data import batch
 
@@ -32,6 +33,8 @@ VALIDATED_EVERY = 4
 """One of so many runs of characters, from all files, is validated on."""
 MESHES = ((1, (1, 4)), (4, (1, 4)), (4, (2, 2)))
 """Ways, and how many devices divide the batch, and the ways or a standard transformer's heads."""
+PIPELINES = (1, 4)
+"""Ways of those that are cut into two stages of two devices each."""
 DEVICES, TOLERANCE = 4, 1e-4
 """The tolerance is relative: float32 sums in another order differ by some 1e-6 after a few steps."""
 _PATIENCE_S = 60.0
@@ -95,7 +98,9 @@ def _quality_figures(rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def parallel(results: Results, steps: int = 5) -> tuple[list[Row], list[Figure]]:
-    """Trains a Kraken and the standard transformer by Alpa's `ShardParallel` on four CPU devices, and on one.
+    """Trains a Kraken and the standard transformer by Alpa on four CPU devices, and on one.
+
+    Alpa does so by `ShardParallel`, and by `PipeshardParallel` on a Ray cluster of this machine.
 
     Args:
         results: what is known already, under "parallel".
@@ -106,6 +111,10 @@ def parallel(results: Results, steps: int = 5) -> tuple[list[Row], list[Figure]]
         for ways, mesh in tqdm(MESHES, "parallel"):
             name = f"{name_of(sizes()[ways])}, mesh {mesh}"
             compared = functools.partial(alpa, "compared", ways, mesh, steps)
+            rows.append({"name": name, **results.known("parallel", f"{name}, {steps} steps", compared)})
+        for ways in tqdm(PIPELINES, "pipelines"):
+            name = f"{name_of(sizes()[ways])}, two stages"
+            compared = functools.partial(alpa, "pipelined", ways, steps)
             rows.append({"name": name, **results.known("parallel", f"{name}, {steps} steps", compared)})
     return rows, list(_parallel_figures(rows))
 
@@ -158,23 +167,43 @@ class _Parallel:
     """What the process has that trains by Alpa."""
 
     def compared(self, ways: int, mesh: tuple[int, int], steps: int) -> Row:
-        """How far losses and parameters are from those of one device, relative to these, and the all-reduces it ran."""
+        """How far `ShardParallel` is from one device."""
         import alpa
 
-        size = sizes()[ways]
-        data = [batch(text(), ROWS, 0, n) for n in range(steps)]
-        expected = _trained(jax.jit(step_of(size, jax.value_and_grad)), ways, data)
         devices = alpa.LocalPhysicalDeviceMesh(jax.local_devices()[:DEVICES]).get_logical_mesh(mesh)
         sharding = alpa.AutoShardingOption(force_batch_dim_to_mesh_dim=0)
-        method = alpa.ShardParallel(devices=devices, auto_sharding_option=sharding)
-        ours = step_of(size, alpa.value_and_grad)
-        step = alpa.parallelize(ours, method=method, donate_argnums=(), batch_argnums=(1,))
-        found = _trained(step, ways, data)
-        loss_off, parameters_off = (
-            max(jax.tree.leaves(jax.tree.map(_relative, *each))) for each in zip(found, expected, strict=True)
+        return _compared_to_one(alpa.ShardParallel(devices=devices, auto_sharding_option=sharding), ways, steps)
+
+    def pipelined(self, ways: int, steps: int) -> Row:
+        """How far `PipeshardParallel` is from one device, in two stages and two micro-batches."""
+        import alpa
+
+        shape = [(1, DEVICES // 2)] * 2
+        stages = alpa.ManualStageOption([[0], [1]], shape, shape, [{}] * 2)
+        method = alpa.PipeshardParallel(
+            num_micro_batches=2, layer_option=alpa.AutoLayerOption(layer_num=2), stage_option=stages
         )
-        reduced = all_reduced(step.get_last_executable().get_hlo_text())
-        return {"steps": steps, "loss_off": loss_off, "parameters_off": parameters_off, **reduced}
+        with local_cluster(DEVICES):
+            alpa.init("ray")
+            return _compared_to_one(method, ways, steps)
+
+
+def _compared_to_one(method: Any, ways: int, steps: int) -> Row:
+    """How far losses and parameters are from those of one device, relative to these, and the all-reduces it ran."""
+    import alpa
+
+    size = sizes()[ways]
+    data = [batch(text(), ROWS, 0, n) for n in range(steps)]
+    expected = _trained(jax.jit(step_of(size, jax.value_and_grad)), ways, data)
+    ours = step_of(size, alpa.value_and_grad)
+    step = alpa.parallelize(ours, method=method, donate_argnums=(), batch_argnums=(1,))
+    found = _trained(step, ways, data)
+    loss_off, parameters_off = (
+        max(jax.tree.leaves(jax.tree.map(_relative, *each))) for each in zip(found, expected, strict=True)
+    )
+    modules = step.get_last_executable().get_hlo_text()
+    reduced = all_reduced(modules if isinstance(modules, str) else "\n".join(modules))
+    return {"steps": steps, "loss_off": loss_off, "parameters_off": parameters_off, **reduced}
 
 
 def _trained(step: Step, ways: int, data: Sequence[Any]) -> tuple[list[float], Any]:

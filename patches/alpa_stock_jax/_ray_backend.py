@@ -15,6 +15,7 @@ from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
 from alpa_stock_jax._cpu_process import cpu_environment
+from alpa_stock_jax._ray_mailbox import TIMEOUT, peer_timeout_s
 
 __all__ = ["MeshSeat", "make_backend", "worker_environment"]
 
@@ -50,9 +51,13 @@ def worker_environment(seat: MeshSeat, environment: dict[str, str]) -> dict[str,
     Args:
         seat: the worker's place.
         environment: the driver's variables.
+
+    Raises:
+        ValueError: the time-out of waits isn't a positive number.
     """
     return {
         "ALPA_IS_WORKER": "True",
+        TIMEOUT: str(peer_timeout_s(environment)),
         **cpu_environment(seat.devices, environment),
         # XLA's client and its kernels take the size of their thread pools from this variable.
         "NPROC": str(seat.threads),

@@ -2,6 +2,9 @@
 
 A sender calls the receiver's actor, so nothing but Ray's own connections carries the data. Every message has a key that
 both sides derive from the plan: its channel (group, sending and receiving device) and its number on that channel.
+
+A wait ends: the peer is asked every second what it does. Seconds in which it, and all whom it waits for, compute
+nothing are counted, up to a time-out. A peer that computes for long is waited for.
 """
 
 from __future__ import annotations
@@ -9,13 +12,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import ray
 
-__all__ = ["Counters", "Group", "Mailbox", "MessageKey", "PeerWatch"]
+__all__ = ["TIMEOUT", "Activity", "Counters", "Group", "Mailbox", "MessageKey", "PeerWatch", "peer_timeout_s"]
 
+TIMEOUT = "ALPA_PEER_TIMEOUT_S"
+"""The environment variable of the seconds after which a wait for a peer that computes nothing is an error."""
+_DEFAULT_TIMEOUT_S = 600.0
 _CHECK_S = 1.0
 
 MessageKey = tuple[Hashable, ...]
@@ -82,23 +89,84 @@ class Group:
     device_ranks: Mapping[str, int]
 
 
-class PeerWatch:
-    """Whether another worker still lives, asked without waiting for the answer."""
+def peer_timeout_s(environment: Mapping[str, str]) -> float:
+    """Returns the seconds that a peer which computes nothing is waited for.
 
-    def __init__(self, peer: Any, rank: int) -> None:
-        self._peer = peer
-        self._rank = rank
+    Raises:
+        ValueError: the variable isn't a positive number.
+    """
+    given = environment.get(TIMEOUT, str(_DEFAULT_TIMEOUT_S))
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"{TIMEOUT} is {given!r}, but must be a positive number; give seconds, or unset it")
+    return seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Activity:
+    """The work of a worker at a moment, as it tells those who wait for it.
+
+    Attributes:
+        place: names the worker.
+        does: a verb and the rest: "computes", "waits for host 0 of mesh 1 in ...", "is idle".
+        computes: whether it computes, or at the end of a chain of waits another one does.
+    """
+
+    place: str
+    does: str
+    computes: bool
+
+
+class PeerWatch:
+    """A wait for another worker, which is asked whether it lives and what it does, without waiting for the answer.
+
+    Args:
+        peer: the actor.
+        rank: its rank in the group.
+        what: names what is waited for.
+        timeout_s: seconds without computing after which it is given up.
+        clock: tells seconds.
+    """
+
+    def __init__(
+        self, peer: Any, rank: int, what: str, timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._peer, self._what, self._timeout_s, self._clock = peer, what, timeout_s, clock
+        self._since = clock()
         self._answer: Any = None
+        self._known = Activity(f"the worker of rank {rank}", "doesn't answer", computes=False)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the wait is for something that is being computed."""
+        return self._known.computes
+
+    def __str__(self) -> str:
+        return f"waits for {self._known.place} in {self._what}"
 
     def __call__(self) -> None:
-        """Raises RuntimeError if the worker has died."""
+        """Looks at the peer.
+
+        Raises:
+            RuntimeError: the peer has died.
+            TimeoutError: the peer, and all whom it waits for, have computed nothing for too long.
+        """
         if self._answer is None:
             self._answer = self._peer.answer.remote()
         answered, _ = ray.wait([self._answer], timeout=0)
-        if not answered:
-            return
-        answer, self._answer = self._answer, None
-        try:
-            ray.get(answer)
-        except ray.exceptions.RayActorError as error:
-            raise RuntimeError(f"the worker of rank {self._rank}, which should send a tile, has died") from error
+        if answered:
+            answer, self._answer = self._answer, None
+            try:
+                self._known = ray.get(answer)
+            except ray.exceptions.RayActorError as error:
+                raise RuntimeError(f"{self._known.place}, waited for in {self._what}, has died") from error
+        if self.computes:
+            self._since = self._clock()
+        elif self._clock() - self._since > self._timeout_s:
+            raise TimeoutError(
+                f"it {self}, for {self._timeout_s:g} s in vain, and {self._known.place} {self._known.does}; "
+                f"if that only takes longer, set {TIMEOUT} to more seconds, or else report it as a bug"
+            )

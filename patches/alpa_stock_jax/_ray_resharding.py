@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from alpa.device_mesh import ReshardingBroadcastTask, ReshardingRecvTask, ReshardingSendTask
 
+from alpa_stock_jax._ray_mailbox import peer_timeout_s
 from alpa_stock_jax._ray_tiles import Canvas, TileExchange, without_repeats
 
-__all__ = ["Resharding"]
+__all__ = ["Resharding", "instruction_name"]
+
+
+def instruction_name(instructions: Sequence[Any], task_uuid: int, ary_uuid: int) -> str:
+    """Returns what errors call the instruction of a pipeline that receives an array by a task."""
+    for number, instruction in enumerate(instructions):
+        arrays = instruction.output_uuids if instruction.opcode.name in ("RECV", "BROADCAST") else None
+        if arrays is not None and instruction.task_uuid == task_uuid and ary_uuid in arrays:
+            later = (one.info for one in instructions[number:] if one.info.startswith("stage"))
+            return f"instruction {number + 1} of {len(instructions)}, which receives for {next(later, 'later steps')}"
+    return f"receiving array {ary_uuid}"
 
 
 class Resharding:
-    """Mixed into a worker that has `buffers`, `num_devices` and `put`."""
+    """Mixed into a worker that has `buffers`, `num_devices` and `put`, and says whose `instructions` it carries out."""
 
     buffers: dict[int, list[Any]]
     num_devices: int
 
     def __init__(self) -> None:
-        self.tiles = TileExchange()
+        self.tiles = TileExchange(peer_timeout_s(os.environ))
+        self.instructions: Sequence[Any] = ()
         self.send_tasks: dict[int, ReshardingSendTask] = {}
         self.recv_tasks: dict[int, ReshardingRecvTask] = {}
         self.broadcast_tasks: dict[int, ReshardingBroadcastTask] = {}
@@ -46,9 +59,11 @@ class Resharding:
         """Receives the tiles of an array; keeps the rest of it if `set_empty_buffer` is false."""
         task = self.recv_tasks[uuid]
         buffers = self.buffers.setdefault(ary_uuid, [None] * self.num_devices)
+        what = instruction_name(self.instructions, uuid, ary_uuid)
         for spec in task.recv_specs:
             existing = None if set_empty_buffer else buffers[spec.device_id]
-            buffers[spec.device_id] = self.put(self.tiles.receive(task.group_name, spec, existing), spec.device_id)
+            tile = self.tiles.receive(task.group_name, spec, existing, what)
+            buffers[spec.device_id] = self.put(tile, spec.device_id)
 
     def run_resharding_broadcast_task(self, uuid: int, ary_uuid: int, set_empty_buffer: bool = True) -> None:
         """Sends and receives the tiles of an array."""
@@ -59,7 +74,8 @@ class Resharding:
                 tile = np.asarray(self.buffers[ary_uuid][spec.devices_ids[0]])[tuple(spec.tensor_slices[0])]
                 self.tiles.broadcast(task.group_name, spec.comm_key, tile)
                 continue
-            tile = self.tiles.receive_broadcast(task.group_name, spec.comm_key)
+            what = instruction_name(self.instructions, uuid, ary_uuid)
+            tile = self.tiles.receive_broadcast(task.group_name, spec.comm_key, what)
             for device, index in zip(spec.devices_ids, spec.tensor_slices, strict=True):
                 if device not in canvases:
                     existing = self.buffers.get(ary_uuid, [None] * self.num_devices)[device]

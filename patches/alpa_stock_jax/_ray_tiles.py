@@ -7,6 +7,7 @@ device once.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -64,22 +65,28 @@ class Canvas:
         return self._array
 
 
-
-
 class TileExchange:
-    """A worker's side of all its exchanges."""
+    """A worker's side of all its exchanges.
 
-    def __init__(self) -> None:
+    Args:
+        timeout_s: how long a peer that computes nothing is waited for.
+
+    Attributes:
+        timeout_s: as given.
+        waits: the wait of each of this process's threads that waits for another worker.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
         self.mailbox = Mailbox()
+        self.waits: dict[int, PeerWatch] = {}
+        self.timeout_s = timeout_s
         self._sent = Counters()
         self._taken = Counters()
         self._groups: dict[str, Group] = {}
-        self._watches: dict[tuple[str, int], PeerWatch] = {}
 
     def join(self, group: Group) -> None:
         """Makes a group known."""
         self._groups[group.name] = group
-        self._watches = {key: watch for key, watch in self._watches.items() if key[0] != group.name}
 
     def leave(self, name: str) -> None:
         """Forgets a group."""
@@ -103,19 +110,20 @@ class TileExchange:
         for rank, messages in posts.items():
             group.workers[rank].deliver.remote(messages)
 
-    def receive(self, group_name: str, spec: Any, existing: Any) -> np.ndarray:
+    def receive(self, group_name: str, spec: Any, existing: Any, what: str = "a tile") -> np.ndarray:
         """What one device gets by a ReshardingRecvSpec.
 
         Args:
             group_name: of a group that was joined.
             spec: the ReshardingRecvSpec.
             existing: what the device has of the tensor so far, or None.
+            what: names the tile in errors.
         """
         group = self._groups[group_name]
         canvas = Canvas(spec.shape, spec.dtype, existing)
         for source in spec.tile_specs:
             key = self._taken.key(group_name, source.rank, source.gpu_idx, group.rank, spec.device_id)
-            canvas.paint(source.offset, self.mailbox.take(key, self._watch(group, source.rank)))
+            canvas.paint(source.offset, self._take(group, source.rank, what, key))
         return canvas.finished()
 
     def broadcast(self, group_name: str, comm_key: str, tile: np.ndarray) -> None:
@@ -126,13 +134,13 @@ class TileExchange:
         for rank in dict.fromkeys(group.device_ranks[device] for device in devices[1:]):
             group.workers[rank].deliver.remote({number: tile})
 
-    def receive_broadcast(self, group_name: str, comm_key: str) -> np.ndarray:
+    def receive_broadcast(self, group_name: str, comm_key: str, what: str = "a tile") -> np.ndarray:
         """The tile that `broadcast` sent to this worker."""
         group = self._groups[group_name]
         sender = group.device_ranks[comm_key.split("$")[0]]
-        return self.mailbox.take(self._taken.key(group_name, comm_key), self._watch(group, sender))
+        return self._take(group, sender, what, self._taken.key(group_name, comm_key))
 
-    def gather(self, group_name: str, channel: str, value: np.ndarray) -> list[np.ndarray]:
+    def gather(self, group_name: str, channel: str, value: np.ndarray, what: str = "a gathering") -> list[np.ndarray]:
         """The values that all workers of a group give on a channel, by rank; each gives one each time."""
         group = self._groups[group_name]
         sent = self._sent.key(group_name, channel, group.rank)
@@ -140,14 +148,18 @@ class TileExchange:
             if rank != group.rank:
                 worker.deliver.remote({sent: value})
         return [
-            value if rank == group.rank else self.mailbox.take(
-                self._taken.key(group_name, channel, rank), self._watch(group, rank)
-            )
+            value if rank == group.rank else self._take(group, rank, what, self._taken.key(group_name, channel, rank))
             for rank in range(len(group.workers))
         ]
 
-    def _watch(self, group: Group, rank: int) -> PeerWatch:
-        return self._watches.setdefault((group.name, rank), PeerWatch(group.workers[rank], rank))
+    def _take(self, group: Group, rank: int, what: str, key: MessageKey) -> np.ndarray:
+        watch = PeerWatch(group.workers[rank], rank, what, self.timeout_s)
+        self.waits[threading.get_ident()] = watch
+        try:
+            tile: np.ndarray = self.mailbox.take(key, watch)
+        finally:
+            del self.waits[threading.get_ident()]
+        return tile
 
 
 def _cut(buffer: Any, index: Sequence[slice]) -> np.ndarray:

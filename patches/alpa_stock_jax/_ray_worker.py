@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from alpa.monkey_patch import set_override_backend
 
 from alpa_stock_jax._mesh_all_reduce import MeshAllReduce
 from alpa_stock_jax._ray_backend import MeshSeat, make_backend
-from alpa_stock_jax._ray_mailbox import Group, MessageKey
+from alpa_stock_jax._ray_mailbox import Activity, Group, MessageKey
 from alpa_stock_jax._ray_mover import Mover
 from alpa_stock_jax._ray_resharding import Resharding
 
@@ -47,7 +48,11 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):
         self.data_loaders: dict[int, Any] = {}
         self.data_loader_iters: dict[int, Any] = {}
         self.set_runtime_random_seed(runtime_random_seed)
-        MeshAllReduce(self.num_devices, self.tiles.gather).install()
+        self._in_call = False
+        MeshAllReduce(
+            self.num_devices, self.host_id == 0, self.tiles.gather,
+            functools.partial(self._fail, "an all-reduce between meshes"),
+        ).install()  # fmt: skip
 
     # Buffers
 
@@ -90,10 +95,14 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):
             raise RuntimeError(self._fault)
         buffers = self.buffers[uuid]
         if device_ids is None:
-            return [np.asarray(buffer) for buffer in buffers]
-        if not isinstance(device_ids, Iterable):
-            return np.asarray(buffers[device_ids])
-        return [np.asarray(buffers[device]) for device in device_ids]
+            device_ids = range(len(buffers))
+        if isinstance(device_ids, Iterable):
+            values: Any = [np.asarray(buffers[device]) for device in device_ids]
+        else:
+            values = np.asarray(buffers[device_ids])
+        if self._fault:  # found meanwhile, by what computed these
+            raise RuntimeError(self._fault)
+        return values
 
     # Executables
 
@@ -105,6 +114,7 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):
     def run_executable(self, uuid: int, *args: Any, **kwargs: Any) -> None:
         """Runs an executable; a failure is told to the driver, which doesn't wait for this call."""
         with self._telling("running an executable"):
+            self.instructions = getattr(self.executables.get(uuid), "instructions", self.instructions)
             super().run_executable(uuid, *args, **kwargs)
 
     def data_loader_next(self, uuid: int) -> None:
@@ -160,9 +170,16 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):
         self.tiles.mailbox.put(messages)
 
     @ray.method(concurrency_group="mail")
-    def answer(self) -> bool:
-        """Answers at once, whatever the worker is doing."""
-        return True
+    def answer(self) -> Activity:
+        """Answers at once, whatever the worker is doing, what that is."""
+        for wait in list(self.tiles.waits.values()):
+            return Activity(self._place(), str(wait), wait.computes)
+        computes = self._in_call or self._devices_compute()
+        return Activity(self._place(), "computes" if computes else "is idle", computes)
+
+    def _devices_compute(self) -> bool:
+        buffers = [one for pieces in list(self.buffers.values()) for one in pieces if one is not None]
+        return any(not one.is_deleted() and not one.is_ready() for one in buffers)
 
     @ray.method(concurrency_group="fault")
     def wait_for_fault(self) -> str | None:
@@ -182,14 +199,20 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):
     def _telling(self, what: str) -> Iterator[None]:
         if self._fault:
             raise RuntimeError(self._fault)
+        outermost, self._in_call = not self._in_call, True
         try:
             yield
         except (Exception, SystemExit) as error:
             # Alpa leaves the actor by SystemExit when an executable fails, which would hide why.
             cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
-            self._fault = self._fault or f"{what} failed on {self._place()}: {type(cause).__name__}: {cause}"
-            self._ended.set()
+            self._fail(what, cause)
             raise RuntimeError(self._fault) from cause
+        finally:
+            self._in_call = not outermost
+
+    def _fail(self, what: str, cause: BaseException) -> None:
+        self._fault = self._fault or f"{what} failed on {self._place()}: {type(cause).__name__}: {cause}"
+        self._ended.set()
 
     def _place(self) -> str:
         return f"host {self.host_id} of mesh {self.mesh_id} (process {os.getpid()})"

@@ -32,6 +32,7 @@ _ROOMS = (
     "alpa_stock_jax.pipeline_variables",
     "alpa_stock_jax.pipeline_named_call",
     "alpa_stock_jax.pipeline_all_reduce",
+    "alpa_stock_jax.pipeline_reductions",
     "alpa_stock_jax.pipeline_frozen",
     "alpa_stock_jax.pipeline_local",
     "alpa_stock_jax.pipeline_overlap",

@@ -1,6 +1,7 @@
-"""Executables that are left when Python ends, or were never finished, are dropped in silence.
+"""What is left when Python ends or Ray has stopped, or was never finished, is dropped in silence.
 
-Names that their destructor needs are gone by then, or its number was never given.
+Names that destructors need are gone when Python ends, and an executable that was never finished has no number. A worker
+pool that an error's traceback keeps would start Ray anew to end its workers, and wait for it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._ray_connection import unless_over
 
 __all__: list[str] = []
 
@@ -33,6 +35,16 @@ def _stay_silent_in_pipelines(module: ModuleType) -> None:
     _stay_silent(module.PipeshardDriverExecutable)
 
 
+def _let_pools_be(module: ModuleType) -> None:
+    pool: Any = module.BaseWorkerPoolWrapper
+    pool.__del__ = unless_over(pool.__del__)
+
+
+def _let_loaders_be(module: ModuleType) -> None:
+    loader: Any = module.MeshDriverDataLoader
+    loader.__del__ = unless_over(loader.__del__, lambda one: one.physical_mesh)
+
+
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.mesh_executable",
@@ -45,5 +57,17 @@ PATCHES: tuple[Patch, ...] = (
         reason="so are the executables of pipelines",
         apply=_stay_silent_in_pipelines,
         expects={"PipeshardDriverExecutable.__del__": ("self",)},
+    ),
+    Patch(
+        module="alpa.pipeline_parallel.stage_profiling",
+        reason="a pool of workers that outlives Ray is dropped, instead of starting Ray anew to end them",
+        apply=_let_pools_be,
+        expects={"BaseWorkerPoolWrapper.__del__": ("self",)},
+    ),
+    Patch(
+        module="alpa.data_loader",
+        reason="so are data loaders",
+        apply=_let_loaders_be,
+        expects={"MeshDriverDataLoader.__del__": ("self",)},
     ),
 )

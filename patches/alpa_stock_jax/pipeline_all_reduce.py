@@ -4,7 +4,6 @@ norm.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -15,6 +14,7 @@ from jax._src.lib.mlir.dialects import hlo
 
 from alpa_stock_jax._mesh_all_reduce import TARGET, opaque, register_target
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax.pipeline_reductions import OPERATORS
 
 _STATUS_RETURNING_UNIFIED = 3
 
@@ -22,16 +22,14 @@ _STATUS_RETURNING_UNIFIED = 3
 def _lower_as_custom_call(module: ModuleType) -> None:
     register_target()
 
-    def rule(ctx: mlir.LoweringRuleContext, arg: ir.Value, **params: Any) -> Sequence[ir.Value]:
-        # Calls are numbered within their module: the meshes' modules have the same calls in the same order.
-        numbers = ctx.module_context.cached_primitive_lowerings.setdefault(TARGET, itertools.count())
-        operator = module._primitive_to_str[params["type"]].decode()
+    def rule(ctx: mlir.LoweringRuleContext, *args: ir.Value, **params: Any) -> Sequence[ir.Value]:
+        # What follows the number is the result of the call before this one, which it so waits for.
         meshes = module.mesh_ids_hash(params["group_meshes"]).decode()
-        written = opaque(operator, meshes, next(numbers), ctx.avals_in[0].dtype)
+        written = opaque(OPERATORS[params["type"]], meshes, params["number"], ctx.avals_in[0].dtype)
         with ir.Location.name("all_reduce_between_meshes"):
             call = hlo.CustomCallOp(
-                [arg.type],
-                [arg],
+                [args[0].type],
+                list(args),
                 call_target_name=ir.StringAttr.get(TARGET),
                 has_side_effect=ir.BoolAttr.get(True),
                 backend_config=ir.StringAttr.get(written),
@@ -48,7 +46,7 @@ PATCHES: tuple[Patch, ...] = (
         module="alpa.pipeline_parallel.apply_grad",
         reason="the all-reduce between meshes is lowered by an MLIR rule, and runs on CPU by Ray",
         apply=_lower_as_custom_call,
-        expects={"cross_mesh_allreduce_p": None, "_primitive_to_str": None, "mesh_ids_hash": ("mesh_ids",)},
+        expects={"cross_mesh_allreduce_p": None, "mesh_ids_hash": ("mesh_ids",)},
         uses=("jaxlib.xla_client.register_custom_call_partitioner",),
     ),
 )

@@ -18,9 +18,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from alpa_stock_jax._cpu_process import cpu_environment
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._ray_connection import session
+
+__all__ = ["fill_pool"]
 
 
-def _fill(pool: Any, actors: Sequence[Any]) -> None:
+def fill_pool(pool: Any, actors: Sequence[Any]) -> None:
+    """Makes actors those of a pool, which lasts as long as this connection to Ray."""
+    pool.session = session()
     pool.actors = list(actors)
     pool.pool = ActorPool(pool.actors)
     pool.is_shutdown = False
@@ -37,7 +42,7 @@ def _drive_meshes(module: ModuleType) -> None:
     def fill(pool: Any, virtual_meshes: Sequence[Any], placement_group: Any) -> None:
         place = PlacementGroupSchedulingStrategy(placement_group)
         worker = ray.remote(num_cpus=0)(module.ProfileWorker).options(scheduling_strategy=place)
-        _fill(pool, [worker.remote(mesh) for mesh in virtual_meshes])
+        fill_pool(pool, [worker.remote(mesh) for mesh in virtual_meshes])
 
     pool = module.ProfileWorkerPool
     pool.__init__ = _on_cpu(module, pool.__init__, fill)
@@ -51,7 +56,7 @@ def _compile_for_cost_model(module: ModuleType) -> None:
             scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group),
             runtime_env={"env_vars": cpu_environment(mesh_num_devices, os.environ)},
         )
-        _fill(pool, [worker.remote(prof_result, mesh_num_devices, num_micro_batches) for _ in range(num_cpus)])
+        fill_pool(pool, [worker.remote(prof_result, mesh_num_devices, num_micro_batches) for _ in range(num_cpus)])
 
     pool = module.HloCostModelProfileWorkerPool
     pool.__init__ = _on_cpu(module, pool.__init__, fill)

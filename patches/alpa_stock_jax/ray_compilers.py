@@ -8,9 +8,9 @@ from typing import Any
 
 import joblib
 import ray
-from ray.util import ActorPool
 
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax.pipeline_profile_workers import fill_pool
 
 __all__ = ["compiler_count"]
 
@@ -32,9 +32,7 @@ def _replace(module: ModuleType) -> None:
     @functools.wraps(original)
     def init(self: Any, num_cpus: int, debug_mode: bool = False) -> None:
         worker = ray.remote(num_cpus=0)(module.CompileWorker)
-        self.actors = [worker.remote() for _ in range(compiler_count(num_cpus, joblib.cpu_count()))]
-        self.pool = ActorPool(self.actors)
-        self.is_shutdown = False
+        fill_pool(self, [worker.remote() for _ in range(compiler_count(num_cpus, joblib.cpu_count()))])
         self.local_worker = module.CompileWorker() if debug_mode else None
 
     pool_class.__init__ = init

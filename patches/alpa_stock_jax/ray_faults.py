@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import ray
 
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._ray_connection import session, unless_over
 
 _STARTING = ("shard_args_to_bufs", "shard_args_to_arrays")
 _WAITING = (
@@ -51,26 +51,6 @@ def _checking(method: Any) -> Any:
     return checked
 
 
-def _session() -> tuple[str, str]:
-    """Returns what tells this connection to Ray from every other."""
-    context = ray.get_runtime_context()
-    return context.gcs_address, context.get_job_id()
-
-
-def _unless_over(method: Any) -> Any:
-    """The method, which does nothing once the interpreter ends or the mesh's connection to Ray has ended, whether or
-    not there is a new one: everything is freed then.
-    """
-    is_finalizing, is_initialized = sys.is_finalizing, ray.is_initialized
-
-    @functools.wraps(method)
-    def freeing(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not is_finalizing() and is_initialized() and self.session == _session():
-            method(self, *args, **kwargs)
-
-    return freeing
-
-
 def _explaining(method: Any, mesh_of: Any) -> Any:
     """The method, whose errors of Ray are replaced by the fault that is behind them."""
 
@@ -102,7 +82,7 @@ def _watch_meshes(module: ModuleType) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         from alpa_stock_jax._ray_monitor import monitor
 
-        self.session = _session()
+        self.session = session()
         original_init(self, *args, **kwargs)
         if module.global_config.backend == "cpu" and self.launched:
             monitor.watch(self)
@@ -111,6 +91,8 @@ def _watch_meshes(module: ModuleType) -> None:
     def shutdown(self: Any, forced: bool = False) -> None:
         from alpa_stock_jax._ray_monitor import WorkerFault, monitor
 
+        if self.launched and not (ray.is_initialized() and self.session == session()):
+            self.workers, self.launched = None, False  # they have ended with Ray
         try:
             monitor.check(self)
         except WorkerFault:
@@ -123,7 +105,7 @@ def _watch_meshes(module: ModuleType) -> None:
 
     mesh_class.__init__, mesh_class.shutdown = init, shutdown
     _wrap(mesh_class, _STARTING, _checking)
-    _wrap(mesh_class, _FREEING, _unless_over)
+    _wrap(mesh_class, _FREEING, unless_over)
     _wrap(mesh_class, _WAITING, functools.partial(_explaining, mesh_of=lambda mesh: mesh))
     _wrap(
         module.PhysicalDeviceMeshGroup,

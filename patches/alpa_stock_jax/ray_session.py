@@ -11,6 +11,7 @@ import jax
 import ray
 
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._ray_connection import session
 from alpa_stock_jax._ray_version import check_version
 
 
@@ -76,7 +77,8 @@ def _shut_down(module: Any, platform: Any) -> None:
         if group is not None:
             for launched in group.meshes:
                 steps.callback(launched.shutdown)
-            steps.callback(group.destroy_collective_groups)
+            if ray.is_initialized() and group.meshes[0].session == session():
+                steps.callback(group.destroy_collective_groups)
         if mesh is not None:
             steps.callback(mesh.shutdown)
 

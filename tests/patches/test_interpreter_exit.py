@@ -3,10 +3,14 @@
 import gc
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import ray
+from alpa.data_loader import MeshDriverDataLoader
 from alpa.mesh_executable import NormalMeshDriverExecutable
 from alpa.pipeline_parallel.pipeshard_executable import PipeshardDriverExecutable
+from alpa.pipeline_parallel.stage_profiling import CompileWorkerPool
 
 SCRIPT = """
 import jax, numpy as np, alpa
@@ -32,3 +36,23 @@ def test_an_unfinished_executable_is_dropped_in_silence(kind):
     executable.mesh_group = [object()]
     del executable
     gc.collect()
+
+
+class _Asked:
+    """Stands for an actor or a mesh of a Ray that has stopped; nobody may ask it."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"asked for {name}")
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("kind", "attributes"), [
+    (CompileWorkerPool, {"actors": [_Asked()], "is_shutdown": False}),
+    (MeshDriverDataLoader, {"physical_mesh": SimpleNamespace(num_hosts=1, workers=[_Asked()]), "uuid": 0}),
+])  # fmt: skip
+def test_what_outlives_ray_asks_it_nothing(kind, attributes):
+    left = kind.__new__(kind)
+    vars(left).update(attributes)
+    del left
+    gc.collect()
+    assert not ray.is_initialized()

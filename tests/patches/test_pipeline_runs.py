@@ -1,7 +1,12 @@
 """Pipelines on a Ray cluster of two CPU devices: every schedule, and stages found by measuring and by the costs."""
 
+import functools
+
 import alpa
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from alpa.device_mesh import get_global_cluster
 from alpa.pipeline_parallel.stage_construction import get_last_dp_result
@@ -49,6 +54,67 @@ def _train(stage_option, schedule="1f1b", remat=False):
 ])  # fmt: skip
 def test_a_schedule_trains_as_one_device(schedule, remat):
     _train(alpa.UniformStageOption(2), schedule, remat)
+
+
+def _squares(tree):
+    return sum(jnp.sum(leaf**2) for leaf in jax.tree_util.tree_leaves(tree))
+
+
+def _clipped(params, gradients):
+    """Several norms over all stages, over some, and one after another; one is only reported."""
+    clip = jnp.minimum(1.0, 0.05 / jnp.sqrt(_squares(gradients)))
+    first, last = (_squares([gradients[n] for n in layers]) for layers in ((0, 1), (2, 3)))
+    clipped = jax.tree_util.tree_map(lambda g: g * clip, gradients)
+    made = [p - g / (1 + first + last) for p, g in zip(params, clipped, strict=True)]
+    return made, (_squares(gradients), first, last, (first + last) + (first + last), _squares(clipped))
+
+
+def _extreme(params, gradients):
+    """Extremes, a count and a condition over all stages; optax clips, and LAMB has trust ratios by layer."""
+    finite = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(g)) for g in gradients])
+    low = functools.reduce(jnp.minimum, [g.min() for g in gradients])
+    count = sum(jnp.sum(g > 0) for g in gradients)
+    optimizer = optax.chain(optax.clip_by_global_norm(0.05), optax.lamb(0.01))
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    made = [jnp.where(finite, p + u, p) for p, u in zip(params, updates, strict=True)]
+    return made, (low, count, finite, optax.global_norm(gradients), optax.global_norm(updates))
+
+
+def _frozen(params, gradients):
+    """The first stage isn't trained; the others are, by a norm of theirs."""
+    norm = jnp.sqrt(_squares(gradients[2:]))
+    return params[:2] + [p - g / norm for p, g in zip(params[2:], gradients[2:], strict=True)], (norm,)
+
+
+@pytest.mark.parametrize("update", [
+    _clipped, pytest.param(_extreme, marks=pytest.mark.slow), pytest.param(_frozen, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_reductions_over_stages_equal_those_on_one_device(update):
+    draw = np.random.default_rng(0)
+    params = [np.float32(draw.normal(size=(8, 8))) for _ in range(4)]
+    batch = {name: np.float32(draw.normal(size=(16, 8))) for name in "xy"}
+
+    def step_by(value_and_grad):
+        def loss(params, batch):
+            values = batch["x"]
+            for layer in params:
+                values = jnp.tanh(values @ layer)
+            return jnp.mean((values - batch["y"]) ** 2)
+
+        def step(params, batch):
+            value, gradients = value_and_grad(loss)(params, batch)
+            return update(params, gradients), value
+
+        return step
+
+    option = alpa.ManualStageOption([[0], [1, 2, 3]], [(1, 1)] * 2, [(1, 1)] * 2, [{}] * 2)
+    method = alpa.PipeshardParallel(num_micro_batches=2, layer_option=alpa.AutoLayerOption(4), stage_option=option)
+    parallel = alpa.parallelize(step_by(alpa.value_and_grad), method=method, batch_argnums=(1,))
+    expected = actual = params
+    for _ in range(2):
+        (expected, numbers), value = step_by(jax.value_and_grad)(expected, batch)
+        (actual, found), loss = parallel(actual, batch)
+        assert_allclose((expected, numbers, value), (actual, found, loss))
 
 
 @pytest.mark.slow

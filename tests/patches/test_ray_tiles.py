@@ -1,12 +1,15 @@
 """Tiles of tensors between workers, without Ray: the workers of a group are objects that deliver at once."""
 
+import itertools
 import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from alpa_stock_jax._ray_mailbox import Counters, Group, Mailbox
+from alpa_stock_jax import _ray_mailbox
+from alpa_stock_jax._ray_mailbox import Activity, Counters, Group, Mailbox, PeerWatch, peer_timeout_s
+from alpa_stock_jax._ray_resharding import instruction_name
 from alpa_stock_jax._ray_tiles import Canvas, TileExchange, without_repeats
 
 
@@ -14,7 +17,7 @@ class _Worker:
     """Stands for an actor: `worker.deliver.remote(messages)` puts them into its mailbox."""
 
     def __init__(self):
-        self.exchange = TileExchange()
+        self.exchange = TileExchange(60.0)
         self.deliver = SimpleNamespace(remote=lambda messages: self.exchange.mailbox.put(messages))
         self.answer = SimpleNamespace(remote=lambda: None)
 
@@ -92,6 +95,58 @@ def test_waiting_ends_when_the_sender_has_died():
 
     with pytest.raises(RuntimeError, match="has died"):
         Mailbox().take(("key", 0), check)
+
+
+class _Peer:
+    """An actor that answers at once, each time what it does then."""
+
+    def __init__(self, *does):
+        self._does = iter(does)
+        self.answer = SimpleNamespace(remote=lambda: next(self._does))
+
+
+def _watch(monkeypatch, seconds, *does):
+    """A wait, looked at once a minute; each look takes an answer."""
+    monkeypatch.setattr(_ray_mailbox.ray, "wait", lambda refs, timeout: (refs, []))
+    monkeypatch.setattr(_ray_mailbox.ray, "get", lambda ref: ref)
+    clock = itertools.count(0.0, 60.0)
+    return PeerWatch(_Peer(*does), 1, "instruction 3", seconds, lambda: next(clock))
+
+
+COMPUTES = Activity("host 0 of mesh 1", "computes", True)
+IDLE = Activity("host 0 of mesh 1", "is idle", False)
+
+
+def test_a_wait_ends_when_the_peer_computes_nothing_for_too_long(monkeypatch):
+    watch = _watch(monkeypatch, 100.0, IDLE, IDLE)
+    watch()
+    said = "waits for host 0 of mesh 1 in instruction 3, for 100 s in vain, and host 0 of mesh 1 is idle;"
+    with pytest.raises(TimeoutError, match=rf"{said} .* ALPA_PEER_TIMEOUT_S"):
+        watch()
+
+
+def test_a_peer_that_computes_is_waited_for(monkeypatch):
+    watch = _watch(monkeypatch, 100.0, *[COMPUTES] * 9, IDLE, IDLE)
+    for _ in range(10):
+        watch()
+    with pytest.raises(TimeoutError):
+        watch()
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "nan"])
+def test_a_time_out_is_a_positive_number(given):
+    with pytest.raises(ValueError, match=f"ALPA_PEER_TIMEOUT_S is '{given}', but must be a positive number"):
+        peer_timeout_s({"ALPA_PEER_TIMEOUT_S": given})
+
+
+def test_an_instruction_is_named_by_its_place():
+    def one(kind, task, arrays, info=""):
+        return SimpleNamespace(opcode=SimpleNamespace(name=kind), task_uuid=task, output_uuids=arrays, info=info)
+
+    listed = [one("RUN", 7, [5], "stage 0"), one("RECV", 7, [4]), one("RECV", 7, [5]), one("FREE", None, None),
+              one("RUN", 8, [6], "stage 3")]  # fmt: skip
+    assert instruction_name(listed, 7, 5) == "instruction 3 of 5, which receives for stage 3"
+    assert instruction_name(listed, 9, 5) == "receiving array 5"
 
 
 def test_both_sides_number_alike():

@@ -18,6 +18,7 @@ def test_a_worker_starts_with_its_own_number_of_devices():
     environment = worker_environment(seat, {"XLA_FLAGS": flags, "HOME": "/", "MALLOC_TRIM_THRESHOLD_": "5"})
     assert environment == {
         "ALPA_IS_WORKER": "True",
+        "ALPA_PEER_TIMEOUT_S": "600.0",
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=2",
         "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
