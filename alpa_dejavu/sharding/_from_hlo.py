@@ -10,12 +10,11 @@ from alpa_dejavu.sharding._op_sharding import from_op_sharding
 from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, IndexDims, Kind, Operator
 from alpa_dejavu.sharding._spec import Shape, Spec
 from alpa_dejavu.sharding.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
-from alpa_dejavu.sharding.hlo._shapes import byte_size, is_tuple
+from alpa_dejavu.sharding.hlo._shapes import INTEGERS, byte_size, is_tuple
 
 Value = int | list["Value"]
 """The operator that a value comes from; for a tuple, those of its parts."""
 
-_SIGNED, _UNSIGNED = range(2, 6), range(6, 10)
 _MARKERS = ("pipeline_marker", "identity")
 
 
@@ -134,7 +133,7 @@ class _Reader:
             dims = tuple(shape.dimensions)
             count = max(math.prod(dims), 1)
             itemsize = byte_size(shape) // count
-            integer = shape.element_type in _SIGNED or shape.element_type in _UNSIGNED
+            integer = shape.element_type in INTEGERS
             if kind == "parameter" or number == 0:
                 found.append(self._add(Operator(
                     kind, operands, dims, itemsize, instruction.opcode, attributes_of(instruction, tensors),

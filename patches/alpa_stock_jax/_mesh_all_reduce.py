@@ -122,7 +122,7 @@ def _called_by_xla(out: int, inputs: Any, text: int, length: int, status: int) -
     except Exception as error:
         # XLA's thread can't be left by an exception: the step's numbers become invalid, and the log says why.
         _logger.error("the all-reduce between meshes '%s' failed: %s", written, error)
-        result = np.asarray(np.nan if dtype.kind == "f" else 0).astype(dtype)
+        result = np.asarray(np.nan if np.issubdtype(dtype, np.inexact) or dtype.kind == "V" else 0).astype(dtype)
     ctypes.memmove(out, result.tobytes(), dtype.itemsize)
 
 

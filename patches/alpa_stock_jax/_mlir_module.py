@@ -21,11 +21,17 @@ __all__ = ["annotated_module", "manual_module"]
 _MANUAL = "{manual}"
 _SHARDING = "mhlo.sharding"
 # Their regions are code of the program; the regions of others (reductions, sorts, collectives) work on scalars.
-_CONTROL_FLOW = frozenset({"stablehlo.while", "stablehlo.case", "stablehlo.if"})
+_BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
+_CONTROL_FLOW = _BRANCHES | {"stablehlo.while"}
 
 
 def annotated_module(module: HloModuleProto) -> str:
-    """The MLIR text of a module, with the shardings that the module carries."""
+    """The MLIR text of a module, with the shardings that the module carries, but for those of conditionals."""
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for part in module.computations:
+        for node in part.instructions:
+            if node.opcode == "conditional":
+                node.ClearField("sharding")
     text: str = xe.mlir.xla_computation_to_mlir_module(xe.XlaComputation(module.SerializeToString()))
     return text
 
@@ -74,7 +80,8 @@ def _mark_manual(block: ir.Block) -> None:
         results = list(operation.results)
         if results and operation.name != "stablehlo.tuple":
             parts = _leaves(result.type for result in results)
-            single = parts == 1 and not ir.TupleType.isinstance(results[0].type)
+            # What a conditional is given becomes a tuple that takes over its sharding, of whatever number of parts.
+            single = operation.name in _BRANCHES or (parts == 1 and not ir.TupleType.isinstance(results[0].type))
             sharding = _MANUAL if single else "{" + ", ".join([_MANUAL] * parts) + "}"
             operation.attributes[_SHARDING] = ir.StringAttr.get(sharding)
         if operation.name in _CONTROL_FLOW:

@@ -20,6 +20,7 @@ from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_dejavu.sharding.hlo._graph import entry
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloProto, OpSharding
 from alpa_dejavu.sharding.hlo.markers import is_marker, remove_markers
+from alpa_dejavu.sharding.hlo.on_cpus import check_collectives
 from alpa_dejavu.sharding.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
 from alpa_dejavu.sharding.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
 from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, shield_operators, unshield_constants
@@ -27,6 +28,7 @@ from alpa_stock_jax._mlir_module import annotated_module
 
 __all__ = ["compile_options", "partition", "propagate"]
 
+_PARTITIONING = "spmd-partitioning"
 _logger = logging.getLogger(__name__)
 
 
@@ -65,7 +67,7 @@ def partition(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
 def _partition(serialized: bytes, num_partitions: int) -> bytes:
     module = shield_operators(shield_constants(remove_markers(HloModuleProto.FromString(serialized))))
     module = shield_copies(module)
-    found = _compile_and_read(module, num_partitions, "spmd-partitioning", free_output=False)
+    found = _compile_and_read(module, num_partitions, _PARTITIONING, free_output=False)
     _restore(found, module)
     found = reassociate_all_reduces(drop_redundant_slices(unshield_constants(found)))
     result: bytes = found.SerializeToString()
@@ -142,7 +144,7 @@ def _compile_and_read(
             num_partitions,
             np.array([[_client().local_devices()[0].id]]),
             xla_dump_to=directory,
-            xla_dump_hlo_pass_re=name,
+            xla_dump_hlo_pass_re=f"{name}|{_PARTITIONING}",
             xla_dump_hlo_as_proto=True,
             xla_backend_optimization_level=0,
             xla_llvm_disable_expensive_passes=True,
@@ -153,8 +155,23 @@ def _compile_and_read(
             free_output or not _root(module).HasField("sharding")
         ]
         build.allow_spmd_sharding_propagation_to_parameters = _undecided(module) if free_parameters else [False]
-        _client().compile(annotated_module(module), options)
+        try:
+            _client().compile(annotated_module(module), options)
+        except xc.XlaRuntimeError as error:
+            _explain(error, pathlib.Path(directory))
+            raise
         return _read(pathlib.Path(directory), name)
+
+
+def _explain(error: xc.XlaRuntimeError, directory: pathlib.Path) -> None:
+    """Raises ValueError, with the way out, if a module needs a collective that XLA's CPU compiler doesn't have."""
+    if "4 is currently only supported in convert" in str(error):
+        raise ValueError(
+            "the step would have an int4 or uint4 array sent or moved, but XLA's CPU compiler can only convert such; "
+            "convert it to int8 before what else is done with it, or give it to one device"
+        ) from error
+    if any(directory.glob(f"*.after_{_PARTITIONING}*.hlo.pb")):
+        check_collectives(_read(directory, _PARTITIONING))
 
 
 def _root(module: HloModuleProto) -> HloInstructionProto:

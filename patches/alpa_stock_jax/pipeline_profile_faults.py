@@ -79,20 +79,17 @@ def _keep_failed_profiles_finite(module: ModuleType) -> None:
     module.get_merged_stages_memory_stats = merged_memory_or_none  # type: ignore[attr-defined]
 
 
-def _stop_timers_on_errors(module: ModuleType) -> None:
-    cluster = module.cluster_layers_and_slice_mesh
+def _start_timers_anew(module: ModuleType) -> None:
+    start = module._Timer.start
 
-    @functools.wraps(cluster)
-    def cluster_with_timers_stopped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return cluster(*args, **kwargs)
-        except BaseException:
-            for name, timer in module.timers.timers.items():
-                if name.startswith("stage-construction") and timer.started:
-                    timer.stop()
-            raise
+    @functools.wraps(start)
+    def start_anew(self: Any, sync_func: Any = None) -> None:
+        if self.started:
+            self.start_times.pop()
+            self.started = False
+        start(self, sync_func)
 
-    module.cluster_layers_and_slice_mesh = cluster_with_timers_stopped  # type: ignore[attr-defined]
+    module._Timer.start = start_anew
 
 
 PATCHES: tuple[Patch, ...] = (
@@ -119,9 +116,9 @@ PATCHES: tuple[Patch, ...] = (
         expects={"get_merged_stages_memory_stats": ("profile_results", "inference_mode")},
     ),
     Patch(
-        module="alpa.pipeline_parallel.stage_construction",
-        reason="a search that failed stops its timers (no later search could start them)",
-        apply=_stop_timers_on_errors,
-        expects={"cluster_layers_and_slice_mesh": None, "timers.timers": None},
+        module="alpa.timer",
+        reason="a timer that an error has left running starts anew (nothing could be compiled any more)",
+        apply=_start_timers_anew,
+        expects={"_Timer.start": ("self", "sync_func")},
     ),
 )

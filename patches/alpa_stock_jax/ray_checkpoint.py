@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import ray
 
@@ -22,8 +24,8 @@ __all__ = ["load_sharded_array"]
 _METADATA = "metadata_"
 _CLASSES = NUMPY_CLASSES | {
     ("builtins", "slice"),
-    *(("ml_dtypes", name) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")),
-    *(("numpy.dtypes", f"{kind}DType") for kind in ("Bool", "Float16", "Float32", "Float64", "Int32", "Int64")),
+    *(("numpy.dtypes", type(np.dtype(code)).__name__) for code in f"?{np.typecodes['AllInteger']}efdFD"),
+    *(("ml_dtypes", name) for name in ml_dtypes.__all__ if name.startswith(("bfloat", "float", "int", "uint"))),
 }
 
 # What a running save_checkpoint or restore_checkpoint still has to wait for; None outside of them.
@@ -36,8 +38,10 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 
 
 def _read_shard(path: Path, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    # numpy's format doesn't know bfloat16: it comes back as bytes.
-    shard = np.load(path, allow_pickle=False)
+    # numpy's format has no bfloat16 and the like: they come back as bytes; what it calls "<f1" doesn't at all.
+    unreadable = np.dtype(dtype).str == "<f1"
+    file = io.BytesIO(path.read_bytes().replace(b"'<f1'", b"'|V1'", 1)) if unreadable else path
+    shard = np.load(file, allow_pickle=False)
     return shard.view(dtype) if shard.dtype.kind == "V" else shard
 
 
@@ -171,7 +175,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         module="alpa.serialization",
-        reason="checkpoints keep bfloat16, forget an older plan's files, and unpickle only shapes, dtypes and slices",
+        reason="checkpoints keep every dtype, forget an older plan's files, and unpickle no code",
         apply=_replace_in_serialization,
         expects={
             "_save_unsharded_array": ("ckpt_dir", "arr"),

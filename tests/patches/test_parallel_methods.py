@@ -21,6 +21,10 @@ from alpa.model.model_util import DynamicScale, TrainState
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
+import step_zoo
+from every_dtype import JAX_DTYPES
+from layered_step import assert_same
+
 STEPS = 3
 
 
@@ -102,6 +106,14 @@ def test_training_equals_that_on_one_device(mesh, batch, method, num_micro_batch
     _check(method(devices=mesh, num_micro_batches=num_micro_batches), batch)
 
 
+@pytest.mark.parametrize("name", ["apply_if_finite", "conditional_layers"])
+def test_conditionals(mesh, name):
+    step = step_zoo.STEPS[name]
+    method = ShardParallel(devices=mesh.get_logical_mesh((2, 2)), num_micro_batches=None)
+    parallel = alpa.parallelize(step.make(alpa.value_and_grad), method=method, donate_argnums=(), batch_argnums=(1,))
+    assert_same(parallel(*step.arguments), jax.jit(step.make(jax.value_and_grad))(*step.arguments))
+
+
 @pytest.mark.parametrize("num_micro_batches", [None, 2])
 def test_two_dimensional_meshes(mesh, batch, num_micro_batches):
     _check(ShardParallel(devices=mesh.get_logical_mesh((2, 2)), num_micro_batches=num_micro_batches), batch)
@@ -151,6 +163,50 @@ def test_shardings_by_hand(mesh):
     np.testing.assert_allclose(function(a, b), np.tanh(a @ b), rtol=1e-5)
     specs = function.get_last_executable().input_sharding_specs
     assert [str(spec.sharding) for spec in specs] == ["(Chunked(2), NoSharding())", "(NoSharding(), Chunked(2))"]
+
+
+def _moved(function, source, target, mesh, array):
+    """The function of an array that is cut as `source` says, with a result that is cut as `target` says."""
+    option = ManualShardingOption(("data", "model"), in_axis_resources=(source,), out_axis_resources=target)
+    method = ShardParallel(
+        devices=mesh.get_logical_mesh((4, 1)),
+        auto_sharding_option=AutoShardingOption(enable_auto_sharding=False),
+        manual_sharding_option=option,
+    )
+    return np.asarray(alpa.parallelize(function, method=method, batch_argnums=(), donate_argnums=())(array))
+
+
+@pytest.mark.parametrize("dtype", JAX_DTYPES, ids=str)
+def test_collectives_of_every_dtype(mesh, dtype):
+    rows, columns, whole = PartitionSpec("data", None), PartitionSpec(None, "data"), PartitionSpec(None, None)
+    narrow = "int4" in dtype.name  # XLA's CPU compiler only converts such
+
+    def exchanged(x):
+        y = x.astype("int8") if narrow else x
+        constant = jnp.asarray(np.arange(16).reshape(4, 4) % 3, dtype).astype(y.dtype)
+        return jnp.where(y > y.T, y, constant)
+
+    def total(x):
+        return jnp.sum(x.astype("int8") if narrow else x, axis=0, keepdims=True, dtype="int8" if narrow else dtype)
+
+    def greatest(x):
+        return jnp.max(x.astype("int8") if narrow else x, axis=0, keepdims=True)
+
+    with jax.experimental.enable_x64(dtype.itemsize >= 8):
+        array = (np.arange(16).reshape(4, 4) % 4).astype(dtype)
+        for function, target in ((exchanged, columns), (total, whole), (greatest, whole)):
+            refused = ("float8",) if function is total else ("float8", "complex")
+            if function is not exchanged and dtype.name.startswith(refused):
+                with pytest.raises(ValueError, match=rf"all-reduce of {dtype} .*; convert to "):
+                    _moved(lambda x, function=function: function(x), rows, target, mesh, array)
+                continue
+            found = _moved(lambda x, function=function: function(x), rows, target, mesh, array)
+            expected = np.asarray(jax.jit(function)(array))
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found.astype("complex64"), expected.astype("complex64"))
+        if narrow:
+            with pytest.raises(ValueError, match=r"int4 or uint4 array sent .* convert it to int8"):
+                _moved(lambda x: x.T, rows, whole, mesh, array)
 
 
 def test_a_state_is_created_where_training_wants_it(mesh, batch):

@@ -13,6 +13,8 @@ from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 from alpa.testing import assert_allclose, get_mlp_train_state_and_step
 
 from alpa_dejavu.alpa.local_cluster import local_cluster
+from layered_step import assert_same
+from step_zoo import STEPS
 
 pytestmark = pytest.mark.ray
 
@@ -115,6 +117,28 @@ def test_reductions_over_stages_equal_those_on_one_device(update):
         (expected, numbers), value = step_by(jax.value_and_grad)(expected, batch)
         (actual, found), loss = parallel(actual, batch)
         assert_allclose((expected, numbers, value), (actual, found, loss))
+
+
+ON_BOTH_DEVICES = alpa.ManualStageOption([[0, 1]], [(1, 2)], [(2, 1)], [{}])
+ONE_EACH = alpa.ManualStageOption([[0], [1]], [(1, 1)] * 2, [(1, 1)] * 2, [{}] * 2)
+
+
+@pytest.mark.parametrize(("name", "stages", "schedule"), [
+    ("losses_of_all_layers", ON_BOTH_DEVICES, "1f1b"),
+    ("apply_if_finite", ONE_EACH, "1f1b_overlap_friendly"),
+    *(
+        pytest.param(name, stages, "1f1b", marks=pytest.mark.slow)
+        for name in STEPS for stages in (ON_BOTH_DEVICES, ONE_EACH)
+    ),
+])  # fmt: skip
+def test_steps_of_all_kinds_train_as_one_device(name, stages, schedule):
+    step = STEPS[name]
+    method = alpa.PipeshardParallel(
+        num_micro_batches=1, layer_option=alpa.AutoLayerOption(2), stage_option=stages, pipeline_schedule=schedule
+    )
+    parallel = alpa.parallelize(step.make(alpa.value_and_grad), method=method, donate_argnums=(), batch_argnums=(1,))
+    expected = jax.jit(step.make(jax.value_and_grad))(*step.arguments)
+    assert_same(jax.tree_util.tree_map(np.asarray, parallel(*step.arguments)), expected, tolerance=2e-3)
 
 
 @pytest.mark.slow

@@ -25,6 +25,9 @@ _MESSAGES: dict[str, Fields] = {
         "s32s": (4, "[int32]"), "s64s": (5, "[int64]"), "u32s": (6, "[uint32]"), "u64s": (7, "[uint64]"),
         "f32s": (8, "[float]"), "f64s": (9, "[double]"), "f16s": (11, "bytes"), "bf16s": (13, "bytes"),
         "u16s": (16, "bytes"), "s16s": (17, "bytes"), "tuple_literals": (10, "[LiteralProto]"),
+        "c64s": (12, "[float]"), "c128s": (18, "[double]"), "f8e5m2s": (19, "bytes"), "f8e4m3fns": (20, "bytes"),
+        "s4s": (21, "bytes"), "u4s": (22, "bytes"), "f8e4m3b11fnuzs": (23, "bytes"), "f8e5m2fnuzs": (24, "bytes"),
+        "f8e4m3fnuzs": (25, "bytes"),
     },
     "WindowDimension": {
         "size": (1, "int64"), "stride": (2, "int64"), "padding_low": (3, "int64"), "padding_high": (4, "int64"),

@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from alpa_dejavu.sharding.hlo._schema import LiteralProto, ShapeProto
 
 PRED, S8, S16, S32, S64, U8, U16, U32, U64 = 1, 2, 3, 4, 5, 6, 7, 8, 9
-F16, F32, F64, TUPLE, OPAQUE, C64, BF16, TOKEN, C128 = 10, 11, 12, 13, 14, 15, 16, 17, 18
+F16, F32, F64, TUPLE, C64, BF16, C128 = 10, 11, 12, 13, 15, 16, 18
 
-_ITEM_BYTES = {
-    PRED: 1, S8: 1, U8: 1, S16: 2, U16: 2, F16: 2, BF16: 2, S32: 4, U32: 4, F32: 4,
-    S64: 8, U64: 8, F64: 8, C64: 8, C128: 16, 19: 1, 20: 1, 23: 1, 24: 1, 25: 1, 21: 1, 22: 1,
-}
-_NUMPY = {
-    PRED: np.bool_, S8: np.int8, S16: np.int16, S32: np.int32, S64: np.int64, U8: np.uint8, U16: np.uint16,
-    U32: np.uint32, U64: np.uint64, F16: np.float16, F32: np.float32, F64: np.float64, C64: np.complex64,
-    C128: np.complex128,
+# Of each element type numpy's name, and which field of a literal holds its values.
+_TYPES = {
+    PRED: ("bool", "preds"), S32: ("int32", "s32s"), S64: ("int64", "s64s"), U32: ("uint32", "u32s"),
+    U64: ("uint64", "u64s"), F32: ("float32", "f32s"), F64: ("float64", "f64s"), C64: ("complex64", "c64s"),
+    C128: ("complex128", "c128s"), S8: ("int8", "s8s"), U8: ("uint8", "u8s"), S16: ("int16", "s16s"),
+    U16: ("uint16", "u16s"), F16: ("float16", "f16s"), BF16: ("bfloat16", "bf16s"),
+    19: ("float8_e5m2", "f8e5m2s"), 20: ("float8_e4m3fn", "f8e4m3fns"), 21: ("int4", "s4s"), 22: ("uint4", "u4s"),
+    23: ("float8_e4m3b11fnuz", "f8e4m3b11fnuzs"), 24: ("float8_e5m2fnuz", "f8e5m2fnuzs"),
+    25: ("float8_e4m3fnuz", "f8e4m3fnuzs"),
 }  # fmt: skip
-# Which field of a literal holds the values of an element type; those in bytes are little-endian arrays.
-_LITERAL_FIELD = {
-    PRED: "preds", S32: "s32s", S64: "s64s", U32: "u32s", U64: "u64s", F32: "f32s", F64: "f64s",
-    S8: "s8s", U8: "u8s", S16: "s16s", U16: "u16s", F16: "f16s", BF16: "bf16s",
-}  # fmt: skip
-_BYTES_FIELDS = {"s8s", "u8s", "s16s", "u16s", "f16s", "bf16s"}
+_NUMPY = {kind: np.dtype(getattr(ml_dtypes, name, name)) for kind, (name, _) in _TYPES.items()}
 
+INTEGERS = frozenset(kind for kind, (name, _) in _TYPES.items() if "int" in name)
 FLOATS = frozenset({F16, F32, F64, BF16})
 
 
@@ -61,7 +60,12 @@ def byte_size(shape: ShapeProto) -> int:
     """Returns how many bytes a value of an HLO shape occupies, all parts of a tuple together."""
     if is_tuple(shape):
         return sum(byte_size(part) for part in shape.tuple_shapes)
-    return num_elements(shape) * _ITEM_BYTES.get(shape.element_type, 0)
+    return num_elements(shape) * (_NUMPY[shape.element_type].itemsize if shape.element_type in _NUMPY else 0)
+
+
+def dtype_name(shape: ShapeProto) -> str:
+    """Returns numpy's name of an HLO array's element type; "" where it has none, as a token's."""
+    return _TYPES[shape.element_type][0] if shape.element_type in _TYPES else ""
 
 
 def same_array(first: ShapeProto, second: ShapeProto) -> bool:
@@ -70,23 +74,29 @@ def same_array(first: ShapeProto, second: ShapeProto) -> bool:
 
 
 def literal_values(literal: LiteralProto) -> np.ndarray | None:
-    """Returns an HLO literal as a numpy array, or None for element types that numpy lacks."""
+    """Returns an HLO literal as a numpy array, or None where its values aren't there, as in a tuple's."""
     kind = literal.shape.element_type
-    field, dtype = _LITERAL_FIELD.get(kind), _NUMPY.get(kind)
-    if field is None or dtype is None:
+    if kind not in _TYPES:
         return None
-    values = getattr(literal, field)
-    array = np.frombuffer(values, dtype) if field in _BYTES_FIELDS else np.array(values, dtype)
+    dtype, values = _NUMPY[kind], getattr(literal, _TYPES[kind][1])
+    # Bytes are a little-endian array, as which complex numbers are pairs.
+    array = np.frombuffer(values if isinstance(values, bytes) else np.array(values, _part(dtype)), dtype)
     return array.reshape(tuple(literal.shape.dimensions)) if array.size == num_elements(literal.shape) else None
 
 
 def make_literal(element_type: int, values: np.ndarray | float) -> LiteralProto:
     """Makes an HLO literal of the given element type from an array or a number, dense and row-major."""
-    array = np.asarray(values, _NUMPY[element_type])
+    dtype = _NUMPY[element_type]
+    array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
     literal = LiteralProto(shape=array_shape(element_type, array.shape))
-    field = _LITERAL_FIELD[element_type]
-    if field in _BYTES_FIELDS:
+    field = _TYPES[element_type][1]
+    if isinstance(getattr(literal, field), bytes):
         setattr(literal, field, array.tobytes())
     else:
-        getattr(literal, field).extend(array.ravel().tolist())
+        getattr(literal, field).extend(array.ravel().view(_part(dtype)).tolist())
     return literal
+
+
+def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns the type of a complex number's parts, and any other type as it is."""
+    return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
