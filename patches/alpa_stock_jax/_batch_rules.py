@@ -12,70 +12,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from jax._src import source_info_util
+from alpa_stock_jax._batch_elementwise import ELEMENTWISE, SEVERAL_SCALES, elementwise
+from alpa_stock_jax._batch_operation import SAMPLES_COMPARED, SPREAD_BACK, Operation, all_as, mapped
+from alpa_stock_jax._batch_relation import Pair, Relation, same, unknown
 
-from alpa_stock_jax._batch_relation import Pair, Relation, join_origins, same, unknown
-
-__all__ = ["Operation", "as_sum", "relate"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Operation:
-    """One operation in both traces.
-
-    Attributes:
-        micro, whole: its equations.
-        given: the relations of its operands.
-        micro_batches: the number of micro-batches.
-        micro_batch: the samples of a micro-batch.
-    """
-
-    micro: Any
-    whole: Any
-    given: tuple[Relation, ...]
-    micro_batches: int
-    micro_batch: int
-
-    @property
-    def name(self) -> str:
-        return str(self.micro.primitive.name)
-
-    @property
-    def operands(self) -> list[Pair]:
-        return [Pair.of(*pair) for pair in zip(self.micro.invars, self.whole.invars, strict=True)]
-
-    @property
-    def results(self) -> list[Pair]:
-        return [Pair.of(*pair) for pair in zip(self.micro.outvars, self.whole.outvars, strict=True)]
-
-    @property
-    def params(self) -> dict[str, Any]:
-        return dict(self.micro.params)
-
-    @property
-    def place(self) -> str:
-        """Its name and where it stands in the user's code."""
-        return f"{self.name} at {source_info_util.summarize(self.micro.source_info)}"
-
-    def unknown(self, what: str) -> list[Relation]:
-        """Says of all results that nothing is known of them."""
-        return [unknown(f"{self.place} {what}", join_origins(self.given)) for _ in self.micro.outvars]
-
-    def all(self, relation: Relation) -> list[Relation]:
-        """Gives all results one relation."""
-        return [dataclasses.replace(relation, origin=join_origins(self.given)) for _ in self.micro.outvars]
-
-    def rows(self, before: int | None, scale: float = 1.0) -> list[Relation]:
-        """Says of all results that they are joined along the batch, if their shapes allow it."""
-        for pair in self.results:
-            axis = pair.axis
-            if before is None or axis is None or pair.outer(before) is None:
-                return self.unknown("mixes the batch with other dimensions")
-            if pair.whole[axis] != self.micro_batches * pair.micro[axis]:
-                return self.unknown("makes a dimension that doesn't grow with the batch")
-        return self.all(Relation("rows", scale=scale, before=before or 1))
+__all__ = ["relate"]
 
 
 def relate(operation: Operation) -> list[Relation]:
@@ -91,155 +33,6 @@ def relate(operation: Operation) -> list[Relation]:
     return rule(operation) if rule else operation.unknown("isn't followed over micro-batches")
 
 
-def _mapped(before: int, pair: Pair, shape: Sequence[int], positions: Sequence[int]) -> int | None:
-    """The elements before the batch after its dimension has moved.
-
-    Args:
-        before: those before it, in the operand.
-        pair: the operand's shapes.
-        shape: the result's shape with a micro-batch.
-        positions: where each of the operand's dimensions is in the result, or -1.
-    """
-    axis, outer = pair.axis, pair.outer(before)
-    if axis is None or outer is None or positions[axis] < 0:
-        return None
-    return math.prod(shape[: positions[axis]]) * outer
-
-
-def _elementwise(operation: Operation) -> list[Relation]:
-    given = operation.given
-    if any(relation.kind == "index" for relation in given):
-        return _of_indices(operation)
-    if any(relation.kind == "rows" for relation in given):
-        return _elementwise_of_rows(operation)
-    if any(relation.kind == "reduced" for relation in given):
-        return _elementwise_of_sums(operation)
-    scale = _linear_scale(operation)
-    if scale is None:
-        return operation.unknown("uses a number that depends on the batch's size")
-    return operation.all(same(scale=scale)) if all(p.alike for p in operation.results) else operation.unknown("grows")
-
-
-def _elementwise_of_rows(operation: Operation) -> list[Relation]:
-    given = operation.given
-    if any(relation.kind == "reduced" for relation in given):
-        return operation.unknown("puts a number of the whole batch back into its samples, as batch normalisation does")
-    befores = {relation.before for relation in given if relation.kind == "rows"}
-    scale = _linear_scale(operation)
-    if len(befores) != 1:
-        return operation.unknown("compares samples of the batch with one another, as a contrastive loss does")
-    if scale is None:
-        return operation.unknown("isn't linear in a value that is scaled by the batch's size")
-    return operation.rows(befores.pop(), scale)
-
-
-def _elementwise_of_sums(operation: Operation) -> list[Relation]:
-    """Of reductions over the batch and of what is the same: linear functions alone keep the relation."""
-    name, given = operation.name, operation.given
-    reduced = [relation for relation in given if relation.kind == "reduced"]
-    if len({relation.op for relation in reduced}) > 1:
-        return operation.unknown("mixes reductions of several kinds over the batch")
-    first = reduced[0]
-    if name in _KEPT and not (name == "convert_element_type" and _loses(operation)):
-        return operation.all(first)
-    if first.op in ("and", "or"):
-        if name == "not":
-            return operation.all(dataclasses.replace(first, op="or" if first.op == "and" else "and"))
-        if name == first.op and len(reduced) == len(given):
-            return operation.all(first)
-    if first.op in ("max", "min") and name == first.op and all(r.kind == "reduced" or r.plain for r in given):
-        return operation.all(first)
-    if first.op == "add":
-        if name == "neg":
-            return operation.all(first)
-        if name in ("add", "sub", "add_any"):
-            alike = _all_as(first, given, operation.micro_batches)
-            return operation.all(first) if alike else operation.unknown(_SEVERAL)
-        if name == "mul" and len(reduced) == 1:
-            return operation.all(first.times(math.prod(r.scale for r in given if r.kind == "same")))
-        if name == "div" and given[1].kind == "same" and given[1].scale and not _is_whole(operation):
-            return operation.all(first.times(1 / given[1].scale))
-        if name == "select_n" and given[0].plain and _all_as(first, given[1:], operation.micro_batches):
-            return operation.all(first)
-    if name == "div" and given[1].kind == "reduced":
-        return operation.unknown("divides by a sum over the batch")
-    return operation.unknown("isn't linear in a reduction over the batch")
-
-
-def as_sum(relation: Relation, micro_batches: int) -> Relation | None:
-    """A relation as that of a sum over micro-batches, or None: what is the same is the mean of itself."""
-    if relation.is_sum:
-        return relation
-    if relation.kind == "same":
-        return Relation("reduced", scale=relation.scale / micro_batches, origin=relation.origin)
-    return None
-
-
-_SEVERAL = "puts together reductions over the batch that are scaled in several ways"
-
-
-def _all_as(first: Relation, given: Sequence[Relation], micro_batches: int) -> bool:
-    """Whether all are sums over micro-batches with one factor."""
-    parts = [as_sum(relation, micro_batches) for relation in given if not relation.zero]
-    return all(part is not None and math.isclose(part.scale, first.scale, rel_tol=1e-6) for part in parts)
-
-
-def _loses(operation: Operation) -> bool:
-    """Whether a conversion isn't linear, as one to whole numbers or booleans isn't."""
-    before, after = operation.micro.invars[0].aval.dtype, operation.micro.outvars[0].aval.dtype
-    return bool(before.kind not in "biu" and after.kind in "biu") or after.kind == "b" or before.kind == "b"
-
-
-def _is_whole(operation: Operation) -> bool:
-    """Whether the result is a whole number, so that a quotient is rounded."""
-    return bool(operation.micro.outvars[0].aval.dtype.kind in "iu")
-
-
-def _linear_scale(operation: Operation) -> float | None:
-    """The factor of an elementwise operation's result, given those of its operands; None where there is none."""
-    name = operation.name
-    scales = [relation.scale for relation in operation.given if not relation.zero]
-    if all(math.isclose(scale, 1.0, rel_tol=1e-6) for scale in scales):
-        return 1.0
-    if name == "mul":
-        return math.prod(scales)
-    if name == "div":
-        return None if _is_whole(operation) else operation.given[0].scale / operation.given[1].scale
-    alike = all(math.isclose(scale, scales[0], rel_tol=1e-6) for scale in scales)
-    if name in ("add", "sub", "add_any", "max", "min") and alike:
-        return scales[0]
-    if name in _KEPT or name in ("neg", "abs"):
-        return None if name == "convert_element_type" and _loses(operation) else scales[0]
-    if name == "select_n" and operation.given[0].plain:
-        rest = [relation.scale for relation in operation.given[1:] if not relation.zero]
-        return rest[0] if rest and all(math.isclose(scale, rest[0], rel_tol=1e-6) for scale in rest) else None
-    if name == "integer_pow":
-        return float(scales[0] ** int(operation.params["y"]))
-    return None
-
-
-def _of_indices(operation: Operation) -> list[Relation]:
-    """Keeps what jax does to numbers of samples before it takes these: negative ones are counted from the end."""
-    name, given = operation.name, operation.given
-    indices = [relation for relation in given if relation.kind == "index"]
-    if name == "convert_element_type" and operation.micro.outvars[0].aval.dtype.kind in "iu":
-        return operation.all(indices[0])
-    if name == "lt" and given[0].kind == "index" and given[1].zero:
-        return operation.rows(indices[0].before)
-    if name == "add" and len(indices) == 1 and any(_counts_the_batch(operation, n) for n in range(2)):
-        return operation.all(indices[0])
-    if name == "select_n" and given[0].kind == "rows" and len(indices) == len(given) - 1:
-        return operation.all(indices[0])
-    return operation.unknown("computes with the numbers of samples within the batch")
-
-
-def _counts_the_batch(operation: Operation, position: int) -> bool:
-    """Whether an operand is the literal number of samples."""
-    value = getattr(operation.micro.invars[position], "val", None)
-    index = operation.operands[1 - position]
-    return value is not None and index.axis is not None and int(value) == index.micro[index.axis]
-
-
 def _broadcast(operation: Operation) -> list[Relation]:
     (relation, *_), (pair, *_), (result,) = operation.given, operation.operands, operation.results
     dimensions = operation.params["broadcast_dimensions"]
@@ -248,13 +41,13 @@ def _broadcast(operation: Operation) -> list[Relation]:
             return operation.all(relation)
         axis = result.axis
         if axis is None:
-            return operation.unknown("compares samples of the batch with one another, as a contrastive loss does")
+            return operation.unknown(SAMPLES_COMPARED)
         return operation.rows(math.prod(result.micro[:axis]), relation.scale)
     if relation.kind == "reduced":
         if result.alike:
             return operation.all(relation)
-        return operation.unknown("puts a number of the whole batch back into its samples, as batch normalisation does")
-    before = _mapped(relation.before, pair, result.micro, dimensions)
+        return operation.unknown(SPREAD_BACK)
+    before = mapped(relation.before, pair, result.micro, dimensions)
     made = operation.rows(before, relation.scale)
     return _still_indices(made, relation, operation)
 
@@ -279,7 +72,7 @@ def _transpose(operation: Operation) -> list[Relation]:
         return operation.all(relation)
     permutation = list(operation.params["permutation"])
     positions = [permutation.index(axis) for axis in range(len(permutation))]
-    made = operation.rows(_mapped(relation.before, pair, result.micro, positions), relation.scale)
+    made = operation.rows(mapped(relation.before, pair, result.micro, positions), relation.scale)
     return _still_indices(made, relation, operation)
 
 
@@ -303,7 +96,7 @@ def _reduction(op: str | None) -> Callable[[Operation], list[Relation]]:
         if pair.axis not in axes:
             kept = [axis for axis in range(len(pair.micro)) if axis not in axes]
             positions = [kept.index(axis) if axis in kept else -1 for axis in range(len(pair.micro))]
-            before = _mapped(relation.before, pair, operation.results[0].micro, positions)
+            before = mapped(relation.before, pair, operation.results[0].micro, positions)
             return operation.rows(before, relation.scale)
         if op is None:
             return operation.unknown("reduces the batch in a way that can't be put together from micro-batches")
@@ -328,7 +121,7 @@ def _along(parameter: str) -> Callable[[Operation], list[Relation]]:
             return operation.unknown("isn't linear in a value that is scaled by the batch's size")
         pair = rows[0][1]
         positions = range(len(pair.micro))
-        return operation.rows(_mapped(rows[0][0].before, pair, operation.results[0].micro, positions))
+        return operation.rows(mapped(rows[0][0].before, pair, operation.results[0].micro, positions))
 
     return rule
 
@@ -359,17 +152,17 @@ def _product(operation: Operation) -> list[Relation]:
         if paired and outers[0] == outers[1] is not None:
             return operation.all(Relation("reduced", scale=scale))
     if any(contracted):
-        return operation.unknown("compares samples of the batch with one another, as a contrastive loss does")
+        return operation.unknown(SAMPLES_COMPARED)
     places = (
         _product_positions(pairs[0], left_contracted, left_batch, None),
         _product_positions(pairs[1], right_contracted, right_batch, pairs[0]),
     )
     befores = {
-        _mapped(relation.before, pair, operation.results[0].micro, positions)
+        mapped(relation.before, pair, operation.results[0].micro, positions)
         for relation, pair, positions in zip((left, right), pairs, places, strict=True) if relation.kind == "rows"
     }
     if len(befores) != 1:
-        return operation.unknown("compares samples of the batch with one another, as a contrastive loss does")
+        return operation.unknown(SAMPLES_COMPARED)
     return operation.rows(befores.pop(), scale)
 
 
@@ -412,7 +205,7 @@ def _gather(operation: Operation) -> list[Relation]:
     if operand.kind == "index" or (indices.kind == "rows" and not math.isclose(indices.scale, 1.0)):
         return operation.unknown("computes with the numbers of samples within the batch")
     if operand.kind == "same" and indices.kind == "rows":
-        before = _mapped(indices.before, listed, result.micro, [*listing, -1])
+        before = mapped(indices.before, listed, result.micro, [*listing, -1])
         return operation.rows(before, operand.scale)
     if operand.kind == "rows" and indices.kind == "same":
         axis = taken.axis
@@ -420,12 +213,12 @@ def _gather(operation: Operation) -> list[Relation]:
         if not whole or axis not in sliced:
             return operation.unknown("takes some samples of the batch")
         positions = [numbers.offset_dims[sliced.index(n)] if n in sliced else -1 for n in range(len(taken.micro))]
-        return operation.rows(_mapped(operand.before, taken, result.micro, positions), operand.scale)
+        return operation.rows(mapped(operand.before, taken, result.micro, positions), operand.scale)
     if operand.kind == "rows" and indices.kind == "index" and taken.alone(operand.before, taken.micro[taken.axis or 0]):
         columns = indices.columns if indices.columns is not None else (0,)
         named = [numbers.start_index_map[column] for column in columns]
         if named == [taken.axis] and sizes[taken.axis] == 1 and taken.axis in numbers.collapsed_slice_dims:
-            before = _mapped(indices.before, listed, result.micro, [*listing, -1])
+            before = mapped(indices.before, listed, result.micro, [*listing, -1])
             return operation.rows(before, operand.scale)
     return operation.unknown("takes samples of the batch by their numbers")
 
@@ -434,7 +227,7 @@ def _iota(operation: Operation) -> list[Relation]:
     result, dimension = operation.results[0], operation.params["dimension"]
     axis = result.axis
     if axis is None:
-        return operation.unknown("compares samples of the batch with one another, as a contrastive loss does")
+        return operation.unknown(SAMPLES_COMPARED)
     made = operation.rows(math.prod(result.micro[:axis]))
     if axis == dimension and made[0].kind == "rows":
         return operation.all(Relation("index", before=made[0].before))
@@ -446,20 +239,20 @@ def _concatenate(operation: Operation) -> list[Relation]:
     dimension, kinds = operation.params["dimension"], {relation.kind for relation in operation.given}
     if kinds == {"same"}:
         scales = {relation.scale for relation in given if not relation.zero}
-        return operation.all(same(scale=scales.pop())) if len(scales) == 1 else operation.unknown(_SEVERAL)
+        return operation.all(same(scale=scales.pop())) if len(scales) == 1 else operation.unknown(SEVERAL_SCALES)
     if kinds <= {"same", "reduced"}:
         first = next(relation for relation in given if relation.kind == "reduced")
         alike = all(relation.kind == "reduced" and relation.op == first.op for relation in given)
         if first.op == "add":
-            alike = _all_as(first, given, operation.micro_batches)
-        return operation.all(first) if alike else operation.unknown(_SEVERAL)
+            alike = all_as(first, given, operation.micro_batches)
+        return operation.all(first) if alike else operation.unknown(SEVERAL_SCALES)
     if "reduced" in kinds or "same" in kinds:
         return operation.unknown("puts something else between the samples of the batch")
     axes, befores = {pair.axis for pair in pairs}, set()
     if len(axes) != 1 or dimension in axes or len({relation.scale for relation in given}) != 1:
         return operation.unknown("joins along the batch")
     for relation, pair in zip(given, pairs, strict=True):
-        befores.add(_mapped(relation.before, pair, result.micro, range(len(result.micro))))
+        befores.add(mapped(relation.before, pair, result.micro, range(len(result.micro))))
     made = operation.rows(befores.pop() if len(befores) == 1 else None, given[0].scale)
     if "index" not in kinds or made[0].kind != "rows":
         return made
@@ -490,7 +283,7 @@ def _kept_axes(touched: Callable[[Operation], Sequence[int]]) -> Callable[[Opera
             return operation.unknown("mixes samples with something else")
         if others and not others[0].zero and not math.isclose(relation.scale, 1.0):
             return operation.unknown("isn't linear in a value that is scaled by the batch's size")
-        return operation.rows(_mapped(relation.before, pair, result.micro, range(len(result.micro))), relation.scale)
+        return operation.rows(mapped(relation.before, pair, result.micro, range(len(result.micro))), relation.scale)
 
     return rule
 
@@ -514,12 +307,16 @@ def _padded(operation: Operation) -> list[int]:
 
 
 def _drawn(operation: Operation) -> list[Relation]:
-    """Random numbers: each sample has its own, so those of the micro-batches are as good as the batch's."""
-    axis = operation.results[0].axis
-    if all(relation.kind == "same" for relation in operation.given):
-        before = None if axis is None else math.prod(operation.results[0].micro[:axis])
-        return operation.all(same()) if operation.results[0].alike else operation.rows(before)
-    return operation.unknown("draws random numbers by something of the batch")
+    """Random numbers and keys: each sample has its own, so those of the micro-batches are as good as the batch's."""
+    befores = {relation.before for relation in operation.given if relation.kind == "rows"}
+    if len(befores) > 1 or not all(relation.kind == "rows" or relation.plain for relation in operation.given):
+        return operation.unknown("draws random numbers by something of the whole batch")
+    if befores:
+        return operation.rows(befores.pop())
+    result = operation.results[0]
+    if result.alike:
+        return operation.all(same())
+    return operation.rows(None if result.axis is None else math.prod(result.micro[: result.axis]))
 
 
 def _marked(operation: Operation) -> list[Relation]:
@@ -527,21 +324,17 @@ def _marked(operation: Operation) -> list[Relation]:
     return [dataclasses.replace(relation) for relation in operation.given]
 
 
-_KEPT = {"convert_element_type", "copy", "copy_p", "reduce_precision", "real", "imag", "conj", "stop_gradient"}
-_ELEMENTWISE = """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp complex conj
-    convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma
-    igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg nextafter not or
-    polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n
-    shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
-    clz
-""".split()  # fmt: skip
 _ZERO_TO_ZERO = {
     "broadcast_in_dim", "reshape", "convert_element_type", "transpose", "neg", "squeeze", "copy", "expand_dims",
 }  # fmt: skip
 
+_DRAWN = """
+    random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap
+    rng_bit_generator rng_uniform
+""".split()
+
 _RULES: dict[str, Callable[[Operation], list[Relation]]] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, elementwise),
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "squeeze": _reshape,
@@ -573,9 +366,7 @@ _RULES: dict[str, Callable[[Operation], list[Relation]]] = {
     "dynamic_update_slice": _kept_axes(_resized),
     "pad": _kept_axes(_padded),
     "rev": _kept_axes(lambda operation: operation.params["dimensions"]),
-    "random_bits": _drawn,
-    "rng_uniform": _drawn,
-    "rng_bit_generator": _drawn,
+    **dict.fromkeys(_DRAWN, _drawn),
     "optimization_barrier": _marked,
     "name": _marked,
     "sharding_constraint": _marked,

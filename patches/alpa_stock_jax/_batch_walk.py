@@ -9,8 +9,9 @@ from typing import Any
 
 from jax import core
 
+from alpa_stock_jax._batch_operation import Operation, as_sum
 from alpa_stock_jax._batch_relation import Pair, Relation, join_origins, literal, same, unknown
-from alpa_stock_jax._batch_rules import Operation, as_sum, relate
+from alpa_stock_jax._batch_rules import relate
 
 __all__ = ["BatchWalk", "Differs"]
 

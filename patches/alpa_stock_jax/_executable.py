@@ -16,10 +16,9 @@ from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_dejavu.sharding.hlo.gradients import gradient_channels, without_all_reduces
-from alpa_dejavu.sharding.hlo.random import seed_random_numbers
 from alpa_stock_jax._mlir_module import manual_module
 from alpa_stock_jax._partition import compile_options
-from alpa_stock_jax.devices import note_execution, take_seed
+from alpa_stock_jax.devices import note_execution
 from alpa_stock_jax.hlo_module import HloModule
 
 __all__ = ["MeshExecutable", "OptimizedModule"]
@@ -33,24 +32,17 @@ class OptimizedModule(HloModule):
     Attributes:
         partitioned: the module that was given to XLA.
         num_partitions: of how many partitions it is one.
-        takes_seed: whether the last parameter is a seed, which the executable gives itself.
     """
 
-    def __init__(self, optimized: Any, partitioned: HloModuleProto, num_partitions: int, takes_seed: bool) -> None:
+    def __init__(self, optimized: Any, partitioned: HloModuleProto, num_partitions: int) -> None:
         super().__init__(optimized.as_serialized_hlo_module_proto())
         self._optimized = optimized
         self.partitioned = partitioned
         self.num_partitions = num_partitions
-        self.takes_seed = takes_seed
 
     def stock(self) -> Any:
         """XLA's own module."""
         return self._optimized
-
-    def parameter_shapes(self) -> list[Any]:
-        """The shape of each parameter that the caller gives."""
-        shapes = super().parameter_shapes()
-        return shapes[:-1] if self.takes_seed else shapes
 
 
 class MeshExecutable:
@@ -73,10 +65,8 @@ class MeshExecutable:
         optimize: Callable[[HloModuleProto], HloModuleProto] = lambda module: module,
     ) -> None:
         self.client = client
-        seeded = seed_random_numbers(module, num_partitions > 1)
-        self._takes_seed = seeded is not None
-        self._given, self._optimize = module if seeded is None else seeded, optimize
-        self._module = optimize(self._given)
+        self._given, self._optimize = module, optimize
+        self._module = optimize(module)
         self._num_partitions = num_partitions
         self._devices = None if devices is None else tuple(devices)
         self._compiled = self._compile(self._module)
@@ -100,9 +90,7 @@ class MeshExecutable:
         """The module that runs."""
         if self._optimized is None:
             (stock,) = self._compiled.hlo_modules()
-            self._optimized = OptimizedModule(
-                stock, self._module, self._num_partitions, self._takes_seed
-            )
+            self._optimized = OptimizedModule(stock, self._module, self._num_partitions)
         return [self._optimized]
 
     def local_devices(self) -> list[Any]:
@@ -123,15 +111,10 @@ class MeshExecutable:
         skipped = os.environ.get(self.hlo_modules()[0].name + _SKIP_SUFFIX, "")
         compiled = self._without(skipped) if skipped.strip(".") else self._compiled
         given = [list(pieces) for pieces in arguments]
-        if self._takes_seed:
-            given.append([self._seed(device) for device in self._local_devices])
         for device in self._local_devices:
             note_execution(device, self._allocated_bytes())
         results: list[list[Any]] = compiled.execute_sharded_on_local_devices(given)
         return results
-
-    def _seed(self, device: Any) -> Any:
-        return self.client.buffer_from_pyval(np.uint64(take_seed(device)), device)
 
     def execute(self, arguments: Sequence[Any]) -> list[Any]:
         """Runs it on one device: a buffer for each argument in, a buffer for each result out."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import dtypes, lax
 
 from alpa_stock_jax._batch_relation import Pair, Relation
+from alpa_stock_jax._folded_keys import KEY_RESULT
 
 __all__ = ["LOSS", "Result", "result"]
 
@@ -61,7 +62,10 @@ def result(
 
     Raises:
         ValueError: a result that isn't known can't be averaged either.
+        NotImplementedError: a result is a key.
     """
+    if jnp.issubdtype(dtype, dtypes.extended):
+        raise NotImplementedError(KEY_RESULT)
     if name == LOSS and relation.kind != "unknown" and not (relation.is_sum or relation.kind == "same"):
         reason = f"it is the {relation.op} over the batch ({relation.reason})"
         relation = dataclasses.replace(relation, kind="unknown", reason=reason)

@@ -21,6 +21,7 @@ from jax import core
 
 from alpa_stock_jax._batch_relation import Pair, Relation, same
 from alpa_stock_jax._batch_walk import BatchWalk, Differs
+from alpa_stock_jax._folded_keys import folded_keys
 from alpa_stock_jax._micro_batch_results import Result, result
 from alpa_stock_jax._recorded_step import RecordedStep
 
@@ -53,7 +54,6 @@ def read_step(
     micro_batches: int,
     differentiate: tuple[Callable[..., Any], Callable[..., Any]],
     accumulate: str | None = None,
-    fold_in: Callable[[core.ClosedJaxpr, Sequence[bool]], core.ClosedJaxpr | None] | None = None,
 ) -> MicroBatchStep | None:
     """Rewrites a step; None where Alpa's own way is right as it is.
 
@@ -64,14 +64,13 @@ def read_step(
         micro_batches: how many micro-batches there are.
         differentiate: `alpa.grad` and `alpa.value_and_grad`.
         accumulate: what is right where it can't be known: "mean", "sum"; None is "mean", with a warning.
-        fold_in: rewrites the loss's jaxpr so that each micro-batch draws random numbers of its own.
 
     Raises:
         ValueError: a result of the loss isn't known, and is no floating-point number; or the loss is differentiated by
             what depends on the batch.
     """
     reader = _Reader(micro, whole, tuple(batch_invars), micro_batches, accumulate)
-    return reader.step(differentiate, fold_in)
+    return reader.step(differentiate)
 
 
 class _Reader:
@@ -137,17 +136,11 @@ class _Reader:
             )
         ]
 
-    def step(
-        self,
-        differentiate: tuple[Callable[..., Any], Callable[..., Any]],
-        fold_in: Callable[[core.ClosedJaxpr, Sequence[bool]], core.ClosedJaxpr | None] | None,
-    ) -> MicroBatchStep | None:
+    def step(self, differentiate: tuple[Callable[..., Any], Callable[..., Any]]) -> MicroBatchStep | None:
         """The rewritten step, or None where nothing is to be done."""
         loss, loss_inputs = self._loss()
-        folded = None
-        if fold_in is not None:
-            depends = [var in self.walk.relations and self.walk.relations[var].origin == "batch" for var in loss_inputs]
-            folded = fold_in(loss, depends)
+        relations = [self.walk.relations[var] for var in loss_inputs]
+        folded = folded_keys(loss, [relation.origin == "batch" or not relation.plain for relation in relations])
         update, update_inputs, given = self._update()
         whole_batch = [var for var in update_inputs if var in given]
         used = tuple(var in loss_inputs for var in self.micro.jaxpr.invars)
@@ -271,10 +264,10 @@ class _Reader:
         values.update(zip(outside.jaxpr.outvars, made, strict=True))
         leaves = [_value(step.differentiated.invars[place], values) for place in step.leaves]
         others = [values[var] for var in loss_inputs[len(leaves) :]]
-        folding = [numbers[:1]] if takes_number else []
 
         def rewritten(*leaves: Any) -> Any:
-            results = core.eval_jaxpr(loss.jaxpr, loss.consts, *leaves, *others, *folding)
+            number = [numbers[0]] if takes_number else []
+            results = core.eval_jaxpr(loss.jaxpr, loss.consts, *number, *leaves, *others)
             results = [jnp.asarray(v, var.aval.dtype) for v, var in zip(results, loss.jaxpr.outvars, strict=True)]
             made = [
                 v if o.before is None else o.before(v, numbers[0])

@@ -19,6 +19,7 @@ _ROOMS = (
     "alpa_stock_jax.lazy_numba",
     "alpa_stock_jax.device_counts",
     "alpa_stock_jax.arguments",
+    "alpa_stock_jax.random_numbers",
     "alpa_stock_jax.primitives",
     "alpa_stock_jax.lowering",
     "alpa_stock_jax.devices",

@@ -1,4 +1,7 @@
-"""Which leaves of the arguments are donated or split into micro-batches: jax asks for that by tree now."""
+"""Which leaves of the arguments are donated or split into micro-batches: jax asks for that by tree now.
+
+One typed key isn't: like a number it has no dimension to split, though its words have.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,21 @@ from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from jax.tree_util import tree_structure
+from jax.tree_util import tree_leaves
 
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._plain_keys import is_key
 
 
 def mark_leaves(argnums: Collection[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, ...]:
     """For each leaf of the arguments, whether its argument is among `argnums`; leaves of keywords never are."""
     marked = [(index in argnums, argument) for index, argument in enumerate(args)]
     marked += [(False, argument) for argument in kwargs.values()]
-    return tuple(mark for mark, argument in marked for _ in range(tree_structure(argument).num_leaves))
+    return tuple(mark and not _is_one_key(leaf) for mark, argument in marked for leaf in tree_leaves(argument))
+
+
+def _is_one_key(leaf: Any) -> bool:
+    return is_key(leaf) and not leaf.shape
 
 
 def _mark_by_arguments(module: ModuleType) -> None:

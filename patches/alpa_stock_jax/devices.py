@@ -1,11 +1,8 @@
-"""What Alpa asks of a device of its fork: a random seed, a barrier and how much memory is in use.
+"""What Alpa asks of a device of its fork: a barrier and how much memory is in use; a random seed has no effect.
 
 Stock CPU devices keep no statistics, so these are counted: memory in use is what the device's live arrays take, the
 peak is the most that was seen (at executions, with what they allocate), and what is available is the machine's free
 memory, shared evenly by its devices.
-
-References: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators (OOPSLA 2014), for the mixing of
-seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Any
 
 from alpa_stock_jax._patch import Patch
 
-__all__ = ["note_execution", "take_seed"]
+__all__ = ["note_execution"]
 
 
 # Adding up the live arrays takes milliseconds, more than many an execution.
@@ -27,14 +24,10 @@ _SAMPLE_EVERY_S = 0.5
 
 @dataclasses.dataclass
 class _State:
-    seed: int = 0
-    executions: int = 0
     peak_bytes: int = 0
     sampled_at_s: float = -_SAMPLE_EVERY_S
 
 
-_SEED_STEP = 0x9E3779B97F4A7C15
-_EXECUTION_STEP = 0xD1B54A32D192ED03
 _states: dict[tuple[str, int], _State] = {}
 _lock = threading.Lock()
 
@@ -42,17 +35,6 @@ _lock = threading.Lock()
 def _state(device: Any) -> _State:
     with _lock:
         return _states.setdefault((device.platform, device.id), _State())
-
-
-def take_seed(device: Any) -> int:
-    """A seed of 64 bits for the next execution on a device, from the seed that was set and the executions since."""
-    state = _state(device)
-    mixed = (state.seed * _SEED_STEP + state.executions * _EXECUTION_STEP) % 2**64
-    state.executions += 1
-    # The finalizer of SplitMix64: every bit of the result depends on every bit of the number.
-    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
-    return mixed ^ mixed >> 31
 
 
 def note_execution(device: Any, allocated_bytes: int) -> None:
@@ -71,8 +53,7 @@ def _raise_peak(device: Any, allocated_bytes: int) -> None:
 
 
 def _set_seed(device: Any, seed: int) -> None:
-    state = _state(device)
-    state.seed, state.executions = int(seed), 0
+    """Does nothing: what is drawn follows from the keys alone, as in jax."""
 
 
 def _pieces_on(device: Any) -> list[Any]:
@@ -132,7 +113,7 @@ def _add_methods(device_class: Any) -> None:
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="jaxlib.xla_extension",
-        reason="devices have a random seed, a barrier and memory statistics",
+        reason="devices have a barrier, memory statistics, and a random seed that nothing follows",
         apply=lambda module: _add_methods(module.Device),
         expects={
             "Device.memory_stats": None,

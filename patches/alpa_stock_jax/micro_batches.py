@@ -74,8 +74,10 @@ def _traced(fun: Any, batch_invars: Sequence[bool], number: int, avals: Sequence
     from alpa.util import trace_jaxpr_with_micro_batch
 
     _reset(fun)
+    # Keys stay what they are here: the loss is read before they become plain arrays.
+    trace = getattr(trace_jaxpr_with_micro_batch, "__wrapped__", trace_jaxpr_with_micro_batch)
     with recording():
-        closed, _ = trace_jaxpr_with_micro_batch(fun, batch_invars, number, avals)
+        closed, _ = trace(fun, batch_invars, number, avals)
     return record(closed)
 
 

@@ -4,6 +4,10 @@ A pipeline marker is an identity in whatever jax itself compiles. Only in a modu
 (`lowering.py`) does it stay as a custom call, in the form that Alpa's own XlaBuilder rule makes: one tuple in, the
 same tuple out, the target `pipeline_marker`, and `name$mark_type` as the operator's name in its metadata. Markers that
 only matter in jaxprs (`grad`, `boundary`) are identities there as well.
+
+There random bits are plain operations too, on every platform: where each bit is computed from its place alone
+(`jax_threefry_partitionable`), one after the other, so that they are cut as what they are drawn for; else in a loop,
+which is compiled faster, and which each device runs for all bits.
 """
 
 from __future__ import annotations
@@ -12,8 +16,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-from jax._src import core
+from jax._src import config, core, prng
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
@@ -58,10 +61,11 @@ def _marker(ctx: mlir.LoweringRuleContext, *args: ir.Value, name: str, mark_type
         return [hlo.GetTupleElementOp(marker.result, mlir.i32_attr(index)).result for index in range(len(args))]
 
 
-def _rng_normal(ctx: mlir.LoweringRuleContext, mu: ir.Value, sigma: ir.Value, *, shape: Any) -> Sequence[ir.Value]:
-    (aval,) = ctx.avals_out
-    extents = mlir.ir_constant(np.array(aval.shape, np.int64))
-    return hlo.RngOp(mu, sigma, extents, hlo.RngDistributionAttr.get("NORMAL")).results
+def _threefry(ctx: mlir.LoweringRuleContext, *args: ir.Value) -> Sequence[ir.Value]:
+    unrolled, loop = prng._threefry2x32_lowering_rule, prng._threefry2x32_cpu_lowering_rule
+    rule = unrolled if config.threefry_partitionable.value else loop
+    found: Sequence[ir.Value] = rule(ctx, *args)
+    return found
 
 
 def _lower_marker(module: ModuleType) -> None:
@@ -69,17 +73,9 @@ def _lower_marker(module: ModuleType) -> None:
     _hlo_rules[module.pipeline_p] = _marker
 
 
-def _lower_rng_normal(module: ModuleType) -> None:
-    mlir.register_lowering(module.rng_normal_p, _rng_normal)
-
+_hlo_rules[prng.threefry2x32_p] = _threefry
 
 PATCHES: tuple[Patch, ...] = (
-    Patch(
-        module="alpa.monkey_patch",
-        reason="the stateful normal generator is lowered by an MLIR rule",
-        apply=_lower_rng_normal,
-        expects={"rng_normal_p": None},
-    ),
     Patch(
         module="alpa.pipeline_parallel.primitive_def",
         reason="pipeline markers are lowered by MLIR rules: an identity in jax, a custom call for Alpa's passes",

@@ -1,4 +1,4 @@
-"""Devices tell how much memory is in use and follow a seed."""
+"""Devices tell how much memory is in use, and wait until all is done."""
 
 import gc
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alpa_stock_jax._registry import apply_before
-from alpa_stock_jax.devices import note_execution, take_seed
+from alpa_stock_jax.devices import note_execution
 
 apply_before()
 KIB = 1024
@@ -49,17 +49,6 @@ def test_what_an_execution_allocates_counts_in_the_peak(device):
 
 def test_memory_is_available_and_shared_by_the_devices(device):
     assert 0 < device.available_memory() * len(jax.devices()) < 1 << 50
-
-
-def test_seeds_repeat_after_being_set_and_differ_between_runs(device):
-    device.set_seed(7)
-    first = [take_seed(device) for _ in range(3)]
-    device.set_seed(7)
-    assert [take_seed(device) for _ in range(3)] == first
-    device.set_seed(8)
-    others = [take_seed(device) for _ in range(3)]
-    assert len({*first, *others}) == 6
-    assert all(0 <= seed < 2**64 for seed in first)
 
 
 def test_after_the_barrier_everything_is_ready(device):

@@ -235,19 +235,6 @@ def test_evaluation_follows_training(mesh, batch):
     np.testing.assert_allclose(found, evaluate(jax.device_get(state.params), batch), rtol=1e-5)
 
 
-def test_random_numbers_follow_the_seed(mesh):
-    draw = alpa.parallelize(
-        lambda key: jax.random.normal(key, (16, 4)), method=ShardParallel(devices=mesh), batch_argnums=()
-    )
-    key = jax.random.PRNGKey(0)
-    mesh.set_runtime_random_seed(1)
-    first, second = np.asarray(draw(key)), np.asarray(draw(key))
-    mesh.set_runtime_random_seed(1)
-    np.testing.assert_array_equal(draw(key), first)
-    assert not np.any(first == second)
-    assert len(np.unique(first)) == first.size
-
-
 def test_donated_arguments_are_gone_and_others_stay(mesh, batch):
     state = jax.device_put(_state(), jax.devices()[0])
     step = alpa.parallelize(_train_step, method=ShardParallel(devices=mesh))
