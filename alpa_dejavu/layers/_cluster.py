@@ -13,6 +13,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -71,7 +72,7 @@ class Clusters:
         if not 1 <= num_layers <= self._num:
             raise ValueError(
                 f"the loss has {self._num} equations, so it can't be cut into {num_layers} layers; "
-                f"ask for 1 to {self._num}"
+                f"ask for {self._near(num_layers)} layers"
             )
         begins, ends = self._allowed(num_layers)
         table = _Table(self._uses, begins, ends, num_layers, within=True)
@@ -86,13 +87,17 @@ class Clusters:
 
     def _why_not(self, num_layers: int) -> str:
         """Returns in words why there can't be so many layers, and which near numbers there can be."""
-        near = sorted(range(1, self._num + 1), key=lambda n: abs(n - num_layers))[:7]
-        possible = [str(n) for n in sorted(near) if self.possible(n)]
         return (
             f"the loss can't be cut into {num_layers} layers that have at most {1 + self._eps:g} times the average of "
             f"the operations each: they are in {int(self._heavy.sum())} equations (products, and calls that have any), "
-            f"which stay whole; ask for {' or '.join(possible) or 'another number of'} layers, or a larger eps"
+            f"which stay whole; ask for {self._near(num_layers)} layers, or a larger eps"
         )
+
+    def _near(self, num_layers: int) -> str:
+        """Returns the two possible numbers of layers that are nearest to one that isn't."""
+        nearest = sorted(range(1, self._num + 1), key=lambda n: abs(n - num_layers))
+        possible = itertools.islice((n for n in nearest if self.possible(n)), 2)
+        return " or ".join(map(str, sorted(possible))) or "another number of"
 
     def possible(self, num_layers: int) -> bool:
         """Returns whether Alpa's `AutoLayerOption` could cut a jaxpr's equations into that many layers by its rule."""

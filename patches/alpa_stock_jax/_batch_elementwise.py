@@ -15,10 +15,10 @@ _KEPT = {"convert_element_type", "copy", "copy_p", "reduce_precision", "real", "
 ELEMENTWISE = """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil
     clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1
-    floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg
-    nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt
-    select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh
-    xor zeta
+    floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p logistic lt max min mul
+    ne neg nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem
+    round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square
+    stop_gradient sub tan tanh xor zeta
 """.split()
 
 

@@ -121,7 +121,7 @@ def test_a_step_takes_one_gradient(make, takes):
 
 
 @pytest.mark.parametrize(
-    ("num_layers", "remedy"), [(6, "ask for 4 or 5 layers"), (300, "into 300 layers; ask for 1 to")]
+    ("num_layers", "remedy"), [(6, "ask for 4 or 5 layers"), (300, "into 300 layers; ask for 4 or 5 layers")]
 )
 def test_a_loss_that_cannot_be_cut_says_what_to_do(num_layers, remedy):
     step = STEPS["chain"]
