@@ -1,21 +1,24 @@
-"""Arguments in a command line or a shell script, with their lines: read, not run."""
+"""The command line that a shell script runs: its arguments with their lines, read and not run."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import re
-import shlex
+from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
 from alpa_dejavu._util.json_file import read_text
+from alpa_dejavu.exports._shell import Command, Script
+from alpa_dejavu.exports._shell_words import Field, Unknown, text_of, unknown_in
 
-__all__ = ["Argument", "arguments_of", "wrong_line"]
+__all__ = ["Argument", "CommandLine", "command_line_of", "wrong_line"]
 
-_ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^(\s].*)?$")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 _REMEDY = "give a script or a command line with the arguments of the run"
-_MOST_ROUNDS = 10
+_NAMED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
+_OF_TORCHRUN = ("nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_id", "rdzv_backend",
+                "rdzv_endpoint", "max_restarts")  # fmt: skip
+_SAYS = ("echo", "printf", "cat", ":", "[", "test", "sed", "awk", "grep", "export")
 
 
 @final
@@ -24,14 +27,18 @@ class Argument:
     """An argument of a command line.
 
     Attributes:
-        name: its name, without the dashes in front.
+        name: its name, without the dashes in front; empty for words in front of all names.
         values: the words behind it, up to the next argument.
         line: the number of its line, from 1.
+        unknown: why its text isn't known; None: it is.
+        joined: whether its first value is behind an equals sign.
     """
 
     name: str
     values: tuple[str, ...]
     line: int
+    unknown: Unknown | None = None
+    joined: bool = False
 
     @property
     def value(self) -> str:
@@ -39,65 +46,106 @@ class Argument:
         return self.values[0] if self.values else ""
 
 
-def arguments_of(path: pathlib.Path) -> list[Argument]:
-    """Returns all arguments that a file names, in their order: those of arrays in a script, and those of its commands.
+@final
+@dataclasses.dataclass(frozen=True)
+class CommandLine:
+    """A command that trains, as a script runs it.
 
-    Variables that the script sets to plain values are put in; nothing is run.
+    Attributes:
+        launch: the words in front of the program, such as those of torchrun.
+        launched: the arguments among these.
+        program: the file of the program, which ends in .py; empty: there are arguments alone.
+        arguments: the arguments behind it, in their order.
+        line: the number of its line.
+    """
+
+    launch: tuple[str, ...]
+    launched: tuple[Argument, ...]
+    program: str
+    arguments: tuple[Argument, ...]
+    line: int
+
+
+def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine:
+    """Returns the one command that a script runs with arguments of certain names, or the arguments of a file that has
+    nothing else.
+
+    Variables are what the script sets them to; nothing is run.
+
+    Args:
+        path: the file.
+        telling: names of arguments, without dashes, of which the command has one at least.
 
     Raises:
-        ValueError: the file can't be read, or has a quote that doesn't end; says in which line.
+        ValueError: the file can't be read, or there is none or more than one such command, or whether it runs isn't
+            known; says in which line.
     """
-    found: list[Argument] = []
-    known: dict[str, str] = {}
-    behind, quote = False, ""
-    for line, text in enumerate(read_text(path, _REMEDY).splitlines(), 1):
-        goes_on = text.rstrip().endswith("\\")
-        plain, quote = _unquoted(text.rstrip().removesuffix("\\"), quote)
-        assigned = _ASSIGNED.match(plain)
-        if assigned:
-            known[assigned[1]] = _put_in((assigned[2] or "").partition(" #")[0].strip().strip("'\""), known)
-        try:
-            words = shlex.split(plain, comments=True)
-        except ValueError as error:
-            raise wrong_line(path, line, f"it can't be read: {error}; end the quote in it") from None
-        for word in (_put_in(_bare(each), known) for each in words):
-            if words[0] != "set" and re.fullmatch("--?[A-Za-z].*", word, re.DOTALL):
-                name, equals, value = word.lstrip("-").partition("=")
-                found.append(Argument(name, (value,) if equals else (), line))
-                behind = True
-            elif behind and word:
-                found[-1] = dataclasses.replace(found[-1], values=(*found[-1].values, word))
-        behind = behind and goes_on
-    return found
+    try:
+        script = Script(read_text(path, _REMEDY)).read()
+    except SyntaxError as error:
+        raise wrong_line(path, error.lineno or 1, error.msg) from None
+    bare = [one for one in script.commands if text_of(one.words[0]).startswith("-")]
+    runs = [one for one in script.commands if _tells(one.words, telling) and one not in bare]
+    if not runs and bare:
+        words = tuple(word for one in bare for word in one.words)
+        runs = [Command(words, bare[0].line, next((one.within for one in bare if one.within), None))]
+    if not runs:
+        fields = tuple(word for _, words in script.variables if _names(words) for word in words)
+        runs = [Command(fields, next(word[0].line for word in fields if word), None)] if _tells(fields, telling) else []
+    if not runs:
+        for one in script.commands:
+            unknown = unknown_in(one.words)
+            trains = unknown_in(one.words[:1]) is not None or any(text_of(word).endswith(".py") for word in one.words)
+            if unknown is not None and trains:
+                raise wrong_line(path, unknown.line, f"what line {one.line} runs isn't known: {unknown.said}")
+        raise ValueError(f"{path}: there are no arguments of Megatron's in it; give the script of the run")
+    first = runs[0]
+    for other in runs:
+        if other.within is not None:
+            raise wrong_line(
+                path, other.within.line, f"whether line {other.line} trains isn't known: {other.within.said}"
+            )
+        if [*map(text_of, other.words)] != [*map(text_of, first.words)]:
+            raise wrong_line(path, other.line, f"it trains again, after line {first.line}; leave one of them out")
+    ends = [n for n, word in enumerate(first.words) if text_of(word).endswith(".py")]
+    if not ends:
+        both = _arguments(first.words)
+        launched = tuple(one for one in both if one.name.replace("-", "_") in _OF_TORCHRUN)
+        return CommandLine((), launched, "", tuple(one for one in both if one not in launched), first.line)
+    launch, behind = first.words[: ends[0]], first.words[ends[0] + 1 :]
+    return CommandLine(
+        tuple(map(text_of, launch)), tuple(_arguments(launch)), text_of(first.words[ends[0]]),
+        tuple(_arguments(behind)), first.line,
+    )  # fmt: skip
 
 
-def _unquoted(text: str, quote: str) -> tuple[str, str]:
-    """A line without the quote that begins or ends in it as a variable's text of several lines, and the quote that is
-    open behind it.
-    """
-    if quote:
-        return (text.replace(quote, "", 1), "") if quote in text else (text, quote)
-    begins = re.match(r"\s*(?:export\s+)?\w+=([\"'])", text)
-    if begins is None or begins[1] in text[begins.end() :]:
-        return text, ""
-    return text[begins.end() :], begins[1]
+def _tells(words: Sequence[Field], telling: Collection[str]) -> bool:
+    if not words or text_of(words[0]) in _SAYS:
+        return False
+    return any(name.partition("=")[0] in telling for name in _names(words))
 
 
-def _bare(word: str) -> str:
-    """A word without the parentheses of an array that it begins or ends."""
-    word = re.sub(r"^\w+\+?=\(", "", word)
-    return word[:-1] if word.endswith(")") and word.count("(") < word.count(")") else word
+def _names(words: Iterable[Field]) -> list[str]:
+    return [text_of(word).lstrip("-") for word in words if _NAMED.fullmatch(text_of(word))]
+
+
+def _arguments(words: Iterable[Field]) -> list[Argument]:
+    found: list[tuple[str, list[str], int, list[Field], bool]] = []
+    for word in words:
+        text = text_of(word)
+        if _NAMED.fullmatch(text):
+            name, equals, value = text.lstrip("-").partition("=")
+            found.append((name, [value] if equals else [], word[0].line, [word], bool(equals)))
+        else:
+            if not found:
+                found.append(("", [], word[0].line if word else 1, [], False))
+            found[-1][1].append(text)
+            found[-1][3].append(word)
+    return [
+        Argument(name, tuple(values), line, unknown_in(fields), joined) for name, values, line, fields, joined in found
+    ]
 
 
 def wrong_line(path: pathlib.Path, line: int, said: str) -> ValueError:
     """Returns the error that says what is wrong in a line of a file."""
     return ValueError(f"{path}, line {line}: {said}")
-
-
-def _put_in(word: str, known: dict[str, str]) -> str:
-    for _ in range(_MOST_ROUNDS):
-        put = _VARIABLE.sub(lambda one: known.get(one[1] or one[3], one[2] if one[2] is not None else one[0]), word)
-        if put == word:
-            break
-        word = put
-    return word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import final
 
 from alpa_dejavu.exports._outline import Outline
@@ -22,11 +23,13 @@ class Foreign:
         outline: the plan.
         model: the sizes of its model; None: the configuration doesn't say them.
         ignored: sentences on what was left aside, with its line.
+        priced_by: how it is priced where nothing else is asked for, by the names of `PlanEstimator`'s arguments.
     """
 
     outline: Outline
     model: Transformer | None
     ignored: tuple[str, ...] = ()
+    priced_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Reader(abc.ABC):

@@ -68,6 +68,7 @@ def import_plan(
     plan = foreign.outline.plan(given, foreign.model)
     runtime = source if source in runtime_names() else ALPA.name
     plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source, runtime=runtime))
-    estimator = PlanEstimator(plan, cluster=given, **priced_by)
+    choices = {**foreign.priced_by, **{name: value for name, value in priced_by.items() if value is not None}}
+    estimator = PlanEstimator(plan, cluster=given, **choices)
     by, here = estimator.prices.named(plan.priced_by), summary_of(estimator.cluster)
     return Imported(estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=here)), foreign.ignored)

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
 from alpa_dejavu._util.near_names import near
@@ -18,10 +18,40 @@ __all__ = ["LONGEST", "read_model"]
 LONGEST = 4096
 """A sample has no more tokens where a configuration allows more, and nobody says how many."""
 _REMEDY = "give the config.json of a Llama, Mistral, Mixtral, Qwen or GPT-2, as Hugging Face has it"
-_LLAMA = {"llama": "none", "mistral": "none", "mixtral": "none", "qwen2": "qkv", "qwen2_moe": "qkv", "qwen3": "none",
-          "qwen3_moe": "none"}  # fmt: skip
-"""Kinds of models like Llama, with the products of a block that have a bias."""
-_KINDS = (*_LLAMA, "gpt2")
+_SILU, _GELU = ("silu", "swish"), ("gelu_new", "gelu", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
+_PRECISIONS = ("bfloat16", "float16", "float32")
+_OTHERS: Final[dict[str, tuple[Any, ...]]] = {
+    "quantization_config": (), "partial_rotary_factor": (1, 1.0), "is_encoder_decoder": (False,),
+    "add_cross_attention": (False,), "pruned_heads": ({},), "num_nextn_predict_layers": (0,),
+    "decoder_sparse_step": (1,), "moe_layer_freq": (1,), "no_rope_layers": ([],), "attn_logit_softcapping": (),
+    "final_logit_softcapping": (), "use_bias": (False,),
+}  # fmt: skip
+"""Keys of another model than is planned, with the values, beside null, that leave it as it is."""
+_USUAL: Final[dict[str, Any]] = {
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "max_position_embeddings": 2048, "rope_theta": 10000,
+}  # fmt: skip
+_QWEN: Final = {**_USUAL, "vocab_size": 151936, "max_position_embeddings": 32768, "sliding_window": 4096,
+                "max_window_layers": 28, "intermediate_size": 22016, "num_key_value_heads": 32}  # fmt: skip
+_MISTRAL: Final = {**_USUAL, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072}
+_CLASSES: Final[dict[str, dict[str, Any]]] = {
+    "llama": _USUAL,
+    "mistral": {**_MISTRAL, "sliding_window": 4096},
+    "mixtral": {**_MISTRAL, "num_local_experts": 8, "num_experts_per_tok": 2, "rope_theta": 1_000_000},
+    "qwen2": _QWEN,
+    "qwen2_moe": {
+        **_QWEN, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+        "num_experts": 60, "num_experts_per_tok": 4, "qkv_bias": True,
+    },
+    "qwen3": {**_QWEN, "head_dim": 128},
+    "qwen3_moe": {
+        **_QWEN, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "num_key_value_heads": 4,
+        "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+    },
+    "gpt2": {"vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024},
+}  # fmt: skip
+"""Kinds of models, each with what its class has where a key is missing."""
 
 
 def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Transformer:
@@ -45,65 +75,175 @@ def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Tra
 def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Transformer:
     data = file.data
     kind = data.get("model_type")
-    if kind not in _KINDS:
-        said = f"model_type is {kind!r}, but must be one of {', '.join(_KINDS)}{near(str(kind), _KINDS)}"
+    if not isinstance(kind, str) or kind not in _CLASSES:
+        said = f"model_type is {kind!r}, but must be one of {', '.join(_CLASSES)}{near(str(kind), _CLASSES)}"
         raise file.problem(("model_type",), said)
+    for key, usual in _OTHERS.items():
+        if data.get(key) is not None and data[key] not in usual:
+            raise file.problem((key,), f"{key} is of another model than one of blocks alike, which alone is planned")
+    heads = data.get("architectures") or []
+    if not isinstance(heads, list) or not all(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in heads):
+        raise file.problem(("architectures",), f"architectures is {heads!r}, but must be that of a ...ForCausalLM")
+    config = _Config(file, _CLASSES[kind])
     try:
-        return _gpt2(file, data, sequence) if kind == "gpt2" else _llama(file, data, sequence)
+        return _gpt2(config, sequence) if kind == "gpt2" else _llama(config, kind, sequence)
     except ValueError as error:
         if str(error).startswith("transformer: "):
             raise file.problem((), str(error).removeprefix("transformer: ")) from None
         raise
 
 
-def _llama(file: CheckedFile[dict[str, Any]], data: Mapping[str, Any], sequence: int | None) -> Transformer:
-    kind = data["model_type"]
-    experts = _number(file, "num_local_experts", 0) or _number(file, "num_experts", 0)
-    for key, plain in (("decoder_sparse_step", 1), ("mlp_only_layers", [])):
-        if experts and data.get(key, plain) != plain:
-            raise file.problem((key,), f"{key} is {data[key]!r}, but must be {plain!r}: blocks are planned alike")
-    wide = _number(file, "intermediate_size")
-    if experts:
-        wide = _number(file, "moe_intermediate_size", wide)
-    biases = data.get("attention_bias", _LLAMA[kind])
+@final
+@dataclasses.dataclass(frozen=True)
+class _Config:
+    """A configuration of Hugging Face's with the values that its class has where a key is missing."""
+
+    file: CheckedFile[dict[str, Any]]
+    defaults: Mapping[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.file.data.get(key, self.defaults.get(key))
+
+    def number(self, key: str, default: int | None = None) -> int:
+        """Returns a whole number; the default stands for null, too."""
+        value = self[key]
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < (1 if default is None else 0):
+            raise self.wrong(key, f"{key} is {value!r}, but must be a whole number of at least 1")
+        return value
+
+    def yes(self, key: str, default: bool = False) -> bool:
+        """Returns whether something is so; null stands for the default."""
+        value = self[key]
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(key, f"{key} is {value!r}, but must be true or false")
+        return default if value is None else value
+
+    def precision(self) -> str:
+        """Returns the dtype of the parameters; half precision where none is said."""
+        key = "torch_dtype" if self["dtype"] is None else "dtype"
+        value = str(self[key] or "bfloat16").removeprefix("torch.")
+        if value not in _PRECISIONS:
+            raise self.wrong(key, f"{key} is {self[key]!r}, but must be one of {', '.join(_PRECISIONS)}")
+        return value
+
+    def activation(self, key: str, known: tuple[str, ...]) -> None:
+        """Checks the function between the products of feed-forward layers."""
+        if self[key] is not None and self[key] not in known:
+            raise self.wrong(key, f"{key} is {self[key]!r}, but must be {known[0]} to be planned")
+
+    def wrong(self, key: str, said: str) -> ValueError:
+        return self.file.problem((key,), said)
+
+
+def _llama(config: _Config, kind: str, sequence: int | None) -> Transformer:
+    experts = config.number("num_local_experts", 0) or config.number("num_experts", 0)
+    blocks, wide = config.number("num_hidden_layers"), config.number("intermediate_size")
+    dense = config["mlp_only_layers"] or []
+    if experts and dense != [*range(len(dense) if isinstance(dense, list) else 0)]:
+        raise config.wrong("mlp_only_layers", f"mlp_only_layers is {dense!r}, but must be the first blocks alone")
+    config.activation("hidden_act", _SILU)
+    tokens = sequence or min(config.number("max_position_embeddings"), LONGEST)
+    _check_window(config, kind, tokens, blocks)
+    base, scaling = _rotary(config)
+    shared = config.number("shared_expert_intermediate_size", 0) if experts else 0
     return Transformer(
-        hidden=_number(file, "hidden_size"),
-        num_blocks=_number(file, "num_hidden_layers"),
-        num_heads=_number(file, "num_attention_heads"),
-        vocabulary=_number(file, "vocab_size"),
-        sequence=sequence or min(_number(file, "max_position_embeddings"), LONGEST),
-        kv_heads=_number(file, "num_key_value_heads", 0),
-        head_size=_number(file, "head_dim", 0),
-        feed_forward=wide,
-        biases={True: "qkv", False: "none"}.get(biases, _LLAMA[kind]),
+        hidden=config.number("hidden_size"),
+        num_blocks=blocks,
+        num_heads=config.number("num_attention_heads"),
+        vocabulary=config.number("vocab_size"),
+        sequence=tokens,
+        kv_heads=config.number("num_key_value_heads", 0),
+        head_size=config.number("head_dim", 0),
+        feed_forward=config.number("moe_intermediate_size", wide) if experts else wide,
+        biases=_biases(config, kind),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
-        tied=bool(data.get("tie_word_embeddings", False)),
+        tied=config.yes("tie_word_embeddings"),
         num_experts=experts,
-        experts_per_token=_number(file, "num_experts_per_tok", 2) if experts else 0,
-        shared_feed_forward=_number(file, "shared_expert_intermediate_size", 0) if experts else 0,
+        experts_per_token=config.number("num_experts_per_tok", 2) if experts else 0,
+        shared_feed_forward=shared,
+        shared_gate=kind == "qwen2_moe" and shared > 0,
+        dense_blocks=len(dense) if experts else 0,
+        dense_feed_forward=wide if experts and dense else 0,
+        rotary_base=base,
+        rotary_scaling=scaling,
+        precision=config.precision(),
     )
 
 
-def _gpt2(file: CheckedFile[dict[str, Any]], data: Mapping[str, Any], sequence: int | None) -> Transformer:
+def _biases(config: _Config, kind: str) -> str:
+    """Which products have a bias: what a kind's class doesn't read changes nothing."""
+    if kind in ("qwen2", "qwen2_moe"):
+        return "qkv" if kind == "qwen2" or config.yes("qkv_bias", True) else "none"
+    attention = kind in ("llama", "qwen3", "qwen3_moe") and config.yes("attention_bias")
+    fed = kind == "llama" and config.yes("mlp_bias")
+    return {(True, True): "all", (True, False): "attention", (False, True): "feed_forward"}.get(
+        (attention, fed), "none"
+    )
+
+
+def _check_window(config: _Config, kind: str, tokens: int, blocks: int) -> None:
+    """Checks that each token sees all before it: windows of attention aren't planned."""
+    if kind in ("mistral", "mixtral"):
+        first = 0
+    elif kind.startswith("qwen") and config.yes("use_sliding_window"):
+        first = config.number("max_window_layers", 0)
+    else:
+        first = blocks
+    types = config["layer_types"]
+    if types is not None:
+        if not isinstance(types, list) or not all(one in ("full_attention", "sliding_attention") for one in types):
+            raise config.wrong("layer_types", "layer_types has other layers than full_attention and sliding_attention")
+        first = types.index("sliding_attention") if "sliding_attention" in types else blocks
+    window = config.number("sliding_window", 0)
+    if window and first < blocks and tokens > window:
+        raise config.wrong(
+            "sliding_window",
+            f"sliding_window is {window} in layers from {first}, but must be at least a sample's {tokens} tokens, "
+            f"since windows of attention aren't planned: give --sequence {window} or fewer",
+        )
+
+
+def _rotary(config: _Config) -> tuple[int, float]:
+    """The base of the wavelengths by which positions rotate, and the factor of long ones, as Llama 3.1 has it."""
+    key = "rope_scaling" if config["rope_parameters"] is None else "rope_parameters"
+    given = config[key] or {}
+    if not isinstance(given, dict):
+        raise config.wrong(key, f"{key} is {given!r}, but must be an object, or null")
+    base = given.get("rope_theta", config["rope_theta"])
+    if isinstance(base, bool) or not isinstance(base, int | float) or base < 1 or base != int(base):
+        raise config.wrong("rope_theta", f"rope_theta is {base!r}, but must be a whole number of at least 1")
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind == "default":
+        return int(base), 1.0
+    usual = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
+    factor = given.get("factor")
+    if kind != "llama3" or any(given.get(name, value) != value for name, value in usual.items()):
+        raise config.wrong(key, f"{key} is {given!r}, but must be as Llama 3.1 has it, or null, to be planned")
+    if isinstance(factor, bool) or not isinstance(factor, int | float):
+        raise config.wrong(key, f"{key} has the factor {factor!r}, but must have a number")
+    return int(base), float(factor)
+
+
+def _gpt2(config: _Config, sequence: int | None) -> Transformer:
+    config.activation("activation_function", _GELU)
+    rows = config.number("n_positions")
+    if sequence is not None and sequence > rows:
+        raise config.wrong(
+            "n_positions", f"n_positions is {rows}, but must be at least the {sequence} tokens asked for"
+        )
     return Transformer(
-        hidden=_number(file, "n_embd"),
-        num_blocks=_number(file, "n_layer"),
-        num_heads=_number(file, "n_head"),
-        vocabulary=_number(file, "vocab_size"),
-        sequence=sequence or _number(file, "n_positions"),
-        feed_forward=_number(file, "n_inner", 0),
+        hidden=config.number("n_embd"),
+        num_blocks=config.number("n_layer"),
+        num_heads=config.number("n_head"),
+        vocabulary=config.number("vocab_size"),
+        sequence=sequence or rows,
+        feed_forward=config.number("n_inner", 0),
         gated=False,
         rotary=False,
         rms_norm=False,
         biases="all",
-        tied=bool(data.get("tie_word_embeddings", True)),
+        tied=config.yes("tie_word_embeddings", True),
+        precision=config.precision(),
     )
-
-
-def _number(file: CheckedFile[dict[str, Any]], key: str, default: int | None = None) -> int:
-    value = file.data.get(key)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or value < (1 if default is None else 0):
-        raise file.problem((key,), f"{key} is {value!r}, but must be a whole number of at least 1")
-    return value

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.planning.runtimes import RUNTIMES
 from alpa_dejavu.problem import (
     NO_OFFLOAD,
     Cluster,
@@ -171,13 +172,17 @@ def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
     """Returns the sizes of a plan's model, which a target's files have to say.
 
     Raises:
-        ValueError: they aren't known, or are of another number of layers than the plan's.
+        ValueError: they aren't known, or the target's files can't say them, or they are of another number of layers
+            than the plan's.
     """
     if model is None:
         raise ValueError(
             f"model is {plan.model!r}, but must be a transformer of known sizes for {target} to be told them; give "
             "--model, a known name, a config.json, or the sizes as 'transformer:hidden=N,...'"
         )
+    why = RUNTIMES[target].why_not_written(model)
+    if why:
+        raise ValueError(f"{why} to be written for {target}; give another model, or write for another runtime")
     if model.num_layers != plan.num_layers:
         raise ValueError(
             f"the plan has {plan.num_layers} layers, but must have {model.num_layers}: embeddings, "

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._comments import commented, heading
 from alpa_dejavu.exports._foreign import Foreign, Reader
 from alpa_dejavu.exports._outline import Outline, sizes_of
@@ -24,7 +25,15 @@ __all__ = ["RELEASE", "GalvatronReader", "GalvatronWriter"]
 
 RELEASE = "Galvatron 2.4"
 _TYPES: Final = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
+_PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _LEVELS: Final = {"ddp": 0, "zero2": 2, "zero3": 3}
+_KEYS: Final = (
+    "pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "global_bsz", "chunks",
+    "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp", "vcp", "embed_sdp", "cp_sizes_enc",
+    "ep_sizes_enc", "tp_of_ep_sizes_enc",
+)  # fmt: skip
+_ALONE: Final = {"cp_sizes_enc": 1, "use_sp": 0, "ep_sizes_enc": 1, "tp_of_ep_sizes_enc": 1}
+"""Degrees of blocks that aren't planned, by the number that stands for none."""
 _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
 
 
@@ -65,8 +74,8 @@ class GalvatronWriter(Writer):
             "embeddings and head; the other devices of a stage divide the batch. dp_types_enc, embed_sdp: 1 for the",
             "plan's ZeRO level 3, else default_dp_type holds: ddp is level 0, zero2 level 2. checkpoint: the plan's",
             "remat of each block. chunks: its micro-batches.", "",
-            "galvatron_arguments.txt has the arguments for the model's sizes, which else come from Galvatron's own",
-            "configurations of models.",
+            "galvatron_arguments.txt has the arguments of the run. Galvatron's configuration of the model must have",
+            f"the sizes that were planned for: {sizes.text}.",
         ]  # fmt: skip
         return {
             "galvatron_config.json": json.dumps(strategy, indent=4) + "\n",
@@ -77,9 +86,8 @@ class GalvatronWriter(Writer):
 
 def _arguments(sizes: Transformer) -> str:
     given = {
-        "set_model_config_manually": 1, "set_layernum_manually": 1, "set_seqlen_manually": 1,
-        "vocab_size": sizes.vocabulary, "hidden_size": sizes.hidden, "num_attention_heads": sizes.num_heads,
-        "num_hidden_layers": sizes.num_blocks, "seq_length": sizes.sequence,
+        "set_layernum_manually": 1, "num_hidden_layers": sizes.num_blocks, "set_seqlen_manually": 1,
+        "seq_length": sizes.sequence, "mixed_precision": _PRECISIONS[sizes.precision],
         "galvatron_config_path": "galvatron_config.json",
     }  # fmt: skip
     return "".join(f"--{name} {value}\n" for name, value in given.items())
@@ -93,7 +101,7 @@ class GalvatronReader(Reader):
     def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
         """Returns the plan that a strategy says, whose stages must have one degree of tensor parallelism."""
         said = _Said(read_checked(path, dict[str, Any], _REMEDY))
-        return Foreign(said.outline(num_devices), model, tuple(said.ignored()))
+        return Foreign(said.outline(num_devices), model)
 
 
 @final
@@ -102,24 +110,22 @@ class _Said:
 
     def __init__(self, file: CheckedFile[dict[str, Any]]) -> None:
         self._file, self._data = file, file.data
-
-    def ignored(self) -> list[str]:
-        known = {
-            "pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "global_bsz",
-            "chunks", "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp", "embed_sdp", "cp_sizes_enc",
-        }  # fmt: skip
-        aside = [key for key in self._data if key not in known]
-        lines = [(self._file.line_of(self._file.text, (key,)), key) for key in aside]
-        return [key if line is None else f"line {line}: {key}" for line, key in lines]
+        strange = next((key for key in self._data if key not in _KEYS), None)
+        if strange is not None:
+            raise self._wrong(
+                strange, f"{strange} isn't known, so it may change what is planned{near(strange, _KEYS)}; leave it out "
+                "if it doesn't",
+            )  # fmt: skip
 
     def outline(self, num_devices: int) -> Outline:
         """Returns the plan on so many devices."""
         along, stages = self._numbers("tp_sizes_enc"), self._number("pp_deg")
         each = len(along)
-        for key in ("cp_sizes_enc", "use_sp"):
-            other = next((value for value in self._numbers(key, each) if value > (key == "cp_sizes_enc")), None)
+        for key, none in _ALONE.items():
+            other = next((value for value in self._numbers(key, each, none) if value > none), None)
             if other is not None:
-                raise self._wrong(key, f"{key} has {other}, but must have none: context parallelism isn't planned")
+                what = "expert" if "ep_" in key else "context"
+                raise self._wrong(key, f"{key} has {other}, but must have none: {what} parallelism isn't planned")
         wide = next((n for n, value in enumerate(along) if value != along[0]), None)
         if wide is not None:
             raise self._wrong(
@@ -131,6 +137,7 @@ class _Said:
         if rest or not across:
             said = f"{stages} stages of {along[0]} tensor-parallel devices must divide the cluster's {num_devices}"
             raise self._wrong("pp_deg", said)
+        self._check_groups(along[0], across, each)
         blocks = self._division(stages, each)
         again = self._numbers("checkpoint", each, 0)
         remat = []
@@ -147,9 +154,23 @@ class _Said:
         zero = self._zero(each) if across > 1 else 0
         return Outline(batch, chunks, kinds[kind], across, along[0], blocks, tuple(remat), zero)
 
+    def _check_groups(self, along: int, across: int, each: int) -> None:
+        """Checks that the vocabulary is divided as blocks are, and tensor-parallel devices are next to each other."""
+        for key, planned in (("vtp", along), ("vsp", 0), ("vcp", 1)):
+            value = self._data.get(key)
+            if value is not None and (isinstance(value, bool) or value != planned):
+                said = f"{key} is {value!r}, but must be {planned}: the vocabulary is planned as divided like blocks"
+                raise self._wrong(key, said)
+        apart = 0 in self._numbers("tp_consecutive_flags", each)
+        if apart and along > 1 and across > 1:
+            said = "tp_consecutive_flags has 0, but must have 1: tensor-parallel devices are next to each other"
+            raise self._wrong("tp_consecutive_flags", said)
+
     def _zero(self, each: int) -> int:
-        types = self._numbers("dp_types_enc")
-        if len(types) != each or len({*types, int(self._data.get("embed_sdp", 0))}) > 1:
+        types, ends = self._numbers("dp_types_enc", each), self._data.get("embed_sdp")
+        if not {*types} <= {0, 1}:
+            raise self._wrong("dp_types_enc", f"dp_types_enc has {max(types)}, but must have 0 and 1 alone")
+        if ends not in (None, 0, 1) or len({*types, int(ends or 0)}) > 1:
             raise self._wrong("dp_types_enc", "dp_types_enc and embed_sdp must be alike in all layers, to be planned")
         return 3 if types[0] else _LEVELS[self._one_of("default_dp_type", _LEVELS, "ddp")]
 
@@ -167,9 +188,9 @@ class _Said:
 
     def _one_of(self, key: str, known: dict[str, Any], default: str) -> str:
         value = self._data.get(key, default)
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise self._wrong(key, f"{key} is {value!r}, but must be one of {', '.join(known)}")
-        return str(value)
+        return value
 
     def _number(self, key: str) -> int:
         value = self._data.get(key)
@@ -180,7 +201,7 @@ class _Said:
     def _numbers(self, key: str, count: int = 0, default: int = 1) -> list[int]:
         value = self._data.get(key)
         if value is None and count:
-            return [default if key != "use_sp" else 0] * count
+            return [default] * count
         parts = value.split(",") if isinstance(value, str) else []
         if not parts or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
             raise self._wrong(key, f"{key} is {value!r}, but must be whole numbers with commas between, in quotes")

@@ -68,7 +68,12 @@ def _model(sizes: Transformer) -> dict[str, Any]:
         "vocab_size": sizes.vocabulary,
         "max_target_length": sizes.sequence,
         "logits_via_embedding": sizes.tied,
+        "dtype": sizes.precision,
     }
+    if sizes.rotary:
+        given |= {"rope_max_timescale": sizes.rotary_base}
+    if sizes.rotary_scaling > 1:
+        given |= {"rope_type": "llama3.1", "rope_use_scale": True}
     if sizes.num_experts:
         given |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
     if not sizes.rotary:
@@ -78,8 +83,6 @@ def _model(sizes: Transformer) -> dict[str, Any]:
 
 def _block(sizes: Transformer) -> str:
     """The kind of blocks, by MaxText's name."""
-    if sizes.shared_feed_forward:
-        raise ValueError("maxtext has no blocks of mixed and shared experts by sizes alone; take its own model's name")
     if not sizes.gated:
         return "gpt3"
     if sizes.num_experts:

@@ -59,21 +59,25 @@ def module_names(outline: Outline) -> list[list[str]]:
 
 
 def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
-    known = sizes.gated and sizes.rotary and sizes.rms_norm and sizes.biases == "none" and not sizes.num_experts
+    known = (
+        sizes.gated and sizes.rotary and sizes.rms_norm and sizes.biases == "none" and not sizes.qk_norm
+        and not sizes.num_experts and not sizes.latent_rank and sizes.head_size * sizes.num_heads == sizes.hidden
+    )  # fmt: skip
     lines = [
         *heading(plan, outline, RELEASE), "",
         "Run it with this folder on PYTHONPATH and one process for each device:",
         f"  NGPU={plan.num_devices} MODULE=torchtitan_plan CONFIG=config ./run_train.sh",
     ]  # fmt: skip
-    if not known or sizes.qk_norm:
+    if not known:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
     return commented(lines) + _CODE.format(
-        spec=_spec(sizes) if known and not sizes.qk_norm else _OWN_SPEC,
+        spec=_spec(sizes) if known else _OWN_SPEC,
         parallelism=_parallelism(outline),
         passes=", in one pass through the pipeline" if outline.pipeline > 1 else "",
         local_batch=_local_batch(outline),
         batch=outline.batch,
         sequence=sizes.sequence,
+        precision=sizes.precision,
         offload=outline.offload.any,
         checkpoint="FullAC.Config()" if outline.remat[0] else "None",
     )
@@ -108,6 +112,8 @@ def config() -> Trainer.Config:
             global_batch_size={batch},
             seq_len={sequence},
             steps=100,
+            # The dtype of the model's products.
+            mixed_precision_param="{precision}",
             # Whether parameters, gradients and optimizer's state are in the memory of hosts: the plan's offload.
             enable_cpu_offload={offload},
         ),
@@ -177,6 +183,7 @@ def model_spec():
 
 
 def _spec(sizes: Transformer) -> str:
+    scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if sizes.rotary_scaling > 1 else ""
     return f"""from torchtitan.distributed.pipeline_parallel import pipeline_llm
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.llama3 import (  # names with an underscore are of 0.3.0
@@ -209,7 +216,9 @@ def model_spec() -> ModelSpec:
             n_heads=heads,
             n_kv_heads={sizes.kv_heads},
             hidden_dim={sizes.feed_forward},
-            rope=ComplexRoPE.Config(dim={sizes.head_size}, max_seq_len={sizes.sequence}, theta=10000),
+            rope=ComplexRoPE.Config(
+                dim={sizes.head_size}, max_seq_len={sizes.sequence}, theta={sizes.rotary_base}{scaling}
+            ),
             attn_backend="flex",
         ),
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.layers.models import transformer_size
+from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.problem import ANY_CUTS, OFFLOADED, Cuts, Offload, Plan, StagePlan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES, SCHEDULES
 from alpa_dejavu.schedules import schedule_kind
@@ -42,6 +42,8 @@ class Runtime:
         power_of_two: whether the number of stages must be a power of two.
         schedules_alone: the schedules that it has for one stage only, where they are an order of gradients' adding up.
         frozen: whether a part of the model may stay as it is while the rest trains; the others' files can't say so.
+        models: kinds of transformers that its files can say, each by the values that some of `Transformer`'s fields
+            have in it; empty: any.
     """
 
     unlike_submeshes: bool = False
@@ -60,6 +62,7 @@ class Runtime:
     power_of_two: bool = False
     schedules_alone: tuple[str, ...] = ()
     frozen: bool = False
+    models: tuple[Mapping[str, tuple[object, ...]], ...] = ()
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
@@ -75,6 +78,16 @@ class Runtime:
         blocks = units.counted(sizes.num_blocks, "block")
         return f"its files can't say that only the last {sizes.train_last} of {blocks} train"
 
+    def why_not_written(self, model: Transformer) -> str:
+        """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
+        unlike: list[list[str]] = [
+            [f"{name} is {value!r}, but must be {' or '.join(map(repr, known))}" for name, known in kind.items()
+             if (value := getattr(model, name)) not in known]
+            for kind in self.models
+        ]  # fmt: skip
+        least: list[str] = min(unlike, key=len, default=[])
+        return least[0] if least else ""
+
     def offloads(self, offload: Offload, zero: int) -> bool:
         """Returns whether stages can offload such shares of what they keep at a ZeRO level."""
         if not offload.any:
@@ -85,24 +98,61 @@ class Runtime:
         return kinds in self.offload and whole and parts and (self.drives or offload.place == "cpu")
 
 
+_HALF_OR_SINGLE = ("bfloat16", "float16", "float32")
+_LLAMA_IN_MAXTEXT: Mapping[str, tuple[object, ...]] = {
+    "gated": (True,), "rotary": (True,), "rms_norm": (True,), "latent_rank": (0,), "dense_blocks": (0,),
+    "shared_feed_forward": (0,), "rotary_scaling": (1.0, 8.0), "precision": ("bfloat16", "float32"),
+}  # fmt: skip
 RUNTIMES = {
-    "alpa": Runtime(unlike_submeshes=True, unlike_zero=True, streams=False, frozen=True),
-    "megatron": Runtime(unlike_remat=False, zero=(0, 2), offload=(OFFLOADED[:1],), offload_parts=(2,)),
+    "alpa": Runtime(
+        unlike_submeshes=True,
+        unlike_zero=True,
+        streams=False,
+        frozen=True,
+        models=({"precision": _HALF_OR_SINGLE, "latent_rank": (0,), "dense_blocks": (0,)},),
+    ),
+    "megatron": Runtime(
+        unlike_remat=False,
+        zero=(0, 2),
+        offload=(OFFLOADED[:1],),
+        offload_parts=(2,),
+        models=(
+            {"latent_rank": (0,), "biases": ("none", "qkv")},
+            {"latent_rank": (0,), "biases": ("all",), "num_experts": (0,)},
+        ),
+    ),
     "deepspeed": Runtime(
+        models=({"precision": _HALF_OR_SINGLE},),
         zero=(0, 2),
         tensor_parallel=False,
         offload=(OFFLOADED[:2], OFFLOADED[:3], OFFLOADED, OFFLOADED[3:], (*OFFLOADED[:2], *OFFLOADED[3:])),
         offload_in_pipeline=False,
         drives=True,
     ),
-    "galvatron": Runtime(cuts=Cuts(lone_ends=False), power_of_two=True),
-    "torchtitan": Runtime(unlike_remat=False, offload=(OFFLOADED[:3],)),
+    "galvatron": Runtime(cuts=Cuts(lone_ends=False), power_of_two=True, models=({"precision": _HALF_OR_SINGLE},)),
+    "torchtitan": Runtime(
+        unlike_remat=False, offload=(OFFLOADED[:3],), models=({"precision": ("bfloat16", "float32")},)
+    ),
     "maxtext": Runtime(
         unlike_remat=False,
         cuts=Cuts(even=True),
         whole_rounds=True,
         offload=(OFFLOADED[:1],),
         schedules_alone=("1f1b",),
+        models=(
+            {**_LLAMA_IN_MAXTEXT, "biases": ("none", "qkv"), "qk_norm": (False,), "num_experts": (0,)},
+            {**_LLAMA_IN_MAXTEXT, "biases": ("none",)},
+            {
+                "gated": (False,),
+                "rotary": (False,),
+                "rms_norm": (False,),
+                "latent_rank": (0,),
+                "biases": ("all",),
+                "qk_norm": (False,),
+                "num_experts": (0,),
+                "precision": ("bfloat16", "float32"),
+            },
+        ),
     ),
     "jaxpp": Runtime(),
 }
@@ -114,11 +164,19 @@ WITHOUT_FROZEN = "plan without --train-last"
 def runtimes_of(plan: Plan) -> dict[str, str]:
     """Returns for each training framework in a few words why it can't run a plan; empty for those that can.
 
-    A plan of several unlike pipelines, or of another strategy that Alpa can't run, isn't looked at more closely: no
-    framework is said to run it.
+    All but Alpa cut a model at the blocks of a transformer, which a traced function hasn't marked. A plan of several
+    unlike pipelines, or of another strategy that Alpa can't run, isn't looked at more closely: no framework is said to
+    run it.
     """
     found = {name: next(hindrances(plan, name, limits), None) for name, limits in RUNTIMES.items()}
-    return {name: "" if first is None else first.why for name, first in found.items()}
+    why = {name: "" if first is None else first.why for name, first in found.items()}
+    sizes = transformer_size(plan.model)
+    for name in (name for name, said in why.items() if not said):
+        if plan.layer_option != "manual" and name != "alpa":
+            why[name] = "its layers aren't the blocks of a transformer"
+        elif sizes is not None:
+            why[name] = RUNTIMES[name].why_not_written(sizes)
+    return why
 
 
 def runtimes_text(plan: Plan) -> str:

@@ -26,9 +26,9 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
     --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear \\
     --untie-embeddings-and-output-weights \\
     --tensor-model-parallel-size 1 --pipeline-model-parallel-size 2 \\
-    --micro-batch-size 2 --global-batch-size=16 --use-distributed-optimizer \\
+    --micro-batch-size 2 --global-batch-size=16 --use-distributed-optimizer --bf16 \\
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \\
-    --lr 1e-4 --attention-backend flash
+    --overlap-grad-reduce --overlap-param-gather --lr 1e-4 --attention-backend flash
 """
 
 
@@ -61,7 +61,7 @@ def test_a_script_as_people_write_it(tmp_path):
         ("--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 3", "must divide the 4 devices"),
         ("--tensor-model-parallel-size 1", "--tensor-model-parallel-size x", "line 15: .* is 'x', but must be a whole"),
         ("--lr 1e-4", "--micro-batch-size 4", "line 18: --micro-batch-size is '4', but line 16 has '2'; leave one out"),
-        ("--lr 1e-4", "--context-parallel-size 2", "line 18: --context-parallel-size isn't planned"),
+        ("--lr 1e-4", "--context-parallel-size 2", "line 18: '--context-parallel-size 2' isn't planned; make it 1"),
         ("--lr 1e-4", "--pipeline-model-parallel-layout 'Et*3|t*4L'", "line 18: the layout has 7 blocks in 2 stages"),
         ("--lr 1e-4", "--pipeline-model-parallel-layout 'Et*3|t*5'", "line 18: .*must begin with the one E and end"),
         ("--nnodes 1", "--nnodes 4", "line 5: 4 nodes of 4 processes aren't the 4 devices"),
@@ -90,7 +90,7 @@ def test_other_ways_to_cut_in_megatron(tmp_path):
 STRATEGY = {
     "pp_deg": 2, "tp_sizes_enc": "2,2,2,2,2,2,2,2", "tp_consecutive_flags": "1,1,1,1,1,1,1,1",
     "dp_types_enc": "0,0,0,0,0,0,0,0", "global_bsz": 8, "chunks": 4, "pp_division": "5,3", "pipeline_type": "gpipe",
-    "default_dp_type": "zero2", "checkpoint": "1,1,1,1,1,0,0,0", "search": "ours",
+    "default_dp_type": "zero2", "checkpoint": "1,1,1,1,1,0,0,0", "vtp": 2, "vsp": 0, "embed_sdp": None,
 }  # fmt: skip
 
 
@@ -105,7 +105,8 @@ def test_a_strategy_of_galvatrons(tmp_path):
     assert foreign.outline.blocks == (5, 3)
     assert foreign.outline.remat == (True, False)
     assert (foreign.outline.zero, foreign.outline.schedule) == (2, "gpipe")
-    assert foreign.ignored == ("line 12: search",)
+    assert foreign.ignored == ()
+    assert galvatron(tmp_path, {"tp_consecutive_flags": "0,0,0,0,0,0,0,0"}, devices=4).outline.data_parallel == 1
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,13 @@ def test_a_strategy_of_galvatrons(tmp_path):
         ({"dp_types_enc": "0,0,0,0,0,0,0,1"}, "line 5: dp_types_enc and embed_sdp must be alike"),
         ({"pp_deg": 3}, "line 2: 3 stages of 2 tensor-parallel devices must divide"),
         ({"use_sp": "1,0,0,0,0,0,0,0"}, "use_sp has 1, but must have none"),
+        ({"vtp": 1}, "line 12: vtp is 1, but must be 2: the vocabulary is planned as divided like blocks"),
+        ({"vsp": 1}, "line 13: vsp is 1, but must be 0"),
+        ({"tp_consecutive_flags": "1,1,1,1,1,1,1,0"}, "line 4: tp_consecutive_flags has 0, but must have 1"),
+        ({"ep_sizes_enc": "2,2,2,2,2,2,2,2"}, "ep_sizes_enc has 2, but must have none: expert parallelism"),
+        ({"dp_types_enc": "2,2,2,2,2,2,2,2"}, "line 5: dp_types_enc has 2, but must have 0 and 1 alone"),
+        ({"default_dp_type": ["zero2"]}, r"default_dp_type is \['zero2'\], but must be one of"),
+        ({"search": "ours"}, "line 15: search isn't known"),
         ({"tp_sizes_enc": "two"}, "tp_sizes_enc is 'two', but must be whole numbers with commas between"),
     ],
 )
@@ -128,7 +136,8 @@ def test_what_is_wrong_in_a_strategy_is_said_by_its_line(tmp_path, changes, said
 
 
 CONFIG = {
-    "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, "wall_clock": True,
+    "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2},
+    "wall_clock_breakdown": True, "bf16": {"enabled": True},
 }  # fmt: skip
 
 
@@ -143,9 +152,17 @@ def test_a_configuration_of_deepspeeds(tmp_path):
     assert (foreign.outline.num_micro_batches, foreign.outline.data_parallel, foreign.outline.zero) == (2, 4, 2)
     assert foreign.outline.blocks == (8,)
     aside = "line 5: that ZeRO 2 shares gradients, too; it is priced as ZeRO 1"
-    assert foreign.ignored == ("line 7: wall_clock", aside)
+    assert foreign.ignored == ("line 7: wall_clock_breakdown", aside)
     whole = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     assert deepspeed(tmp_path, {"zero_optimization": whole}).outline.offload == Offload(1.0, 1.0, 1.0)
+    old = {"stage": 2, "cpu_offload": True}
+    assert deepspeed(tmp_path, {"zero_optimization": old}).outline.offload == Offload(1.0, 1.0)
+    nothing = {"stage": 3, "offload_optimizer": None, "offload_param": {"device": "none"}}
+    assert not deepspeed(tmp_path, {"zero_optimization": nothing, "fp16": None}).outline.offload.any
+    assert deepspeed(tmp_path, {"zero_optimization": True}).outline.zero == 2
+    groups = {"weight_quantization": {"shared_parameters": {"enabled": False}, "different_groups": {"a": {"bits": 8}}}}
+    off = {"compression_training": groups, "amp": {"enabled": False}, "tensor_parallel": {"autotp_size": 1}}
+    assert deepspeed(tmp_path, off).outline.data_parallel == 4
     equal = deepspeed(tmp_path, {"zero_optimization": {}, "pipeline": {"stages": 2}})
     assert equal.outline.blocks == (4, 4)
 
@@ -160,11 +177,40 @@ def test_a_configuration_of_deepspeeds(tmp_path):
         ({"zero_optimization": {"stage": 4}}, "stage is 4, but must be 0, 1, 2 or 3"),
         ({"train_batch_size": "auto"}, "line 2: train_batch_size is 'auto', but must be a whole number"),
         ({"zero_optimization": {"offload_param": {"device": "tpu"}}}, "offload_param.device is 'tpu'"),
+        ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, "with ZeRO stage 2, but must be"),
+        ({"tensor_parallel": {"autotp_size": 4}}, "line 12: tensor_parallel.autotp_size is 4, but must be 1"),
+        ({"tensor_parallel": {"tp": {"tp_size": 2}}}, "line 13: tensor_parallel.tp.tp_size is 2, but must be 1"),
+        (
+            {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},
+            "line 6: .*_size is 8, which isn't planned",
+        ),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "line 6: .*_size is 8, which isn't planned"),
+        ({"zero_optimization": {"stage": 3, "stag3_x": 8}}, "line 6: zero_optimization.stag3_x isn't known"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "optimizer.type is 'OneBitAdam', but must be Adam"),
+        ({"fp16": {"enabled": True}}, "fp16 and bf16 are both enabled"),
+        ({"bf16": {"enabled": "auto"}}, "bf16.enabled is 'auto', but must be true or false"),
+        ({"data_types": {"grad_accum_dtype": "fp32"}}, "grad_accum_dtype is 'fp32', but must be bf16"),
+        ({"curriculum_learning": {"enabled": True}}, "curriculum_learning is .*, which isn't planned"),
+        ({"compression_training": {"a": {"shared_parameters": {"enabled": True}}}}, "compression_training is"),
+        ({"sequence_parallel_size": 2}, "sequence_parallel_size is 2, which isn't planned"),
+        ({"activation_checkpointing": {"partition_activations": True}}, "partition_activations is True, which isn't"),
+        ({"wall_clock": 1}, "wall_clock isn't known.* did you mean 'wall_clock_breakdown'"),
     ],
 )
 def test_what_is_wrong_in_a_configuration_is_said_by_its_line(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         deepspeed(tmp_path, changes)
+
+
+def test_deepspeeds_precision_and_overlap_are_applied(tmp_path):
+    for changes, precision in (
+        ({"bf16": None}, "float32"), ({"bf16": {}, "fp16": {"enabled": True, "loss_scale": 0}}, "float16"),
+        ({"bf16": {"enabled": False}, "bfloat16": {"enabled": True}}, "float32"), ({}, "bfloat16"),
+    ):  # fmt: skip
+        assert deepspeed(tmp_path, changes).model.precision == precision
+    assert deepspeed(tmp_path).priced_by == {"overlap": "none"}
+    assert deepspeed(tmp_path, {"zero_optimization": {"stage": 3}}).priced_by == {}
+    assert deepspeed(tmp_path, {"zero_optimization": {"stage": 2, "overlap_comm": True}}).priced_by == {}
 
 
 def test_an_imported_plan_is_estimated_and_runs_where_it_came_from(tmp_path):
@@ -233,3 +279,77 @@ def test_what_is_wrong_in_a_config_is_said(tmp_path):
         path.write_text(json.dumps(LLAMA | changes, indent=1))
         with pytest.raises(ValueError, match=said):
             read_model(path)
+
+
+def config(tmp_path, data, sequence=None):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(data, indent=1))
+    return read_model(path, sequence)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"model_type": "mistral"}, {"kv_heads": 8, "feed_forward": 14336, "num_parameters": 7_241_732_096}),
+        ({"model_type": "mixtral"}, {"kv_heads": 8, "num_experts": 8, "rotary_base": 1_000_000}),
+        ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8},
+         {"head_size": 128, "qk_norm": True}),
+        ({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
+          "head_dim": None}, {"head_size": 64}),
+        # Qwen1.5-MoE-A2.7B
+        ({"model_type": "qwen2_moe"}, {"shared_gate": True, "num_parameters": 14_315_784_192}),
+        ({"model_type": "gpt2"}, {"num_parameters": 124_439_808, "precision": "bfloat16"}),
+        (LLAMA | {"rope_theta": 500000.0}, {"rotary_base": 500000, "rotary_scaling": 1.0}),
+        (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500000}}, {"rotary_base": 500000}),
+        (LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                   "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
+         {"rotary_scaling": 8.0}),
+        (LLAMA | {"torch_dtype": "float32"}, {"precision": "float32"}),
+        (LLAMA | {"dtype": "float16", "torch_dtype": "float32"}, {"precision": "float16"}),
+        (LLAMA | {"attention_bias": True}, {"biases": "attention"}),
+        (LLAMA | {"mlp_bias": True},
+         {"biases": "feed_forward", "num_parameters": 8_030_261_248 + 32 * (2 * 14336 + 4096)}),
+        (LLAMA | {"attention_bias": True, "mlp_bias": True}, {"biases": "all"}),
+        (LLAMA | {"model_type": "mistral", "attention_bias": True}, {"biases": "none"}),
+        (LLAMA | {"model_type": "qwen2_moe", "qkv_bias": False, "mlp_only_layers": [0]},
+         {"biases": "none", "dense_blocks": 1, "dense_feed_forward": 14336}),
+        (LLAMA | {"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, {"sequence": 4096}),
+        (LLAMA | {"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": True, "max_window_layers": 32},
+         {"sequence": 4096}),
+        (LLAMA | {"model_type": "mistral", "sliding_window": None}, {"sequence": 4096}),
+    ],
+)  # fmt: skip
+def test_a_config_is_read_with_the_defaults_of_its_class(tmp_path, data, expected):
+    model = config(tmp_path, data)
+    assert {name: getattr(model, name) for name in expected} == expected
+    assert Transformer.of_text(model.text) == model
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "mistral", "sliding_window": 2048}, "line 11: sliding_window is 2048 in layers from 0, but"),
+        ({"model_type": "qwen2", "sliding_window": 512, "use_sliding_window": True}, "512 in layers from 28"),
+        ({"model_type": "qwen3", "sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"]},
+         "512 in layers from 1,.* give --sequence 512 or fewer"),
+        ({"layer_types": ["linear_attention"]}, "layer_types has other layers than"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "line 11: rope_scaling is .*, but must be as Llama 3.1"),
+        ({"rope_theta": "big"}, "rope_theta is 'big', but must be a whole number"),
+        ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype is 'float8_e4m3fn', but must be one of bfloat16"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu', but must be silu"),
+        ({"quantization_config": {"bits": 4}}, "line 11: quantization_config is of another model"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "architectures is .*, but must be that of a ...ForCau"),
+        ({"mlp_bias": "no"}, "mlp_bias is 'no', but must be true or false"),
+        ({"model_type": ["llama"]}, r"model_type is \['llama'\], but must be one of"),
+    ],
+)  # fmt: skip
+def test_what_a_config_has_and_is_not_planned_is_refused(tmp_path, changes, said):
+    with pytest.raises(ValueError, match=said):
+        config(tmp_path, LLAMA | changes)
+
+
+def test_a_window_as_long_as_a_sample_changes_nothing(tmp_path):
+    data = LLAMA | {"model_type": "mistral", "sliding_window": 4096}
+    assert config(tmp_path, data).sequence == 4096
+    with pytest.raises(ValueError, match="sliding_window is 4096"):
+        config(tmp_path, data, 8192)

@@ -32,7 +32,13 @@ def models(draw):
         gated=draw(st.booleans()), rotary=draw(st.booleans()), rms_norm=draw(st.booleans()),
         biases=draw(st.sampled_from(["none", "qkv", "all"])), qk_norm=draw(st.booleans()), tied=draw(st.booleans()),
         num_experts=experts[0], experts_per_token=experts[1], shared_feed_forward=experts[2],
+        precision=draw(st.sampled_from(["bfloat16", "float16", "float32", "float8"])),
     )  # fmt: skip
+
+
+def rotating(model):
+    """The model with another base of its positions' wavelengths than the usual one."""
+    return dataclasses.replace(model, rotary=True, rotary_base=500_000, rotary_scaling=8.0)
 
 
 @st.composite
@@ -79,14 +85,25 @@ def test_the_rules_of_a_target_accept_what_is_written_for_it(name, tmp_path_fact
     def check(data):
         model = data.draw(models())
         if name == "maxtext":
-            model = dataclasses.replace(model, num_blocks=24, shared_feed_forward=0)
+            gated = model.gated
+            model = dataclasses.replace(
+                model, num_blocks=24, shared_feed_forward=0, rotary=gated, rms_norm=gated, precision="bfloat16",
+                biases="none" if gated else "all", qk_norm=model.qk_norm and gated,
+                num_experts=model.num_experts * gated, experts_per_token=model.experts_per_token * gated,
+            )  # fmt: skip
+        if data.draw(st.booleans()):
+            model = rotating(model)
         outline = data.draw(outlines(model.num_blocks, RUNTIMES[name]))
         plan = made(outline, model)
         if list(hindrances(plan, name, RUNTIMES[name])):
             with pytest.raises(ValueError, match=f"{name} can't run the plan"):
                 export(plan, name, tmp_path_factory.mktemp("out"), model=model)
             return
-        files = TARGETS[name].writer.write(plan, model)
+        try:
+            files = TARGETS[name].writer.write(plan, model)
+        except ValueError as error:
+            assert f"to be written for {name}; give another model" in str(error)  # noqa: PT017
+            return
         RULES[name](files, plan)
         written.append(plan)
         if len(written) == 1:
@@ -100,6 +117,46 @@ def test_the_rules_of_a_target_accept_what_is_written_for_it(name, tmp_path_fact
 
     check()
     assert written
+
+
+LLAMA = Transformer(
+    4096, 32, 32, 128256, 8192, kv_heads=8, feed_forward=14336, rotary_base=500_000, rotary_scaling=8.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("megatron", ["--rotary-base 500000", "--use-rope-scaling", "--rope-scaling-factor 8.0", "--bf16"]),
+        ("torchtitan", ['theta=500000, scaling="llama", scaling_factor=8.0', 'mixed_precision_param="bfloat16"']),
+        ("maxtext", ["rope_max_timescale: 500000", 'rope_type: "llama3.1"', 'dtype: "bfloat16"']),
+        ("galvatron", ["rotary_base=500000,rotary_scaling=8.0", "--mixed_precision bf16"]),
+        ("deepspeed", ['"bf16": {']),
+    ],
+)
+def test_a_writer_writes_the_models_own_properties(name, said):
+    plan = made(Outline(16, 4, "1f1b", 2, 1, (32,), (False,)), LLAMA)
+    text = "".join(TARGETS[name].writer.write(plan, LLAMA).values())
+    assert not [one for one in said if one not in text]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("megatron", {"latent_rank": 128, "kv_heads": 32}, "latent_rank is 128, but must be 0 to be written for megat"),
+        ("megatron", {"biases": "attention"}, "biases is 'attention', but must be"),
+        ("torchtitan", {"precision": "float8"}, "precision is 'float8', but must be 'bfloat16' or 'float32'"),
+        ("maxtext", {"rotary_scaling": 4.0}, "rotary_scaling is 4.0, but must be 1.0 or 8.0"),
+        ("maxtext", {"biases": "all"}, "biases is 'all', but must be 'none' or 'qkv'"),
+        ("deepspeed", {"precision": "float8"}, "precision is 'float8', but must be"),
+        ("galvatron", {"precision": "float8"}, "precision is 'float8', but must be"),
+    ],
+)
+def test_a_writer_refuses_what_its_runtime_has_not(name, changes, said):
+    model = dataclasses.replace(LLAMA, **changes)
+    plan = made(Outline(16, 4, "1f1b", 2, 1, (32,), (False,)), model)
+    with pytest.raises(ValueError, match=said):
+        TARGETS[name].writer.write(plan, model)
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,6 +9,7 @@ import pytest
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
+from alpa_dejavu.layers.models._by_sizes import _rotated
 from alpa_dejavu.layers.models._optimizers import Trained
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
@@ -197,3 +198,39 @@ def test_frozen_blocks_have_no_gradients_no_state_and_no_backward_pass():
 def test_more_blocks_than_there_are_cannot_be_trained():
     with pytest.raises(ValueError, match="train_last is 5, but must be from 1 to the number of blocks, 4"):
         Transformer(16, 4, 2, 32, 8, train_last=5)
+
+
+def test_parameters_are_counted_as_they_are_traced():
+    experts = {"num_experts": 4, "experts_per_token": 2, "shared_feed_forward": 16, "shared_gate": True}
+    for changes in (
+        experts, {"biases": "attention"}, {"biases": "feed_forward"}, {"biases": "all"},
+        {"biases": "all", "gated": False}, {"precision": "float32"},
+    ):  # fmt: skip
+        size = Transformer(16, 2, 2, 32, 8, **changes)
+        traced = trace(size.text, batch=2)
+        assert traced.num_parameters == size.num_parameters
+    _, ((_, trained), _) = model_function(size.text)(2)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(trained.parameters)} == {"float32"}
+    assert trained.master is None
+
+
+def test_positions_rotate_by_the_models_own_base_and_scaling():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 1, 16)), jnp.float32)
+    plain, based, scaled = (
+        _rotated(x, Transformer(16, 1, 1, 32, 64, **more))
+        for more in ({}, {"rotary_base": 500_000}, {"rotary_base": 500_000, "rotary_scaling": 8.0})
+    )
+    half, positions = 8, np.arange(64)[:, None]
+    for made, base in ((plain, 1e4), (based, 5e5)):
+        angles = positions / base ** (np.arange(half) / half)
+        turned = x[0, :, 0, :half] * np.cos(angles) - x[0, :, 0, half:] * np.sin(angles)
+        np.testing.assert_allclose(made[0, :, 0, :half], turned, atol=1e-4)
+    # Wavelengths above 8192 tokens are 8 times as long; those below a quarter of it stay.
+    angles = positions / (5e5 ** (np.arange(half) / half))
+    wavelengths = 2 * np.pi * 5e5 ** (np.arange(half) / half)
+    long, short = wavelengths > 8192, wavelengths < 2048
+    angles = np.where(long, angles / 8, angles)
+    turned = x[0, :, 0, :half] * np.cos(angles) - x[0, :, 0, half:] * np.sin(angles)
+    np.testing.assert_allclose(scaled[0, :, 0, :half][:, long | short], turned[:, long | short], atol=1e-4)
+    assert long.any()
+    assert short.any()

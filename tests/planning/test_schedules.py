@@ -155,8 +155,17 @@ def test_stages_that_can_not_share_submeshes_are_named(tmp_path):
         dataclasses.replace(made("zb_v", (1.0,) * 6, 6, 3).plan, schedule="interleaved_4")
 
 
+SIZES = "transformer:hidden=64,blocks=4,heads=4,vocabulary=128,sequence=16"
+
+
 def test_who_can_run_a_plan_is_said():
-    plain, folded = (made(name, (1.0,) * 6, 6, 3).plan for name in ("1f1b", "zb_v"))
+    traced, folded = (made(name, (1.0,) * 6, 6, 3).plan for name in ("1f1b", "zb_v"))
+    assert [name for name, why in runtimes_of(traced).items() if not why] == ["alpa"]
+    assert runtimes_of(traced)["megatron"] == "its layers aren't the blocks of a transformer"
+    precise = dataclasses.replace(traced, layer_option="manual", model=f"{SIZES},precision=float8")
+    assert runtimes_of(precise)["deepspeed"].startswith("precision is 'float8', but must be 'bfloat16'")
+    assert runtimes_of(precise)["alpa"] == runtimes_of(precise)["deepspeed"]
+    plain, folded = (dataclasses.replace(plan, layer_option="manual") for plan in (traced, folded))
     others = {"maxtext": "no 1f1b in a pipeline there", "galvatron": "3 stages aren't a power of two"}
     assert runtimes_of(plain) == {**dict.fromkeys(RUNTIMES, ""), **others}
     assert [name for name, why in runtimes_of(folded).items() if not why] == ["torchtitan"]

@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
+from collections.abc import Iterator
 from typing import Any, final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._foreign import Foreign, Reader
 from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports.deepspeed._known import APPLIED, OFF, WITHOUT_EFFECT, is_off
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 
 __all__ = ["DeepSpeedReader"]
 
 _REMEDY = 'a configuration of DeepSpeed\'s is a JSON object, such as {"train_batch_size": 32}'
+_ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "fused_adam")
+_SHORT_NAMES = {"bfloat16": ("bf16", "bfp16"), "float16": ("fp16",), "float32": ("fp32",)}
+_DEEPEST, _LONGEST = 20, 60
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
@@ -25,9 +31,10 @@ class DeepSpeedReader(Reader):
     """A reader of DeepSpeed's JSON. Without `pipeline.parts` it says a plan of one stage, or of equal stages."""
 
     def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a configuration says; the model's sizes aren't in it."""
+        """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
         said = _Said(read_checked(path, dict[str, Any], _REMEDY))
-        return Foreign(said.outline(num_devices, model), model, tuple(said.ignored()))
+        sizes = None if model is None else dataclasses.replace(model, precision=said.precision())
+        return Foreign(said.outline(num_devices, sizes), sizes, tuple(said.ignored()), said.priced_by())
 
 
 @final
@@ -36,16 +43,90 @@ class _Said:
 
     def __init__(self, file: CheckedFile[dict[str, Any]]) -> None:
         self._file, self._data = file, file.data
+        if isinstance(self._data.get("zero_optimization"), bool):  # as it was before there were stages
+            self._data["zero_optimization"] = {"stage": int(self._data["zero_optimization"])}
+        if "bfloat16" in self._data:
+            self._data.setdefault("bf16", self._data["bfloat16"])
+        self._aside = [path for path in self._keys() if path[-1] in WITHOUT_EFFECT[_section_of(path)]]
+
+    def _keys(self) -> Iterator[tuple[str, ...]]:
+        """Yields the places of all keys; raises for one that isn't known, or is of what isn't planned."""
+        for path, value in self._places():
+            section, key = _section_of(path), path[-1]
+            if key in OFF.get(section, {}) and not (is_off(value) or value in OFF[section][key]):
+                said = f"{'.'.join(path)} is {_short(value)}, which isn't planned; leave it out, or switch it off"
+                raise self._wrong(path, said)
+            known = (*APPLIED[section], *OFF.get(section, {}), *WITHOUT_EFFECT[section])
+            if key not in known:
+                raise self._wrong(
+                    path, f"{'.'.join(path)} isn't known, so it may change what is planned{near(key, known)}; leave it "
+                    "out if it doesn't",
+                )  # fmt: skip
+            yield path
+        self._check_tensor_parallel(("tensor_parallel",), self._data.get("tensor_parallel"))
+        kind = self._section("optimizer").get("type")
+        if kind is not None and str(kind).lower() not in _ADAM:
+            said = f"optimizer.type is {kind!r}, but must be Adam or AdamW to be planned; change it"
+            raise self._wrong(("optimizer", "type"), said)
+        kinds = _SHORT_NAMES[self.precision()]
+        for path, value in (
+            (("data_types", "grad_accum_dtype"), self._section("data_types").get("grad_accum_dtype")),
+            (("communication_data_type",), self._data.get("communication_data_type")),
+        ):
+            if value is not None and value not in kinds:
+                said = f"{'.'.join(path)} is {value!r}, but must be {kinds[0]} to be planned; leave it out"
+                raise self._wrong(path, said)
+
+    def _places(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        for key, value in self._data.items():
+            yield (key,), value
+            section = _section_of((key, ""))
+            if section not in APPLIED or value is None:
+                continue
+            for inner, inside in self._section(key).items():
+                yield (key, inner), inside
+                if inner in APPLIED and isinstance(inside, dict):
+                    yield from (((key, inner, last), value) for last, value in inside.items())
+
+    def _check_tensor_parallel(self, path: tuple[str, ...], value: Any) -> None:
+        """Checks that nothing in DeepSpeed's groups for tensor parallelism has more than one device."""
+        for key, inside in value.items() if isinstance(value, dict) else ():
+            if isinstance(inside, dict):
+                if len(path) < _DEEPEST:
+                    self._check_tensor_parallel((*path, key), inside)
+            elif key.endswith("size") and inside not in (0, 1, None):
+                said = f"{'.'.join((*path, key))} is {inside!r}, but must be 1 to be planned; leave it out"
+                raise self._wrong((*path, key), said)
 
     def ignored(self) -> list[str]:
-        known = (*_BATCHES, "zero_optimization", "pipeline", "bf16", "fp16", "activation_checkpointing")
-        aside = [key for key in self._data if key not in known]
-        lines = [(self._file.line_of(self._file.text, (key,)), key) for key in aside]
+        lines = [(self._file.line_of(self._file.text, path), ".".join(path)) for path in self._aside]
         found = [key if line is None else f"line {line}: {key}" for line, key in lines]
         if self._section("zero_optimization").get("stage") == 2:
             line = self._file.line_of(self._file.text, ("zero_optimization", "stage"))
             found.append(f"line {line}: that ZeRO 2 shares gradients, too; it is priced as ZeRO 1")
         return found
+
+    def precision(self) -> str:
+        """Returns the dtype that it trains in: single precision without one of DeepSpeed's two others."""
+        enabled = []
+        for key, precision in (("bf16", "bfloat16"), ("fp16", "float16")):
+            value = self._section(key).get("enabled", False)
+            if value not in (True, False, None) or isinstance(value, int) is not isinstance(value, bool):
+                said = f"{key}.enabled is {value!r}, but must be true or false; write out what the run decides"
+                raise self._wrong((key, "enabled"), said)
+            enabled += [precision] if value else []
+        if len(enabled) > 1:
+            raise self._wrong(
+                ("fp16", "enabled"), "fp16 and bf16 are both enabled, but one alone can be; leave one out"
+            )
+        return enabled[0] if enabled else "float32"
+
+    def priced_by(self) -> dict[str, str]:
+        """Returns how it is priced, by the names of `PlanEstimator`'s arguments: with what overlaps."""
+        section = self._section("zero_optimization")
+        overlaps = section.get("overlap_comm")
+        overlaps = section.get("stage") == 3 if overlaps is None else bool(overlaps)
+        return {} if overlaps else {"overlap": "none"}
 
     def outline(self, num_devices: int, model: Transformer | None) -> Outline:
         """Returns the plan on so many devices."""
@@ -91,6 +172,10 @@ class _Said:
         if parts is None:
             if model is None:
                 raise self._wrong((), "the number of blocks isn't said; give --model")
+            how = self._section("pipeline").get("partition") or "uniform"
+            if stages > 1 and how not in ("uniform", "best"):
+                said = f"pipeline.partition is {how!r}, but must be uniform, or give the ends of stages as parts"
+                raise self._wrong(("pipeline", "partition"), said)
             equal, more = divmod(model.num_layers, stages)
             numbers = [equal + (n >= stages - more) for n in range(stages)]
         else:
@@ -104,7 +189,11 @@ class _Said:
 
     def _remat(self, stages: int) -> tuple[bool, ...]:
         section = self._section("pipeline")
-        every = bool(section.get("activation_checkpoint_interval", 0))
+        interval = section.get("activation_checkpoint_interval") or 0
+        if interval not in (0, 1):
+            where = ("pipeline", "activation_checkpoint_interval")
+            raise self._wrong(where, f"{'.'.join(where)} is {interval!r}, but must be 0 or 1 to be planned")
+        every = bool(interval)
         again = section.get("recompute", [every] * stages)
         if not isinstance(again, list) or len(again) != stages:
             said = f"pipeline.recompute is {again!r}, but must have a number for each of {stages} stages"
@@ -113,7 +202,7 @@ class _Said:
 
     def _level(self, across: int) -> int:
         where = ("zero_optimization", "stage")
-        stage = self._section("zero_optimization").get("stage", 0)
+        stage = self._section("zero_optimization").get("stage") or 0
         if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
             raise self._wrong(where, f"zero_optimization.stage is {stage!r}, but must be 0, 1, 2 or 3")
         if stage > 1 and self._stages() > 1:
@@ -123,13 +212,21 @@ class _Said:
     def _offload(self) -> Offload:
         section = self._section("zero_optimization")
         shares, places = {}, set()
-        for key in ("offload_optimizer", "offload_param"):
-            there = section.get(key, {})
-            device = there.get("device", "none") if isinstance(there, dict) else None
+        least = {"offload_optimizer": 1, "offload_param": 3}
+        for key, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_param")):
+            there = section.get(key)
+            if there is None:
+                there = {"device": "cpu"} if section.get(old) or section.get(f"{old}s") else {}
+            device = (there.get("device") or "none") if isinstance(there, dict) else there
             if device not in ("none", "cpu", "nvme"):
                 said = f"{key}.device is {device!r}, but must be none, cpu or nvme"
                 raise self._wrong(("zero_optimization", key), said)
             if device != "none":
+                if (section.get("stage") or 0) < least[key]:
+                    said = (
+                        f"{key} is with ZeRO stage {section.get('stage') or 0}, but must be with {least[key]} or above"
+                    )
+                    raise self._wrong(("zero_optimization", key), said)
                 places.add(device)
                 shares[key] = float(there.get("ratio", 1.0))
         activations = float(bool(self._section("activation_checkpointing").get("cpu_checkpointing", False)))
@@ -141,13 +238,24 @@ class _Said:
         return Offload(share, share, parameters, activations, next(iter(places), "cpu"))
 
     def _section(self, key: str) -> dict[str, Any]:
-        value = self._data.get(key, {})
+        value = self._data.get(key)
+        value = {} if value is None else value
         if not isinstance(value, dict):
             raise self._wrong((key,), f"{key} is {value!r}, but must be an object")
         return value
 
     def _wrong(self, where: tuple[str, ...], said: str) -> ValueError:
         return self._file.problem(where, said)
+
+
+def _section_of(path: tuple[str, ...]) -> str:
+    """The section that a place is in, by its name in `APPLIED`."""
+    return "" if len(path) == 1 else "bf16" if path[-2] == "bfloat16" else path[-2]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _whole(values: Any) -> bool:

@@ -16,6 +16,9 @@ from alpa_dejavu.problem import Plan
 __all__ = ["RELEASE", "DeepSpeedWriter"]
 
 RELEASE = "DeepSpeed 0.19"
+_PRECISIONS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"bf16": {"enabled": True}}, "float16": {"fp16": {"enabled": True}}, "float32": {},
+}  # fmt: skip
 
 
 @final
@@ -30,11 +33,11 @@ class DeepSpeedWriter(Writer):
             ValueError: the plan's layers aren't the blocks of a transformer.
         """
         outline, sizes = Outline.of(plan), sizes_of(plan, model, "deepspeed")
-        text = json.dumps(_configuration(outline), indent=2) + "\n"
+        text = json.dumps(_configuration(outline, sizes.precision), indent=2) + "\n"
         return {"deepspeed_config.json": text, "deepspeed_plan.py": _module(plan, outline, sizes)}
 
 
-def _configuration(outline: Outline) -> dict[str, Any]:
+def _configuration(outline: Outline, precision: str) -> dict[str, Any]:
     ends = list(itertools.accumulate([outline.blocks[0] + 1, *outline.blocks[1:]]))
     ends[-1] += 1
     again = [int(each) for each in outline.remat]
@@ -42,7 +45,7 @@ def _configuration(outline: Outline) -> dict[str, Any]:
         "train_batch_size": outline.batch,
         "train_micro_batch_size_per_gpu": outline.micro_batch,
         "gradient_accumulation_steps": outline.num_micro_batches,
-        "bf16": {"enabled": True},
+        **_PRECISIONS[precision],
         "zero_optimization": _zero(outline),
         "pipeline": {"stages": outline.pipeline, "parts": [0, *ends], "recompute": again},
         **({"activation_checkpointing": {"cpu_checkpointing": True}} if outline.offload.activations else {}),

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
-from typing import final
+import re
+from collections.abc import Sequence
+from typing import Final, final
 
-from alpa_dejavu.exports._command_line import Argument, arguments_of, wrong_line
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.exports._command_line import Argument, CommandLine, command_line_of, wrong_line
 from alpa_dejavu.exports._foreign import Foreign, Reader
 from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.exports.megatron._known import (
+    APPLIED_FLAGS,
+    APPLIED_VALUES,
+    NEUTRAL,
+    REFUSED,
+    TELLING,
+    WITHOUT_EFFECT,
+)
+from alpa_dejavu.exports.megatron._launch import check_processes
 from alpa_dejavu.exports.megatron._layout import blocks_of_layout
-from alpa_dejavu.exports.megatron._sizes import SIZE_FLAGS, SIZE_VALUES, sizes_of_arguments
+from alpa_dejavu.exports.megatron._sizes import MOST_DIGITS, WrongArgumentError, precision_of, sizes_of_arguments
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 
 __all__ = ["MegatronReader", "megatron_sizes"]
 
-_DEGREES = {
-    "tensor-model-parallel-size": 1, "pipeline-model-parallel-size": 1, "context-parallel-size": 1,
-    "expert-model-parallel-size": 1, "nnodes": 0, "nproc_per_node": 0, "nproc-per-node": 0, "micro-batch-size": 0,
-    "global-batch-size": 0, "num-virtual-stages-per-pipeline-rank": 0, "num-layers-per-virtual-pipeline-stage": 0,
-    "decoder-first-pipeline-num-layers": 0, "decoder-last-pipeline-num-layers": 0, "recompute-num-layers": 0,
-}  # fmt: skip
-_FLAGS = (
-    "sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "optimizer-cpu-offload",
-    "use-precision-aware-optimizer", "no-gradient-accumulation-fusion", "recompute-activations",
-)  # fmt: skip
-_VALUES = (
-    "pipeline-model-parallel-layout", "data-parallel-sharding-strategy", "ckpt-format", "recompute-granularity",
-    "recompute-method", "optimizer-offload-fraction",
-)  # fmt: skip
-_KNOWN = {*_DEGREES, *_FLAGS, *_VALUES, *SIZE_FLAGS, *SIZE_VALUES}
+_DEFAULTS: Final = {"tensor-model-parallel-size": 1, "pipeline-model-parallel-size": 1}
+_OTHER_PROGRAMS: Final = re.compile(
+    r"(?:^|[_\W])(?:bert|t5|ict|retro|retriever|vision|vlm|mamba|hybrid|llava|multimodal|biencoder|realm|generation|"
+    r"server|inference|rl|classify|inpaint|dino|mimo|convert|preprocess)(?=[_\W])"
+)
 
 
 @final
@@ -40,10 +41,10 @@ class MegatronReader(Reader):
     """A reader of Megatron-LM's command line, in a script or a text file."""
 
     def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a command line says."""
-        said = _Said(path, arguments_of(path))
-        sizes = model or said.sizes()
-        return Foreign(said.outline(num_devices, sizes.num_blocks), sizes, tuple(said.ignored()))
+        """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
+        said = _Said(path, command_line_of(path, TELLING))
+        sizes = said.sizes() if model is None else dataclasses.replace(model, precision=said.precision())
+        return Foreign(said.outline(num_devices, sizes.num_blocks), sizes, tuple(said.ignored()), said.priced_by())
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -52,19 +53,27 @@ def megatron_sizes(path: pathlib.Path) -> Transformer:
     Raises:
         ValueError: the file can't be read, or says no sizes.
     """
-    return _Said(path, arguments_of(path)).sizes()
+    return _Said(path, command_line_of(path, TELLING)).sizes()
 
 
 @final
 class _Said:
     """The arguments of a command line by name, each once."""
 
-    def __init__(self, path: pathlib.Path, arguments: Iterable[Argument]) -> None:
-        self._path = path
+    def __init__(self, path: pathlib.Path, line: CommandLine) -> None:
+        self._path, self._line = path, line
         self._by_name: dict[str, Argument] = {}
         self._others: list[Argument] = []
-        for one in arguments:
-            if one.name not in _KNOWN:
+        program = line.program.rpartition("/")[2]
+        if _OTHER_PROGRAMS.search(program):
+            raise wrong_line(
+                path, line.line, f"{program} trains another model than a decoder of text, which isn't planned; give "
+                "the script of a pretrain_gpt.py",
+            )  # fmt: skip
+        strange = [one for one in line.arguments if not _is_known(one.name)]
+        for one in line.arguments:
+            self._check(one, strange)
+            if one.name in WITHOUT_EFFECT or one.name in NEUTRAL:
                 self._others.append(one)
                 continue
             before = self._by_name.setdefault(one.name, one)
@@ -74,40 +83,105 @@ class _Said:
                     one.line,
                     f"--{one.name} is {one.value!r}, but line {before.line} has {before.value!r}; leave one out",
                 )
-        if not self._by_name:
-            raise ValueError(f"{path}: there are no arguments of Megatron's in it; give the script of the run")
+
+    def _check(self, one: Argument, strange: Sequence[Argument]) -> None:
+        """Raises what is wrong with an argument by itself."""
+        shown = " ".join((f"--{one.name}" if one.name else "", *one.values)).strip()
+        taken = 1 if one.name in APPLIED_VALUES else WITHOUT_EFFECT.get(one.name, 0)
+        harmless = one.name in WITHOUT_EFFECT and (taken == 2 or len(one.values) <= taken)
+        if one.unknown is not None and (one.unknown.flow or not harmless):
+            raise wrong_line(
+                self._path, one.unknown.line, f"{shown!r} of line {one.line} isn't known: {one.unknown.said}"
+            )
+        if not one.name:
+            raise wrong_line(self._path, one.line, f"{one.value!r} isn't an argument; leave it out")
+        if one.name in REFUSED:
+            raise wrong_line(self._path, one.line, f"{shown!r} {REFUSED[one.name]}; leave it out, or plan without it")
+        if one.name in NEUTRAL:
+            known = NEUTRAL[one.name]
+            if not one.values or not {*one.values} <= {*known}:
+                but = f"make it {known[0]}, or leave it out" if known else "leave it out"
+                raise wrong_line(self._path, one.line, f"{shown!r} isn't planned; {but}")
+        elif one in strange:
+            names = ", ".join(dict.fromkeys(f"--{other.name}" for other in strange))
+            raise wrong_line(
+                self._path, one.line, f"{names} isn't known, so it may change what is planned"
+                f"{near(one.name, _ALL)}; leave it out if it changes neither the model nor its division, memory or "
+                "time",
+            )  # fmt: skip
+        elif taken < 2 and len(one.values) != taken:
+            wanted = "one value" if taken else "no value"
+            raise wrong_line(self._path, one.line, f"{shown!r} must have {wanted}; mend it")
 
     def ignored(self) -> list[str]:
         """Returns for each argument that says nothing of the plan that it is left aside, by line."""
         lines: dict[int, list[str]] = {}
-        for one in self._others:
+        without = [one for one in self._by_name.values() if one.name == "attention-backend" and not _is_plain(one)]
+        for one in (*self._others, *without):
             lines.setdefault(one.line, []).append(f"--{one.name}")
         aside = [f"line {line}: {', '.join(names)}" for line, names in lines.items()]
         if self._number("tensor-model-parallel-size") > 1 and "sequence-parallel" not in self._by_name:
             aside.append("there is no --sequence-parallel, but tensor parallelism is priced with it")
         return aside
 
+    def priced_by(self) -> dict[str, str]:
+        """Returns how the command line's choices are priced, by the names of `PlanEstimator`'s arguments."""
+        choices = {}
+        backend = self._by_name.get("attention-backend")
+        if backend is not None:
+            if backend.value not in ("auto", "flash", "fused", "unfused", "local"):
+                raise self._wrong(
+                    "attention-backend", f"--attention-backend is {backend.value!r}, but must be auto, flash, fused, "
+                    "unfused or local; mend it",
+                )  # fmt: skip
+            if _is_plain(backend):
+                choices["attention"] = "plain"
+        name = "grad-reduce-in-bf16"
+        if name in self._by_name:
+            if self.precision() not in ("bfloat16", "float8"):
+                raise self._wrong(name, f"--{name} is without --bf16, which isn't priced; add --bf16, or leave it out")
+            choices["runtime"] = "nemo"  # the same with gradients in half precision
+        if "overlap-grad-reduce" not in self._by_name and not self._fully_sharded:
+            choices["overlap"] = "none"
+        return choices
+
     def sizes(self) -> Transformer:
-        values = {name: None if name in SIZE_FLAGS else one.value for name, one in self._by_name.items()}
         try:
-            return sizes_of_arguments(values)
+            return sizes_of_arguments(self._given)
+        except WrongArgumentError as error:
+            raise self._wrong(error.name, str(error)) from None
         except ValueError as error:
             raise ValueError(f"{self._path}: {error}") from None
 
+    def precision(self) -> str:
+        try:
+            return precision_of(self._given)
+        except WrongArgumentError as error:
+            raise self._wrong(error.name, str(error)) from None
+
+    @property
+    def _given(self) -> dict[str, str | None]:
+        return {name: None if name in APPLIED_FLAGS else one.value for name, one in self._by_name.items()}
+
+    @property
+    def _fully_sharded(self) -> bool:
+        return not self._by_name.keys().isdisjoint(("use-megatron-fsdp", "use-custom-fsdp", "use-torch-fsdp2"))
+
     def outline(self, num_devices: int, num_blocks: int) -> Outline:
         """Returns the plan on so many devices of a model of so many blocks."""
-        for name in ("context-parallel-size", "expert-model-parallel-size"):
-            if self._number(name) > 1:
-                raise self._wrong(name, f"--{name} isn't planned; leave it out, or make it 1")
-        self._check_devices(num_devices)
+        if "accumulate-allreduce-grads-in-fp32" in self._by_name and self.precision() == "float16":
+            name = "accumulate-allreduce-grads-in-fp32"
+            raise self._wrong(name, f"--{name} isn't priced with --fp16; leave it out, or give --bf16, which has it")
+        check_processes(self._path, self._line, num_devices)
         along, stages = self._number("tensor-model-parallel-size"), self._number("pipeline-model-parallel-size")
-        across, rest = divmod(num_devices, along * stages)
+        across, rest = divmod(num_devices, along * stages) if along * stages else (0, 0)
         if rest or not across:
             raise ValueError(
                 f"{self._path}: {along} tensor-parallel devices times {stages} stages must divide the {num_devices} "
                 "devices of the cluster; give the cluster that it runs on, by --cluster and --hosts"
             )
-        batch, micro = (self._needed(name) for name in ("global-batch-size", "micro-batch-size"))
+        micro = self._needed("micro-batch-size")
+        batch = self._number("global-batch-size") or micro * across
         if batch % (micro * across):
             raise self._wrong(
                 "global-batch-size",
@@ -119,55 +193,95 @@ class _Said:
         count, remat = batch // micro // across, (self._remat(blocks),) * len(blocks)
         return Outline(batch, count, schedule, across, along, blocks, remat, self._zero(across), self._offload())
 
-    def _check_devices(self, num_devices: int) -> None:
-        nodes = self._number("nnodes")
-        each = self._number("nproc_per_node") or self._number("nproc-per-node")
-        if nodes and each and nodes * each != num_devices:
-            raise self._wrong(
-                "nnodes",
-                f"{nodes} nodes of {each} processes aren't the {num_devices} devices of the cluster; give the cluster "
-                "that it runs on, by --cluster and --hosts",
-            )
-
     def _blocks(self, num_blocks: int, stages: int) -> tuple[tuple[int, ...], int]:
         """The blocks of each stage, and the stages of each rank."""
         name = "pipeline-model-parallel-layout"
         layout = self._by_name.get(name)
-        if layout is not None:
-            try:
-                blocks = blocks_of_layout(layout.value)
-            except ValueError as error:
-                raise self._wrong(name, str(error)) from None
-            if sum(blocks) != num_blocks or len(blocks) % stages:
+        ends = [f"decoder-{end}-pipeline-num-layers" for end in ("first", "last")]
+        counts = [f"account-for-{end}-in-pipeline-split" for end in ("embedding", "loss")]
+        virtual = ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage")
+        for other in (*ends, *(counts if stages > 1 else ()), *virtual):
+            if other in self._by_name and layout is not None:
+                raise self._wrong(other, f"--{other} is beside a --{name}; leave one out")
+            if other in self._by_name and stages == 1 and other not in counts:
                 raise self._wrong(
-                    name,
-                    f"the layout has {sum(blocks)} blocks in {len(blocks)} stages, but must have {num_blocks} in a "
-                    f"multiple of {stages}; mend it, --num-layers or --pipeline-model-parallel-size",
-                )
-            return blocks, len(blocks) // stages
-        first, last = (self._number(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
-        chunks = self._number("num-virtual-stages-per-pipeline-rank") or 1
-        each = self._number("num-layers-per-virtual-pipeline-stage")
-        if each:
-            chunks = max(num_blocks // (each * stages), 1)
-        if (first or last) and chunks > 1:
-            name = "decoder-first-pipeline-num-layers" if first else "decoder-last-pipeline-num-layers"
-            raise self._wrong(name, "with virtual stages this isn't planned; give a --pipeline-model-parallel-layout")
+                    other, f"--{other} is for a pipeline, but there is one stage; leave it out, or give a "
+                    "--pipeline-model-parallel-size above 1",
+                )  # fmt: skip
+        if layout is not None:
+            return self._laid_out(layout.value, num_blocks, stages)
+        first, last = (self._number(end) for end in ends)
+        before, behind = (int(one in self._by_name and stages > 1) for one in counts)
+        for one in (*ends, *virtual):
+            if one in ends and one in self._by_name and (before or behind or self._chunked(virtual)):
+                raise self._wrong(
+                    one, f"--{one} isn't planned with virtual stages, nor with ends that count as blocks; give a "
+                    "--pipeline-model-parallel-layout",
+                )  # fmt: skip
+        whole = num_blocks + before + behind
+        chunks = self._chunks(virtual, whole, stages)
         between = stages * chunks - bool(first) - bool(last)
-        equal, rest = divmod(num_blocks - first - last, between) if between else (0, num_blocks - first - last)
-        if rest or equal < 0:
-            raise ValueError(
-                f"{self._path}: {num_blocks} blocks can't be cut into {stages * chunks} stages that way; give a "
-                "--pipeline-model-parallel-layout"
+        equal, rest = divmod(whole - first - last, between) if between else (0, whole - first - last)
+        if rest or equal < 0 or (equal == 0 and between):
+            named = next((one for one in (*virtual, *ends, *counts) if one in self._by_name), "num-layers")
+            counted = " with the ends that count as blocks" if before or behind else ""
+            raise self._wrong(
+                named, f"{whole} blocks{counted} can't be cut into {stages * chunks} equal stages; give another "
+                "--num-layers or a --pipeline-model-parallel-layout",
+            )  # fmt: skip
+        blocks = [*[first][: bool(first)], *[equal] * between, *[last][: bool(last)]]
+        blocks[0] -= before
+        blocks[-1] -= behind
+        return tuple(blocks), chunks
+
+    def _chunked(self, virtual: Sequence[str]) -> bool:
+        return any(one in self._by_name for one in virtual)
+
+    def _chunks(self, virtual: Sequence[str], whole: int, stages: int) -> int:
+        """How many stages a rank has."""
+        if all(one in self._by_name for one in virtual):
+            raise self._wrong(virtual[1], f"--{virtual[1]} is beside --{virtual[0]}; leave one out")
+        each = self._number(virtual[1])
+        if virtual[1] not in self._by_name:
+            return self._number(virtual[0]) or 1
+        if not each or whole % (each * stages):
+            raise self._wrong(
+                virtual[1], f"--{virtual[1]} is {each}, but must divide the blocks of a stage, {whole} in {stages} "
+                "stages; change one of them",
+            )  # fmt: skip
+        return whole // (each * stages)
+
+    def _laid_out(self, layout: str, num_blocks: int, stages: int) -> tuple[tuple[int, ...], int]:
+        name = "pipeline-model-parallel-layout"
+        try:
+            blocks = blocks_of_layout(layout)
+        except ValueError as error:
+            raise self._wrong(name, str(error)) from None
+        if sum(blocks) != num_blocks or len(blocks) % stages:
+            raise self._wrong(
+                name,
+                f"the layout has {sum(blocks)} blocks in {len(blocks)} stages, but must have {num_blocks} in a "
+                f"multiple of {stages}; mend it, --num-layers or --pipeline-model-parallel-size",
             )
-        return (*[first][: bool(first)], *[equal] * between, *[last][: bool(last)]), chunks
+        return blocks, len(blocks) // stages
 
     def _remat(self, blocks: Sequence[int]) -> bool:
         granularity = self._by_name.get("recompute-granularity")
+        if "checkpoint-activations" in self._by_name:  # the old name for all of them
+            return True
         # Selective: attention alone is computed again, as it always is for a plan.
         if granularity is None or granularity.value == "selective" or "recompute-activations" in self._by_name:
             return False
+        if granularity.value != "full":
+            raise self._wrong(
+                "recompute-granularity", f"--recompute-granularity is {granularity.value!r}, but must be full or "
+                "selective; mend it",
+            )  # fmt: skip
         method, number = self._by_name.get("recompute-method"), self._number("recompute-num-layers")
+        if method is not None and method.value == "uniform" and number > 1:
+            raise self._wrong(
+                "recompute-num-layers", f"--recompute-num-layers is {number}, but must be 1 to be planned; make it 1",
+            )  # fmt: skip
         if method is not None and method.value == "block" and number < max(blocks):
             raise self._wrong(
                 "recompute-method",
@@ -179,7 +293,9 @@ class _Said:
     def _zero(self, across: int) -> int:
         if across == 1:
             return 0
-        if "use-megatron-fsdp" in self._by_name:
+        if "use-torch-fsdp2" in self._by_name:
+            return 3
+        if self._fully_sharded:
             strategy = self._by_name.get("data-parallel-sharding-strategy")
             value = "optim_grads_params" if strategy is None else strategy.value
             levels = {"no_shard": 0, "optim": 2, "optim_grads": 2, "optim_grads_params": 3}
@@ -202,18 +318,29 @@ class _Said:
 
     def _number(self, name: str) -> int:
         if name not in self._by_name:
-            return _DEGREES[name]
+            return _DEFAULTS.get(name, 0)
         value = self._by_name[name].value
-        if not (value.isascii() and value.isdigit()):
+        if not (value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS):
             raise self._wrong(name, f"--{name} is {value!r}, but must be a whole number; write it out")
         return int(value)
 
     def _needed(self, name: str) -> int:
         number = self._number(name)
         if not number:
-            raise ValueError(f"{self._path}: --{name} is missing, but must be there; add it")
+            raise self._wrong(name, f"--{name} is missing, but must be there; add it")
         return number
 
     def _wrong(self, name: str, said: str) -> ValueError:
         there = self._by_name.get(name)
-        return ValueError(f"{self._path}: {said}") if there is None else wrong_line(self._path, there.line, said)
+        return wrong_line(self._path, self._line.line if there is None else there.line, said)
+
+
+_ALL: Final = (*APPLIED_FLAGS, *APPLIED_VALUES, *NEUTRAL, *REFUSED, *WITHOUT_EFFECT)
+
+
+def _is_plain(backend: Argument) -> bool:
+    return backend.value in ("unfused", "local")
+
+
+def _is_known(name: str) -> bool:
+    return not name or any(name in names for names in (APPLIED_FLAGS, APPLIED_VALUES, NEUTRAL, REFUSED, WITHOUT_EFFECT))

@@ -57,7 +57,7 @@ class MegatronWriter(Writer):
         text += "\n" + commented(_where_from(outline))
         text += _array("PLAN", plan_arguments(outline, _hides(plan)))
         text += "\n" + commented(["Yours: what follows trains on made-up tokens."])
-        text += _array("OWN", {"train-iters": "100", "lr": "1e-4", "bf16": None, "mock-data": None} | _TOKENIZER)
+        text += _array("OWN", {"train-iters": "100", "lr": "1e-4", "mock-data": None} | _TOKENIZER)
         text += '\ntorchrun "${DISTRIBUTED[@]}" pretrain_gpt.py "${MODEL[@]}" "${PLAN[@]}" "${OWN[@]}" "$@"\n'
         return {"run_megatron.sh": text}
 

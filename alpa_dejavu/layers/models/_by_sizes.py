@@ -1,7 +1,7 @@
 """A decoder-only transformer by its sizes, as Llama, GPT-2, Mixtral and Qwen are, with marks where its layers end.
 
-Parameters and activations are in half precision, with single-precision master copies. Scores aren't kept for the
-backward pass, which computes them again, as fused attention does.
+Parameters and activations are in half precision, with single-precision master copies, or in single precision.
+Scores aren't kept for the backward pass, which computes them again, as fused attention does.
 
 References:
     Touvron et al., Llama 2: Open Foundation and Fine-Tuned Chat Models, 2023.
@@ -30,10 +30,11 @@ from alpa_dejavu.layers.models._optimizers import (
 )
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
-_DTYPE = jnp.float16
+_DTYPES = {"bfloat16": jnp.float16, "float16": jnp.float16, "float32": jnp.float32}
 _GROUP = 2048
 """So many tokens share the places of experts."""
-_BASE = 10000.0
+_ORIGINAL, _LOW, _HIGH = 8192, 1.0, 4.0
+"""Of Llama 3.1: the tokens that it had before, and how many wavelengths of them are scaled wholly, and not at all."""
 
 
 def sized_step(size: Transformer, batch_size: int) -> Any:
@@ -41,7 +42,7 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
 
     Raises:
         ValueError: the transformer has what isn't written here: latent attention, blocks without experts among those
-            with experts, or a precision other than half.
+            with experts, or a precision below half.
     """
     _check(size)
     optimizer = adamw()
@@ -57,16 +58,15 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
         return frozen, apply_gradients(trained, gradients, update)
 
     shapes = _shapes(size)
-    first = len(shapes) - 1 - size.train_last if size.train_last else 0
-    frozen = abstract_state(shapes[:first], _DTYPE, optimizer, master=False).parameters
-    trained = abstract_state(shapes[first:], _DTYPE, optimizer, master=True)
+    first, dtype = len(shapes) - 1 - size.train_last if size.train_last else 0, _DTYPES[size.precision]
+    frozen = abstract_state(shapes[:first], dtype, optimizer, master=False).parameters
+    trained = abstract_state(shapes[first:], dtype, optimizer, master=size.precision != "float32")
     tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
     return train_step, ((frozen, trained), {"tokens": tokens, "labels": tokens})
 
 
 def _check(size: Transformer) -> None:
-    half = size.precision in ("bfloat16", "float16")
-    precision = "" if half else size.precision
+    precision = "" if size.precision in _DTYPES else size.precision
     strange = {"latent_rank": size.latent_rank, "dense_blocks": size.dense_blocks, "precision": precision}
     for name, value in strange.items():
         if value:
@@ -99,9 +99,9 @@ def _block_shapes(size: Transformer) -> Shapes:
         "value": (hidden, keys),
         "out": (heads, hidden),
     }
-    if size.biases != "none":
+    if size.biased("qkv"):
         shapes |= {"query_bias": (heads,), "key_bias": (keys,), "value_bias": (keys,)}
-    if size.biases == "all":
+    if size.biased("out"):
         shapes |= {"out_bias": (hidden,)}
     if size.qk_norm:
         shapes |= {"query_scale": (size.head_size,), "key_scale": (size.head_size,)}
@@ -111,8 +111,10 @@ def _block_shapes(size: Transformer) -> Shapes:
         shapes |= experts | {f"enter_{name}": (size.num_experts, hidden, wide) for name in enters}
     if wide := size.shared_feed_forward if size.num_experts else wide:
         shapes |= dict.fromkeys(enters, (hidden, wide)) | {"narrow": (wide, hidden)}
-        if size.biases == "all":
-            shapes |= {"wide_bias": (wide,), "narrow_bias": (hidden,)}
+        if size.biased("feed_forward"):
+            shapes |= {f"{name}_bias": (wide,) for name in enters} | {"narrow_bias": (hidden,)}
+    if size.shared_gate:
+        shapes |= {"shared_gate": (hidden, 1)}
     return shapes
 
 
@@ -137,7 +139,10 @@ def _block(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
     x = x + _attention(weights, _norm(weights, "attention_norm", x), size)
     inner = _norm(weights, "norm", x)
     fed = _experts(weights, inner, size) if size.num_experts else 0
-    return x + fed + (_feed_forward(weights, inner) if "narrow" in weights else 0)
+    dense = _feed_forward(weights, inner) if "narrow" in weights else 0
+    if "shared_gate" in weights:
+        dense = jax.nn.sigmoid(inner @ weights["shared_gate"]) * dense
+    return x + fed + dense
 
 
 def _attention(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
@@ -149,7 +154,7 @@ def _attention(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
     if size.qk_norm:
         query, key = _rms(query) * weights["query_scale"], _rms(key) * weights["key_scale"]
     if size.rotary:
-        query, key = _rotated(query), _rotated(key)
+        query, key = _rotated(query, size), _rotated(key, size)
     mixed = _mixed(query.reshape(batch, sequence, size.kv_heads, -1, size.head_size), key, value)
     return _product(weights, "out", mixed.reshape(batch, sequence, -1))
 
@@ -163,10 +168,15 @@ def _mixed(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     return jnp.einsum("bgrqk,bkgd->bqgrd", weight, value)
 
 
-def _rotated(x: jax.Array) -> jax.Array:
+def _rotated(x: jax.Array, size: Transformer) -> jax.Array:
     """Queries or keys turned by their positions, shape (batch, sequence, heads, head)."""
     half = x.shape[-1] // 2
-    angles = jnp.arange(x.shape[1])[:, None] / _BASE ** (jnp.arange(half) / half)
+    wavelengths = float(size.rotary_base) ** (jnp.arange(half) / half)
+    if size.rotary_scaling > 1:
+        turns = _ORIGINAL / (2 * math.pi * wavelengths)
+        as_it_is = jnp.clip((turns - _LOW) / (_HIGH - _LOW), 0, 1)
+        wavelengths = wavelengths / (as_it_is + (1 - as_it_is) / size.rotary_scaling)
+    angles = jnp.arange(x.shape[1])[:, None] / wavelengths
     cos, sin = jnp.cos(angles)[:, None].astype(x.dtype), jnp.sin(angles)[:, None].astype(x.dtype)
     even, odd = x[..., :half], x[..., half:]
     return jnp.concatenate([even * cos - odd * sin, odd * cos + even * sin], axis=-1)

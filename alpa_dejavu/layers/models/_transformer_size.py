@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, final
 
 from alpa_dejavu._util.near_names import near
@@ -11,8 +12,11 @@ from alpa_dejavu.problem import checks
 __all__ = ["BIASES", "Transformer"]
 
 _PREFIX = "transformer:"
-BIASES = ("none", "qkv", "all")
-"""Which products of a block have a bias."""
+BIASES = {
+    "none": (), "qkv": ("qkv",), "attention": ("qkv", "out"), "feed_forward": ("feed_forward",),
+    "all": ("qkv", "out", "feed_forward"),
+}  # fmt: skip
+"""Which products of a block have a bias, by a name: those ahead of attention, the one behind it, the feed-forward's."""
 PRECISIONS = ("bfloat16", "float16", "float8", "float32")
 """The dtypes that the products of blocks may be in; with float8 all else is in bfloat16."""
 _ALIASES = {
@@ -41,6 +45,9 @@ _ALIASES = {
     "rotary_size": "rotary_size",
     "value_size": "value_size",
     "precision": "precision",
+    "rotary_base": "rotary_base",
+    "rotary_scaling": "rotary_scaling",
+    "shared_gate": "shared_gate",
 }
 """The fields of `Transformer` by the names that they have in a text."""
 
@@ -59,7 +66,7 @@ class Transformer:
         gated: whether the feed-forward layer has a gate (SwiGLU), else it is two products with a GELU between.
         rotary: whether positions rotate queries and keys, else a learned table is added to embeddings.
         rms_norm: whether norms are root mean squares, else they centre, too.
-        biases: which products of a block have a bias: "none", "qkv" or "all".
+        biases: which products of a block have a bias, by one of the names in `BIASES`.
         qk_norm: whether queries and keys are normalised, head by head.
         tied: whether logits are made by the table of embeddings.
         num_experts, experts_per_token: the experts of each block, and how many of them a token goes to; 0: none.
@@ -73,6 +80,9 @@ class Transformer:
         rotary_size, value_size: with latent attention the further width of a head of queries and keys that positions
             rotate, and the width of a head of values; 0: as `head_size`.
         precision: the dtype of the products of blocks, one of `PRECISIONS`.
+        rotary_base: the base of the wavelengths by which positions rotate.
+        rotary_scaling: the factor by which long wavelengths are longer still, as in Llama 3.1; 1: they aren't.
+        shared_gate: whether a gate, by one product to a number, scales the result of the shared expert.
 
     Raises ValueError for sizes below 1, and numbers that must divide others and don't.
 
@@ -105,11 +115,14 @@ class Transformer:
     rotary_size: int = 0
     value_size: int = 0
     precision: str = "bfloat16"
+    rotary_base: int = 10000
+    rotary_scaling: float = 1.0
+    shared_gate: bool = False
 
     def __post_init__(self) -> None:
         for field in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
             checks.count("transformer", field, getattr(self, field))
-        checks.one_of("transformer", "biases", self.biases, BIASES)
+        checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
         checks.one_of("transformer", "precision", self.precision, PRECISIONS)
         if self.head_size == 0:
             self._divides("num_heads", self.num_heads, "hidden", self.hidden)
@@ -133,6 +146,17 @@ class Transformer:
             raise ValueError(
                 f"transformer: shared_feed_forward is {self.shared_feed_forward}, but must be 0 where there are no "
                 "experts; give num_experts"
+            )
+        if self.shared_gate and not self.shared_feed_forward:
+            raise ValueError(
+                "transformer: shared_gate is yes, but must be no where there is no shared expert; give "
+                "shared_feed_forward"
+            )
+        checks.count("transformer", "rotary_base", self.rotary_base)
+        if not 1 <= self.rotary_scaling <= 1e6 or (self.rotary_scaling > 1 and not self.rotary):
+            raise ValueError(
+                f"transformer: rotary_scaling is {self.rotary_scaling!r}, but must be from 1 to 1e6, and 1 where "
+                "positions don't rotate; mend the sizes"
             )
         if bool(self.dense_blocks) != bool(self.dense_feed_forward) or self.dense_blocks > self.num_blocks:
             raise ValueError(
@@ -192,8 +216,10 @@ class Transformer:
         if experts:
             return routed
         dense = self.dense_width(number)
-        fed = (2 + self.gated) * self.hidden * dense + (dense + self.hidden) * (self.biases == "all" and dense > 0)
-        fed += self.hidden * self.num_experts * self.has_experts(number)
+        fed = (2 + self.gated) * self.hidden * dense
+        if self.biased("feed_forward") and dense:
+            fed += (1 + self.gated) * dense + self.hidden
+        fed += self.hidden * (self.num_experts + self.shared_gate) * self.has_experts(number)
         return 2 * self._norm + self._attention_parameters + fed + (0 if experts is False else routed)
 
     @property
@@ -207,6 +233,10 @@ class Transformer:
         first = 1 + self.dense_blocks if self.num_experts else 1
         blocks = [1 if number <= self.dense_blocks else first for number in range(1, self.num_blocks + 1)]
         return [0, *blocks, self.num_blocks + 1]
+
+    def biased(self, products: str) -> bool:
+        """Returns whether some products of a block have a bias: "qkv", "out" or "feed_forward"."""
+        return products in BIASES[self.biases]
 
     def has_experts(self, number: int) -> bool:
         """Returns whether a block, which is given by its number, has experts."""
@@ -229,12 +259,14 @@ class Transformer:
             queries = heads * (self.head_size + self.rotary_size)
             of_queries = self.query_rank * (hidden + 1 + queries) if self.query_rank else hidden * queries
             latent = hidden * (self.latent_rank + self.rotary_size) + self.latent_rank
-            return of_queries + latent + heads * (
-                self.latent_rank * (self.head_size + self.value_size) + self.value_size * hidden
+            return (
+                of_queries
+                + latent
+                + heads * (self.latent_rank * (self.head_size + self.value_size) + self.value_size * hidden)
             )
         queries, keys = heads * self.head_size, self.kv_heads * self.head_size
         found = hidden * (2 * queries + 2 * keys) + (2 * self.head_size if self.qk_norm else 0)
-        return found + (queries + 2 * keys) * (self.biases != "none") + hidden * (self.biases == "all")
+        return found + (queries + 2 * keys) * self.biased("qkv") + hidden * self.biased("out")
 
     @property
     def text(self) -> str:
@@ -280,7 +312,7 @@ def _said(value: object) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _read(alias: str, value: str) -> int | bool | str:
+def _read(alias: str, value: str) -> int | float | bool | str:
     kind = {field.name: field.type for field in dataclasses.fields(Transformer)}[_ALIASES[alias]]
     if kind == "str":
         return value
@@ -288,5 +320,7 @@ def _read(alias: str, value: str) -> int | bool | str:
         return value == "yes"
     if kind == "int" and value.isascii() and value.isdigit():
         return int(value)
-    wanted = "yes or no" if kind == "bool" else "a whole number"
+    if kind == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
+        return float(value)
+    wanted = "yes or no" if kind == "bool" else "a number" if kind == "float" else "a whole number"
     raise ValueError(f"model has {alias}={value}, but must have {wanted} there; mend its text")

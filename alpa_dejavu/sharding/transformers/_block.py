@@ -261,7 +261,7 @@ class LayerWork:
     def _residual(self, backward: bool) -> Iterator[Operator]:
         hidden = self.width * self.hidden
         yield stream("residual", 2 * hidden, hidden)
-        if backward and self.size.biases == "all":
+        if backward and self.size.biased("out"):
             yield stream("bias gradient", hidden, 1.0)
 
     def _activation(self, elements: float, backward: bool) -> Iterator[Operator]:

@@ -83,8 +83,11 @@ class Execution:
 
     def in_precision(self, precision: str) -> Execution:
         """Returns the same way for a transformer in a precision: in single precision there are no copies of parameters,
-        and gradients and what is gathered are as wide as these.
+        and gradients and what is gathered are as wide as these; in float16 Megatron sums gradients in half precision,
+        of which the optimizer has a copy in single precision.
         """
+        if precision == "float16" and self.name == "megatron":
+            return dataclasses.replace(self, gradient_bytes=2.0, state_bytes=16.0, reduced_bytes=2.0)
         if precision != "float32":
             return self
         return dataclasses.replace(

@@ -1,0 +1,190 @@
+"""Megatron's arguments are applied, refused by their line, or without effect on model, division, memory and price."""
+
+import pytest
+
+from alpa_dejavu.exports import TARGETS, import_plan, read_model
+
+RUN = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 "
+    "--seq-length 1024 --max-position-embeddings 1024 --vocab-size 50304 --micro-batch-size 4 --global-batch-size 64 "
+)
+
+
+def read(tmp_path, more, old="", new="", devices=8):
+    path = tmp_path / "run.sh"
+    path.write_text(f"# a run\n{RUN.replace(old, new) if old else RUN}{more}\n")
+    return TARGETS["megatron"].reader.read(path, devices)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", {"precision": "float32"}),
+        ("--bf16", {"precision": "bfloat16", "num_parameters": 354_871_296}),
+        ("--fp16", {"precision": "float16"}),
+        ("--bf16 --fp8-format hybrid --fp8-recipe delayed", {"precision": "float8"}),
+        ("--bf16 --swiglu", {"feed_forward": 2688, "num_parameters": 351_756_288}),
+        ("--bf16 --swiglu --ffn-hidden-size 4096", {"feed_forward": 4096}),
+        ("--bf16 --group-query-attention", {"kv_heads": 1}),
+        ("--bf16 --group-query-attention --num-query-groups 4", {"kv_heads": 4}),
+        ("--bf16 --make-vocab-size-divisible-by 256", {"vocabulary": 50432}),
+        ("--bf16 --make-vocab-size-divisible-by 64", {"vocabulary": 50304}),
+        ("--bf16 --padded-vocab-size 51200", {"vocabulary": 51200}),
+        ("--bf16 --position-embedding-type rope --rotary-base 500000", {"rotary_base": 500000, "rotary": True}),
+        (
+            "--bf16 --use-rotary-position-embeddings --no-position-embedding --use-rope-scaling",
+            {"rotary": True, "rotary_base": 10000, "rotary_scaling": 8.0},
+        ),
+        (
+            "--bf16 --num-experts 8 --disable-bias-linear --moe-layer-freq '([0]*1+[1]*23)' --moe-ffn-hidden-size 512",
+            {"dense_blocks": 1, "dense_feed_forward": 4096, "feed_forward": 512, "experts_per_token": 2},
+        ),
+        (
+            "--bf16 --num-experts 8 --disable-bias-linear --moe-shared-expert-intermediate-size 512 "
+            "--moe-shared-expert-gate",
+            {"shared_feed_forward": 512, "shared_gate": True},
+        ),
+    ],
+)
+def test_what_makes_the_model_is_applied(tmp_path, more, expected):
+    model = read(tmp_path, more).model
+    assert {name: getattr(model, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--use-torch-fsdp2", {"zero": 3}),
+        ("--use-custom-fsdp", {"zero": 3}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", {"zero": 2}),
+        ("--checkpoint-activations", {"remat": (True,)}),
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4", {"blocks": (4,) * 6}),
+        ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3", {"blocks": (3, 7, 7, 7)}),
+    ],
+)
+def test_what_divides_the_model_is_applied(tmp_path, more, expected):
+    outline = read(tmp_path, f"--bf16 {more}").outline
+    assert {name: getattr(outline, name) for name in expected} == expected
+
+
+def test_embedding_and_loss_count_as_blocks(tmp_path):
+    both = "--bf16 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    stages = f"{both} --pipeline-model-parallel-size 4"
+    assert read(tmp_path, stages, "--num-layers 24", "--num-layers 30").outline.blocks == (7, 8, 8, 7)
+    assert read(tmp_path, both).outline.blocks == (24,)
+    with pytest.raises(ValueError, match=r"line 2: 30 blocks with the ends that count as blocks can't be cut into 4"):
+        read(tmp_path, stages, "--num-layers 24", "--num-layers 28")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--context-parallel-size 2", "'--context-parallel-size 2' isn't planned; make it 1, or leave it out"),
+        ("--window-size 128,0", "'--window-size 128,0' is of another model"),
+        ("--encoder-num-layers 4", "'--encoder-num-layers 4' is of another model"),
+        ("--language-model-type x", "is of another model"),
+        ("--multi-latent-attention --q-lora-rank 4", "'--multi-latent-attention' is of another model"),
+        ("--mtp-num-layers 1", "'--mtp-num-layers 1' isn't planned; make it 0"),
+        ("--optimizer sgd", "'--optimizer sgd' isn't planned; make it adam"),
+        ("--rotary-percent 0.5", "'--rotary-percent 0.5' isn't planned; make it 1.0"),
+        ("--position-embedding-type relative", "--position-embedding-type is 'relative', but must be"),
+        ("--num-experts 8", "experts with biases aren't planned; add --disable-bias-linear"),
+        ("--num-experts 8 --disable-bias-linear --moe-layer-freq 2", "--moe-layer-freq is '2', but must be 1 or as"),
+        ("--num-experts 8 --disable-bias-linear --moe-layer-freq '[1]*999999999'", "--moe-layer-freq is"),
+        ("--make-vocab-size-divisible-by 1000", "--make-vocab-size-divisible-by makes 51000 rows, but must"),
+        ("--rampup-batch-size 4 4 64", "trains in another way"),
+        ("--fp8-param-gather", "changes what memory keeps in a way that isn't priced"),
+        ("--recompute-modules mlp", "'--recompute-modules mlp' isn't planned; make it core_attn"),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "must be 1 to be planned"),
+        ("--fp16", "--fp16 is beside --bf16"),
+        ("--exp-avg-dtype bf16", "'--exp-avg-dtype bf16' isn't planned; make it fp32"),
+        ("--deepspeed", "'--deepspeed' trains in another way"),
+        ("--my-own 3", r"--my-own isn't known, so it may change what is planned.*; leave it out if it changes neither"),
+        ("--num-layer 3", "did you mean 'num-layers'"),
+        ("--decoder-first-pipeline-num-layers 12 --decoder-last-pipeline-num-layers 12", "there is one stage; leave"),
+        ("--num-virtual-stages-per-pipeline-rank 2", "there is one stage; leave it out"),
+        (
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5",
+            "--num-layers-per-virtual-pipeline-stage is 5, but must divide the blocks of a stage, 24 in 2 stages",
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 5",
+            "24 blocks can't be cut into 10 equal stages",
+        ),
+        ("--attention-backend mine", "must be auto, flash, fused, unfused or local"),
+        ("--save a b", "'--save a b' must have one value; mend it"),
+        ("--sequence-parallel 1", "'--sequence-parallel 1' must have no value; mend it"),
+    ],
+)
+def test_what_cannot_be_priced_is_refused_by_its_line(tmp_path, more, said):
+    with pytest.raises(ValueError, match=rf"run\.sh, line 2: .*{said}"):
+        read(tmp_path, f"--bf16 {more}")
+
+
+def test_other_programs_and_other_numbers_of_processes_are_refused(tmp_path):
+    for program in ("pretrain_bert.py", "pretrain_t5.py", "tools/run_text_generation_server.py", "pretrain_vlm.py"):
+        with pytest.raises(ValueError, match=r"line 2: .*trains another model than a decoder of text"):
+            read(tmp_path, "--bf16", "pretrain_gpt.py", program)
+    with pytest.raises(ValueError, match="line 2: 1 nodes of 4 processes aren't the 8 devices"):
+        read(tmp_path, "--bf16", "--nproc_per_node 8", "--nproc_per_node 4")
+    for launcher in (
+        "torchrun",
+        "deepspeed --num_nodes 1 --num_gpus 4",
+        "mpirun -np 4 python",
+        "srun --ntasks=4 python",
+        "srun -N 2 --ntasks-per-node 8 python", "deepspeed --num_gpus 4", "accelerate launch --num_processes 2",
+    ):
+        with pytest.raises(ValueError, match="aren't the 8 devices"):
+            read(tmp_path, "--bf16", "torchrun --nproc_per_node 8", launcher)
+    for launcher in (
+        "python", "torchrun --nproc-per-node gpu", "mpirun -np 8 python",
+        "python -m torch.distributed.run --nnodes 2 --nproc_per_node 4",
+    ):  # fmt: skip
+        assert read(tmp_path, "--bf16", "torchrun --nproc_per_node 8", launcher).outline.data_parallel == 8
+    with pytest.raises(ValueError, match=r"line 2: --nnodes .NODES isn't known: it isn't set in the script; set it"):
+        read(tmp_path, "--bf16", "torchrun", "torchrun --nnodes $NODES")
+
+
+def test_arrays_without_a_command_say_their_processes_too(tmp_path):
+    sizes = RUN.partition(".py")[2]
+    path = tmp_path / "run.sh"
+    for processes, devices in (("--nproc_per_node 8", 8), ("--nproc_per_node 4 --nnodes 2 --node_rank 0", 8)):
+        path.write_text(f"DISTRIBUTED=({processes})\nMODEL=({sizes} --bf16)\n")
+        assert TARGETS["megatron"].reader.read(path, devices).outline.data_parallel == devices
+    with pytest.raises(ValueError, match="line 1: 2 nodes of 4 processes aren't the 4 devices"):
+        TARGETS["megatron"].reader.read(path, 4)
+
+
+def test_without_effect_is_what_changes_nothing(tmp_path):
+    more = "--bf16 --lr 1e-4 --data-path 1 a 2 b --tokenizer-type NullTokenizer --save $DIR --log-throughput --seed 1"
+    names = "--lr, --data-path, --tokenizer-type, --save, --log-throughput, --seed"
+    assert read(tmp_path, more).ignored == (f"line 2: {names}",)
+    assert read(tmp_path, "--bf16 --attention-backend unfused").priced_by == {"attention": "plain", "overlap": "none"}
+    assert read(tmp_path, "--bf16 --overlap-grad-reduce").priced_by == {}
+
+
+@pytest.mark.parametrize(
+    ("precision", "state", "bytes_of_parameter"),
+    [  # by Megatron-LM's description of its distributed optimizer, with d = 8 replicas
+        ("--bf16", "--grad-reduce-in-bf16 --use-distributed-optimizer", 4 + 12 / 8),
+        ("--bf16", "", 18), ("--bf16", "--use-distributed-optimizer", 6 + 12 / 8),
+        ("--fp16", "", 20), ("--fp16", "--use-distributed-optimizer", 4 + 16 / 8),
+        ("", "", 16), ("", "--use-distributed-optimizer", 8 + 8 / 8),
+    ],
+)  # fmt: skip
+def test_states_take_as_many_bytes_as_megatron_keeps(tmp_path, precision, state, bytes_of_parameter):
+    size = "--disable-bias-linear --untie-embeddings-and-output-weights"
+    read(tmp_path, f"{precision} {state} {size}", "--num-layers 24", "--num-layers 2")
+    imported = import_plan(tmp_path / "run.sh", "megatron", "p4d.24xlarge", cache=False)
+    (stage,) = imported.result.plan.stages
+    parameters = read_model(tmp_path / "run.sh").num_parameters
+    assert stage.resident_bytes == pytest.approx(bytes_of_parameter * parameters, rel=2e-3)
+
+
+def test_single_precision_takes_longer(tmp_path):
+    steps = []
+    for precision in ("--bf16", ""):
+        read(tmp_path, precision)
+        imported = import_plan(tmp_path / "run.sh", "megatron", "p4d.24xlarge", cache=False)
+        steps.append(imported.result.plan.step_s)
+    assert steps[1] > 1.5 * steps[0]
