@@ -10,7 +10,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv and not getattr(sys.flags, "safe_path", False):
+    # `python -m alpa_dejavu` puts the current folder first: a random.py there would be run in place of Python's.
+    sys.path.append(sys.path.pop(0))
 
 from alpa_dejavu._util.lazy import loaded_when_used
 from alpa_dejavu._util.moved import forward

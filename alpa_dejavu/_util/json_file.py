@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
-from alpa_dejavu._util.json_text import Path, line_of, place_of_no_json, strict_json
+from alpa_dejavu._util.json_text import Path, line_of, line_of_no_json, strict_json
 from alpa_dejavu._util.unfinished import unfinished
 
 _TEXT_MIB = 64.0
@@ -83,7 +83,7 @@ def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedF
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: this isn't JSON: {error.msg}; {remedy}") from None
     except ValueError as error:
-        raise file.problem(place_of_no_json(file.text), f"this isn't JSON: {error}") from None
+        raise ValueError(f"{path}, line {line_of_no_json(file.text)}: this isn't JSON: {error}; {remedy}") from None
     return dataclasses.replace(file, data=data).checked(kind)
 
 

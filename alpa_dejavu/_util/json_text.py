@@ -13,6 +13,12 @@ Path: TypeAlias = Sequence[str | int]
 _MOST_DIGITS = 300
 _DEEPEST = 100
 _BLANK = re.compile(r"[ \t\n\r]*")
+_TOKEN = re.compile(
+    r'(?P<text>"[^"\\]*(?:\\.[^"\\]*)*")(?P<key>[ \t\n\r]*:)?|[{}]'
+    rf"|(?P<number>NaN|-?Infinity|-?\d[\d.]*[eE][-+]?\d+|-?\d[\d.]{{{_MOST_DIGITS - 1},}})",
+    re.DOTALL,
+)
+"""Texts, the ends of objects, and the numbers that may be too large; all others are passed over."""
 
 
 def strict_json(text: str, finite: bool = True) -> Any:
@@ -59,29 +65,36 @@ def line_of(text: str, where: Path) -> int | None:
     return text.count("\n", 0, place) + 1
 
 
-def place_of_no_json(text: str) -> Path:
-    """Returns the place (keys and indices) of the first error in JSON text: a key that an object has twice, or a number
-    that JSON hasn't; () if unknown.
+def line_of_no_json(text: str) -> int:
+    r"""Returns the line, counted from 1, of the first error in JSON text: a key that an object has twice, or a number
+    or half a character that JSON hasn't; 1 if unknown.
+
+    >>> line_of_no_json('{"a": 1,\n"b": [2, NaN]}')
+    2
     """
-    where: tuple[str | int, ...] = ()
-    value = _past_blanks(text, 0)
-    try:
-        for _ in range(_DEEPEST):
-            if text[value] not in "{[":
-                return where
-            known: set[str | int] = set()
-            for key, _, inside in _entries(text, value):
-                if key in known:
-                    return (*where, key)
-                known.add(key)
-                if not _is_strict(text, inside):
-                    where, value = (*where, key), inside
-                    break
-            else:
-                return where
-    except (ValueError, IndexError, RecursionError):
-        pass
-    return where
+    return text.count("\n", 0, _place_of_no_json(text)) + 1
+
+
+def _place_of_no_json(text: str) -> int:
+    """Goes through the text once: it may be large, and what is wrong in it deep inside."""
+    objects: list[tuple[dict[str, int], list[int]]] = []  # the keys of each that is open, and those that came again
+    for token in _TOKEN.finditer(text):
+        if token["number"]:
+            if not _is_strict(token["number"]):
+                return token.start()
+        elif token["text"]:
+            value = json.loads(token["text"], strict=False) if "\\" in token["text"] else token["text"][1:-1]
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                return token.start()
+            if token["key"] and objects:
+                known, again = objects[-1]
+                if known.setdefault(value, token.start()) != token.start():
+                    again.append(known[value])
+        elif token[0] == "{":
+            objects.append(({}, []))
+        elif objects and (again := objects.pop()[1]):
+            return again[0]
+    return 0
 
 
 def _entries(text: str, position: int) -> Iterator[tuple[str | int, int, int]]:
@@ -108,9 +121,9 @@ def _past_blanks(text: str, position: int) -> int:
     return found.end() if found else position
 
 
-def _is_strict(text: str, position: int) -> bool:
+def _is_strict(number: str) -> bool:
     try:
-        _STRICT.raw_decode(text, position)
+        json.loads(number, parse_constant=_no_number, parse_float=_finite, parse_int=_small_enough)
     except ValueError:
         return False
     return True
@@ -159,6 +172,3 @@ def _small_enough(text: str) -> int:
 
 
 _LENIENT = json.JSONDecoder(parse_int=str, parse_float=str)
-_STRICT = json.JSONDecoder(
-    object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=_finite, parse_int=_small_enough
-)

@@ -16,7 +16,8 @@ from alpa_dejavu._util.json_text import Path
 __all__ = ["read_checked_yaml"]
 
 _Data = TypeVar("_Data")
-_MOST_CHARACTERS, _DEEPEST = 2**20, 30
+_MOST_CHARACTERS, _DEEPEST = 2**17, 30
+"""PyYAML takes a second for so many characters; its faster reader in C ends the process where lists are deep."""
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + name for name in "null bool int float str seq map".split()}
 
@@ -54,7 +55,7 @@ def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> Che
             raise ValueError(f"{path}: the file is empty; {remedy}")
         for node, said in _wrong(root, set(), 0):
             raise ValueError(f"{path}, line {node.start_mark.line + 1}: {said}; {remedy}")
-        data = _data(text)
+        data = _data(root)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"
@@ -62,21 +63,20 @@ def read_checked_yaml(path: pathlib.Path, kind: type[_Data], remedy: str) -> Che
         raise ValueError(f"{path}{where}: this isn't YAML: {said}; {remedy}") from None
     except RecursionError:
         raise ValueError(f"{path}: it has lists in lists more than {_DEEPEST} deep; {remedy}") from None
-    file: CheckedFile[Any] = CheckedFile(path, text, data, remedy, _line_of)
+    file: CheckedFile[Any] = CheckedFile(path, text, data, remedy, lambda _, where: _line_of(root, where))
     return file.checked(kind)
 
 
-def _data(text: str) -> Any:
+def _data(root: yaml.Node) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)
+        return _Loader("").construct_document(root)
     except ValueError as error:
         raise yaml.YAMLError(str(error)) from None  # a number of thousands of digits
 
 
-def _line_of(text: str, where: Path) -> int:
+def _line_of(root: yaml.Node, where: Path) -> int:
     """Returns the line, counted from 1, of a key or element; that of the nearest outer one where there is none."""
-    value = yaml.compose(text, Loader=_Loader)
-    place = value
+    place = value = root
     for step in where:
         entries: list[tuple[Any, Any, Any]] = []
         if isinstance(value, yaml.MappingNode):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.child_process import python_environment
 
 __all__ = ["AlpaWorkers", "CpuProcess", "Program", "StageRunner", "Taken"]
 
@@ -175,6 +176,6 @@ class CpuProcess(StageRunner):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, **cpu_environment(self._num_devices, os.environ), "PYTHONPATH": paths},
+                env={**python_environment(), **cpu_environment(self._num_devices, os.environ), "PYTHONPATH": paths},
             )
         return self._process

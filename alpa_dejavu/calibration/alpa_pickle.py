@@ -1,23 +1,33 @@
 """Alpa's profiling database, which is a pickle, read without running anything that a pickle may name.
 
 Whatever the file names is looked up in a table of stand-ins of ours, which only keep what they are given: neither Alpa
-nor numpy takes part in making an object. What isn't in the table is refused by its name.
+nor numpy takes part in making an object. What isn't in the table is refused by its name. A few bytes of a pickle may
+stand for endless work, as where each tuple holds the one before it twice: that is counted, and ends.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import pathlib
 import pickle
 import re
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 
 __all__ = ["Result", "read_alpa_database"]
 
 _REMEDY = "give a file that Alpa's gen_prof_database.py wrote"
+_MOST_MIB = 8.0
+_WORK, _WORK_OF_BYTE = 1_000_000, 8
+"""So many objects may be looked at, besides so many for each byte of the file: each as often as it is in another."""
+_DEEPEST = 100
+_PYTHONS: Any = pickle._Unpickler
 
 
 @final
@@ -61,7 +71,11 @@ class _Array:
     """Stands in for `numpy.ndarray`."""
 
     def __init__(self, *_: Any) -> None:
-        self.values: list[Any] = []
+        self.numbers: np.ndarray[Any, Any] = np.zeros(0)
+
+    @property
+    def values(self) -> Any:
+        return self.numbers.tolist()
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, by_columns, data = state
@@ -70,7 +84,7 @@ class _Array:
         numbers = dtype.numbers(data)
         if math.prod(shape) != len(numbers):
             raise pickle.UnpicklingError(f"it holds {len(numbers)} numbers as an array of shape {shape}")
-        self.values = numbers.reshape(shape, order="F" if by_columns else "C").tolist()
+        self.numbers = numbers.reshape(shape, order="F" if by_columns else "C")
 
 
 @final
@@ -113,7 +127,78 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(_PYTHONS):
+    """Python's own unpickler, whose tables aren't as long as a file says, and which is interrupted by Ctrl-C."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_PYTHONS.dispatch)
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+        self._left = _WORK + _WORK_OF_BYTE * len(content)
+
+    def bounded(self, found: Any) -> Any:
+        """Returns an object, after looking at all that is in it.
+
+        Raises:
+            pickle.UnpicklingError: that is without an end, or too deep for what compares or shows it.
+        """
+        level = [found]
+        for _ in range(_DEEPEST):
+            inner: list[Any] = []
+            for one in level:
+                self._charge(len(one) if isinstance(one, (tuple, list, dict)) else getattr(one, "size", 1))
+                if isinstance(one, (tuple, list)):
+                    inner += one
+                elif isinstance(one, dict):
+                    inner += [*one, *one.values()]
+                elif isinstance(one, (Result, _Array)):
+                    inner.append(one.attributes if isinstance(one, Result) else one.numbers)
+            if not inner:
+                return found
+            level = inner
+        raise pickle.UnpicklingError(f"it holds tuples in tuples more than {_DEEPEST} deep")
+
+    def _charge(self, work: int) -> None:
+        self._left -= work
+        if self._left < 0:
+            raise pickle.UnpicklingError("it holds far more than its size, by naming the same again and again")
+
+    def _dictionary_of(self, items: list[Any]) -> None:
+        for key in items[::2]:
+            self.bounded(key)  # before it is hashed
+
+    def _set_item(self) -> None:
+        self._dictionary_of(self.stack[-2:])
+        _PYTHONS.load_setitem(self)
+
+    def _set_items(self) -> None:
+        self._dictionary_of(self.stack)
+        _PYTHONS.load_setitems(self)
+
+    def _dictionary(self) -> None:
+        self._dictionary_of(self.stack)
+        _PYTHONS.load_dict(self)
+
+    def _reduce(self) -> None:
+        """Calls a stand-in; old protocols write bytes as text, which is made anew by each call."""
+        self._charge(sum(len(one) for one in self.stack[-1] if isinstance(one, str)))
+        _PYTHONS.load_reduce(self)
+
+    def _build(self) -> None:
+        if not isinstance(self.stack[-2], (Result, _Dtype, _Array)):
+            raise pickle.UnpicklingError("it gives attributes to what has none")
+        _PYTHONS.load_build(self)
+
+    def _refused(self) -> None:
+        raise pickle.UnpicklingError("it holds what no profiling database has")
+
+    dispatch |= {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items, pickle.DICT[0]: _dictionary}
+    dispatch |= {pickle.REDUCE[0]: _reduce, pickle.BUILD[0]: _build}
+    dispatch |= dict.fromkeys((code[0] for code in (
+        pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.BYTEARRAY8, pickle.INST, pickle.OBJ, pickle.DUP,
+        pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID, pickle.BINPERSID,
+    )), _refused)  # fmt: skip
+
     def find_class(self, module: str, name: str) -> Any:
         """Returns the stand-in for a class or function that the pickle of a profiling database names; nothing is
         imported.
@@ -134,7 +219,12 @@ def read_alpa_database(path: pathlib.Path) -> dict[Any, Any]:
     """
     try:
         with path.open("rb") as file:
-            found = _Unpickler(file).load()
+            content = file.read(int(most_bytes(_MOST_MIB)) + 1)
+        if len(content) > (most := most_bytes(_MOST_MIB)):
+            said = f"it is larger than {units.size(most)}, which is more than is read; set {VARIABLE} to more"
+            raise pickle.UnpicklingError(f"{said}, if it is meant")
+        unpickler = _Unpickler(content)
+        found = unpickler.bounded(unpickler.load())
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror or error}; {_REMEDY}") from None
     except EOFError:

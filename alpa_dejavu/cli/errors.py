@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pathlib
 import sys
 import traceback
@@ -101,6 +102,15 @@ def _files(error: BaseException) -> list[str]:
     return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
 
 
+def _folder_is_gone() -> bool:
+    """Returns whether the current folder was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def reported(error: Exception | SystemExit) -> click.ClickException:
     """Returns the click exception that reports an error: errors that this package raised show their message only,
     others their traceback, too.
@@ -109,6 +119,8 @@ def reported(error: Exception | SystemExit) -> click.ClickException:
         return click.ClickException(
             "there isn't enough memory for this; end other programs, or ask for a smaller model, cluster or batch"
         )
+    if isinstance(error, FileNotFoundError) and error.filename is None and _folder_is_gone():
+        return click.ClickException("the current folder isn't there any more; go to one that is, and ask again")
     files = _files(error)
     ours = [n for n, file in enumerate(files) if file.startswith(_PACKAGE)]
     if isinstance(error, ModuleNotFoundError) and error.name is not None and ours and ours[-1] == len(files) - 1:

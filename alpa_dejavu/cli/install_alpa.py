@@ -8,6 +8,7 @@ import subprocess
 
 import click
 
+from alpa_dejavu._util.child_process import python_environment
 from alpa_dejavu.cli.alpa_installation import pip_commands
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
@@ -34,7 +35,7 @@ def install_alpa(dry_run: bool) -> None:
                          "ensurepip`, or give the commands of `install-alpa --dry-run` to your installer")  # fmt: skip
     for command in commands:
         click.echo(shlex.join(command))  # one line, which can be copied
-        if not dry_run and (code := subprocess.run(command, check=False).returncode):
+        if not dry_run and (code := subprocess.run(command, env=python_environment(), check=False).returncode):
             raise ValueError(f"pip ended with {code}, but must end with 0; mend what it says above, and try again")
     if not dry_run:
         to.print("Alpa is installed. `alpa-dejavu doctor` tries what runs.")

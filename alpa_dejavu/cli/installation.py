@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import os
 import pathlib
 import platform
 import subprocess
@@ -12,6 +11,7 @@ import sys
 from typing import final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.child_process import python_environment
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu._util.versions import installed_version
 
@@ -30,6 +30,8 @@ _PACKAGES = (
     ("ray", "running plans"),
     ("cupy-cuda12x", "running plans on GPUs"),
 )
+_PATHS = f"import sys; sys.path[:] = [*filter(None, sys.path), {str(pathlib.Path(__file__).parents[2])!r}]"
+"""This package is found where it is, and nothing in the current folder, which Python 3.10 puts first."""
 _PLANNING = "pip install alpa-dejavu again, with all that it needs"
 _ALPA = "alpa-dejavu install-alpa"
 _TRIAL_S = 120.0
@@ -128,8 +130,8 @@ def _cache() -> Check:
 
 def _tried(what: str, code: str, remedy: str) -> Check:
     """Returns the check that runs a line of Python; on the CPU, so that no GPU's memory is taken."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-W", "ignore", "-c", code]
+    environment = {**python_environment(), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "ignore", "-c", f"{_PATHS}; {code}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_S, env=environment, check=False)
     except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.problem import checks
+from alpa_dejavu.problem.limits import MOST_STEPS, at_most
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning import PlanningResult
@@ -31,6 +32,7 @@ def asked_steps(
         raise ValueError(f"{' and '.join(names)} are given, but must be one option alone; leave out the others")
     if batch is None:
         raise ValueError(f"{names[0]} is {given[names[0]]}, but must come with --batch; say the samples of a step")
+    at_most(names[0], given[names[0]] or 0, MOST_STEPS, "give what the training has")
     from alpa_dejavu.planning.whole_run import steps_of_samples, steps_of_tokens
 
     if samples is not None:

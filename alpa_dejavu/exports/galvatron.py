@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any, Final, final
 
@@ -34,6 +35,7 @@ _KEYS: Final = (
 )  # fmt: skip
 _ALONE: Final = {"cp_sizes_enc": 1, "use_sp": 0, "ep_sizes_enc": 1, "tp_of_ep_sizes_enc": 1}
 """Degrees of blocks that aren't planned, by the number that stands for none."""
+_DIGITS = re.compile(r"\s*[0-9]{1,9}\s*")
 _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc, dp_types_enc, global_bsz and chunks"
 
 
@@ -167,10 +169,10 @@ class _Said:
             raise self._wrong("tp_consecutive_flags", said)
 
     def _zero(self, each: int) -> int:
-        types, ends = self._numbers("dp_types_enc", each), self._data.get("embed_sdp")
+        types, ends = self._numbers("dp_types_enc", each), self._number("embed_sdp", 0, 0)
         if not {*types} <= {0, 1}:
             raise self._wrong("dp_types_enc", f"dp_types_enc has {max(types)}, but must have 0 and 1 alone")
-        if ends not in (None, 0, 1) or len({*types, int(ends or 0)}) > 1:
+        if len({*types, ends}) > 1:
             raise self._wrong("dp_types_enc", "dp_types_enc and embed_sdp must be alike in all layers, to be planned")
         return 3 if types[0] else _LEVELS[self._one_of("default_dp_type", _LEVELS, "ddp")]
 
@@ -192,10 +194,10 @@ class _Said:
             raise self._wrong(key, f"{key} is {value!r}, but must be one of {', '.join(known)}")
         return value
 
-    def _number(self, key: str) -> int:
-        value = self._data.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self._wrong(key, f"{key} is {value!r}, but must be a whole number of at least 1")
+    def _number(self, key: str, least: int = 1, default: int | None = None) -> int:
+        value = self._data.get(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise self._wrong(key, f"{key} is {value!r}, but must be a whole number of at least {least}")
         return value
 
     def _numbers(self, key: str, count: int = 0, default: int = 1) -> list[int]:
@@ -203,7 +205,7 @@ class _Said:
         if value is None and count:
             return [default] * count
         parts = value.split(",") if isinstance(value, str) else []
-        if not parts or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        if not parts or not all(_DIGITS.fullmatch(part) for part in parts):
             raise self._wrong(key, f"{key} is {value!r}, but must be whole numbers with commas between, in quotes")
         if count and len(parts) != count:
             raise self._wrong(key, f"{key} has {len(parts)} numbers, but must have {count}, as tp_sizes_enc has")

@@ -41,7 +41,7 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
             for n, stage in enumerate(found.stages)
         ),
         step_s=found.step_s,
-        lower_bound_s=found.slicing.lower_bound_s if found.run.schedule in ALPA_SCHEDULES else 0.0,
+        lower_bound_s=min(found.slicing.lower_bound_s, found.step_s) if found.run.schedule in ALPA_SCHEDULES else 0.0,
         num_micro_batches=found.run.num_micro_batches,
         schedule=found.run.schedule,
         runs_on_alpa=found.run.schedule in ALPA_SCHEDULES

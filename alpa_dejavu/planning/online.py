@@ -23,6 +23,7 @@ import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration import Calibration
+from alpa_dejavu.calibration.history import times
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
@@ -188,7 +189,7 @@ class Follower:
             moved = moves(self.plan.stages, plan.stages, self._cluster, self._state, form=self._run.form)
         looked_s = time.perf_counter() - started
         if plan is not self.plan:
-            plan = dataclasses.replace(plan, step_s=step_s * ratio, planning_s={"following": looked_s})
+            plan = dataclasses.replace(times(plan, ratio), planning_s={"following": looked_s})
         return Decision(plan, now.step_s * ratio, step_s * ratio, moved, self.restart_s, steps_left, looked_s)
 
     def moved(self, decision: Decision) -> None:

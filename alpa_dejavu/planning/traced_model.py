@@ -195,7 +195,8 @@ class TracedModel(ModelSource):
         if self._cache is None:
             return None
         solve = _Solver(partial(self._step, micro_batch), num_layers, self._attention)
-        found = self._cache.read(self._key(micro_batch, num_layers), partial(model_of_entry, solve=solve))
+        make = partial(model_of_entry, num_layers=num_layers, solve=solve)
+        found = self._cache.read(self._key(micro_batch, num_layers), make)
         if found is not None:
             self._kept[num_layers, micro_batch] = meshes_of(found)
             self._lap("cache")
@@ -229,6 +230,8 @@ class _Facts:
         from alpa_dejavu.layers import AttentionFound
 
         most = {int(wanted): int(most) for wanted, most in data["most_layers"].items()}
+        if not all(1 <= layers <= wanted for wanted, layers in most.items()):
+            raise ValueError(f"most_layers is {most}, but must be from 1 to the wanted number of layers")
         return cls(bool(data["training"]), AttentionFound(*map(int, data["attention"])), most)
 
     def data(self) -> dict[str, Any]:

@@ -10,9 +10,30 @@ from alpa_dejavu._util.json_text import Path
 from alpa_dejavu.problem.run import schedule_form
 
 if TYPE_CHECKING:
-    from alpa_dejavu.plans.plan_format import ContingenciesData, HostData, OffloadData, PlanData, StageData
+    from alpa_dejavu.plans.plan_format import (
+        ContingenciesData,
+        HostData,
+        OffloadData,
+        OtherPlanData,
+        PlanData,
+        StageData,
+    )
 
 __all__ = ["contradictions"]
+
+_ROUNDED = 1e-6
+"""Figures are equal up to this share."""
+_ABOVE = 2.0
+"""Plans of before 0.3.0 have the bound of slicers' closed form, which doesn't know where stages will be placed."""
+_LEAST_BYTES = 1e-3
+"""Less memory than this no device has, and no stage keeps, however many devices divide it."""
+_PARTS = {
+    "forward_collective_s": ("collective_s", "forward_s"),
+    "forward_boundary_s": ("boundary_s",),
+    "synchronisation_s": ("per_step_s",),
+    "backward_weight_s": ("backward_s",),
+}
+"""Figures of a stage that are parts of others."""
 
 
 def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
@@ -27,6 +48,10 @@ def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
     if expected != data["num_layers"]:
         yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
     yield from _of_chunks(data["stages"], data["schedule"])
+    yield from _of_step(data, data["schedule"], "")
+    bound, most = data.get("lower_bound_s", 0.0), _ABOVE * max(data["iteration_time_s"], _closed_form_s(data))
+    if bound > most:
+        yield ("lower_bound_s",), f"lower_bound_s is {bound}, but these stages take at most {most} s a step"
     if devices != data["num_devices"]:
         yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
     low, high = data["confidence"]["interval_s"] if "confidence" in data else (0.0, 0.0)
@@ -88,9 +113,61 @@ def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, s
         if len(stage["hosts"]) != hosts:
             said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
             yield (*place, "hosts"), said
+        for name, value, whole, said in _of_figures(stage):
+            yield (*place, name), f"{key}.{name} is {value}, but must be {said} {whole}"
         if "offload" in stage:
             yield from _of_offload(stage["offload"], (*place, "offload"), f"{key}.offload")
         expected = last + 1
+
+
+def _of_figures(stage: StageData) -> Iterator[tuple[str, float, float, str]]:
+    """Yields each figure of a stage that others contradict, by its name, with its value, theirs, and what it must be
+    beside that.
+    """
+    figures = {key: value for key, value in stage.items() if isinstance(value, (int, float))}
+    for part, wholes in _PARTS.items():
+        for whole in wholes:
+            if whole in figures and figures.get(part, 0.0) > figures[whole] * (1 + _ROUNDED):
+                yield part, figures[part], figures[whole], f"at most {whole},"
+    both_s = stage["forward_s"] + stage["backward_s"]
+    collective_s = stage.get("collective_s", 0.0)
+    if collective_s > both_s * (1 + _ROUNDED):
+        yield "collective_s", collective_s, both_s, "at most forward_s plus backward_s,"
+    if "compute_s" in stage and not _equal(stage["compute_s"] + collective_s, both_s):
+        left = both_s - collective_s
+        yield "compute_s", stage["compute_s"], left, "forward_s plus backward_s without collective_s,"
+    memory = stage["memory_bytes"]
+    kept = stage.get("resident_bytes", 0.0) + stage.get("temporary_bytes", 0.0)
+    if kept > memory * (1 + _ROUNDED):
+        yield "memory_bytes", memory, kept, "at least resident_bytes plus temporary_bytes,"
+    parts = math.fsum(stage.get("memory_parts", {}).values())
+    if parts and not _equal(parts, memory):
+        yield "memory_bytes", memory, parts, "the sum of memory_parts,"
+    for name, value in (("memory_bytes", memory), ("memory_limit_bytes", stage["memory_limit_bytes"])):
+        if 0 < value < _LEAST_BYTES:
+            yield name, value, _LEAST_BYTES, "0, or at least"
+
+
+def _equal(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_ROUNDED, abs_tol=_ROUNDED**2)
+
+
+def _of_step(data: PlanData | OtherPlanData, schedule: str, name: str) -> Iterator[tuple[Path, str]]:
+    """Yields where a step takes less than its micro-batches take on a submesh, one after the other."""
+    passes_s = [stage["forward_s"] + stage["backward_s"] for stage in data["stages"]]
+    on = schedule_form(schedule).submesh_of(len(passes_s))
+    slowest_s = max(math.fsum(own for own, there in zip(passes_s, on, strict=True) if there == n) for n in {*on})
+    step_s, least_s = data["iteration_time_s"], data["num_micro_batches"] * slowest_s
+    if step_s < least_s * (1 - _ROUNDED):
+        said = f"{name}iteration_time_s is {step_s}, but its {data['num_micro_batches']} micro-batches take {least_s} s"
+        yield ("iteration_time_s",), f"{said} on the slowest devices alone"
+
+
+def _closed_form_s(data: PlanData) -> float:
+    """Returns the seconds of a step as slicers count them, at most: all stages, and the slowest for all others."""
+    costs_s = [stage["forward_s"] + stage["backward_s"] + stage.get("boundary_s", 0.0) for stage in data["stages"]]
+    once_s = math.fsum(stage["per_step_s"] for stage in data["stages"])
+    return math.fsum(costs_s) + (data["num_micro_batches"] - 1) * max(costs_s) + once_s
 
 
 def _of_offload(data: OffloadData, place: Path, key: str) -> Iterator[tuple[Path, str]]:
@@ -111,6 +188,8 @@ def _of_contingencies(data: ContingenciesData, num_layers: int, schedule: str) -
             yield (*where, *place), said
         for place, said in _of_chunks(plan["stages"], schedule):
             yield (*where, *place), f"contingencies.plans[{n}].{said}"
+        for place, said in _of_step(plan, schedule, f"contingencies.plans[{n}]."):
+            yield (*where, *place), said
         end = plan["stages"][-1]["layers"][1] + 1
         if end != num_layers:
             yield (*where, "stages"), f"{name} have {end} layers, but num_layers is {num_layers}"

@@ -160,8 +160,8 @@ class Plan:
             the same hosts, submesh and logical mesh.
         step_s: predicted seconds of one training step.
         lower_bound_s: a bound in seconds: by the same predicted costs no plan's objective, the closed form that slicers
-            minimise, is smaller; 0 where none is known, as under schedules that Alpa hasn't. The closed form may be
-            more than the simulated `step_s`, and so may the bound.
+            minimise, is smaller; 0 where none is known, as under schedules that Alpa hasn't. It is `step_s` at most,
+            though the closed form may be more than the simulated step.
         num_micro_batches, schedule: the micro-batches of a step, and the name of the pipeline schedule.
         cluster: the cluster's name, for people.
         planning_s: seconds of each step of the planning, in order.

@@ -5,21 +5,28 @@ from __future__ import annotations
 import math
 
 
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+
+
 def positive(owner: str, field: str, value: float) -> None:
     """Raises ValueError, naming the owner and its field, unless the field's value is finite and above zero."""
-    if not (math.isfinite(value) and value > 0):
+    if not (_finite(value) and value > 0):
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number above 0")
 
 
 def not_negative(owner: str, field: str, value: float) -> None:
     """Raises ValueError, naming the owner and its field, unless the field's value is finite and at least zero."""
-    if not (math.isfinite(value) and value >= 0):
+    if not (_finite(value) and value >= 0):
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number of at least 0")
 
 
 def count(owner: str, field: str, value: float) -> None:
     """Raises ValueError, naming the owner and its field, unless the field's value is a whole number above zero."""
-    if not (math.isfinite(value) and value >= 1 and value == int(value)):
+    if not (_finite(value) and value >= 1 and value == int(value)):
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a whole number of at least 1")
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 MOST_HOSTS = 1024
 MOST_DEVICES_PER_HOST = 1024
 MOST_LAYERS = 256
+MOST_WIDTH = 2**24
+MOST_PARAMETERS = 2**50
+MOST_STEPS = 10**15
+_MOST_DIGITS = 50
 MOST_BATCH = 2**24
 MOST_MICRO_BATCHES = 2**16
 
@@ -18,7 +22,9 @@ def at_most(parameter: str, value: int, most: int, remedy: str) -> None:
     ValueError: hosts is 3, but must be at most 2; plan for a part of them
     """
     if value > most:
-        raise ValueError(f"{parameter} is {value}, but must be at most {most}; {remedy}")
+        digits = str(value)
+        said = digits if len(digits) <= _MOST_DIGITS else f"{digits[:12]}... ({len(digits)} digits)"
+        raise ValueError(f"{parameter} is {said}, but must be at most {most}; {remedy}")
 
 
 def check_sizes(batch: int, layers: int | None, micro_batches: int | None, hosts: int = 1) -> None:

@@ -6,10 +6,10 @@ micro-batch. Empty cells say nothing. Communication between the tasks isn't part
 
 from __future__ import annotations
 
-import csv
 import pathlib
 
-from alpa_dejavu._util.json_file import read_text, write_whole
+from alpa_dejavu._util.csv_file import csv_lines
+from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.schedules._schedule import Schedule
 from alpa_dejavu.schedules._task import Task
 
@@ -30,12 +30,11 @@ def read_schedule(path: str | pathlib.Path, updates_each: bool = False) -> Sched
     """
     path = pathlib.Path(path)
     rows: list[tuple[Task, ...]] = []
-    lines = csv.reader(read_text(path, _REMEDY).splitlines())
-    for cells in lines:
+    for line, cells in csv_lines(path, _REMEDY):
         try:
             rows.append(tuple(Task.of(cell.strip()) for cell in cells if cell.strip()))
         except ValueError as error:
-            raise ValueError(f"{path}, line {lines.line_num}: {error}; {_REMEDY}") from None
+            raise ValueError(f"{path}, line {line}: {error}; {_REMEDY}") from None
     while rows and not rows[-1]:
         rows.pop()
     try:

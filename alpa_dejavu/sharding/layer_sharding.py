@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu.sharding._spec import Shape
 
+COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 COLLECTIVE_PHASES = ("forward", "backward", "gradient", "update")
 """The first two happen for each micro-batch; gradients are added up, and parameters updated, once a step."""
 MEMORY = ("parameter", "optimizer", "gradient", "activation", "input", "temporary")

@@ -49,7 +49,7 @@ def broken_history(draw: st.DrawFn, content: bytes) -> bytes:
             if draw(st.integers(0, 3)):
                 _break_row(draw, connection)
             else:
-                connection.execute(draw(st.sampled_from(_STATEMENTS)))
+                connection.executescript(draw(st.sampled_from(_STATEMENTS)))
         return path.read_bytes()
 
 
@@ -57,6 +57,8 @@ _STATEMENTS = (
     "DROP TABLE runs", "DELETE FROM runs", "ALTER TABLE runs RENAME COLUMN plan TO plans",
     "ALTER TABLE runs ADD COLUMN more TEXT", "ALTER TABLE runs DROP COLUMN stages", "PRAGMA user_version = 3",
     "PRAGMA user_version = -1", "PRAGMA user_version = 1", "PRAGMA application_id = 1", "CREATE TABLE more (a INT)",
+    "DROP TABLE runs; CREATE VIEW runs AS WITH RECURSIVE c(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM c) "
+    "SELECT id FROM c",
     "CREATE TRIGGER t BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'no'); END",
 )  # fmt: skip
 
@@ -113,10 +115,20 @@ class _Evil:
         return np.array([cls()], dtype=object)
 
 
+_DOUBLED = b")q\x000" + 40 * b"h\x00h\x00\x86q\x000" + b"h\x00"
+_ENDLESS = (
+    b"\x80\x02K\x01r\xff\xff\xff\x0f.", b"\x80\x02}" + _DOUBLED + b"Ns.", b"\x80\x02}K\x01" + _DOUBLED + b"s.",
+    b"\x80\x02})" + 10**5 * b"\x85" + b"Ns.",
+)
+"""A number far up in the memory of what was met, and tuples that hold the one before them twice, or very deep."""
+
+
 @st.composite
 def broken_pickle(draw: st.DrawFn, content: bytes) -> bytes:
     """A profiling database with another attribute, or another pickle."""
-    way = draw(st.sampled_from(("bytes", "attribute", "attribute", "other")))
+    way = draw(st.sampled_from(("bytes", "attribute", "attribute", "other", "endless")))
+    if way == "endless":
+        return draw(st.sampled_from(_ENDLESS))
     if way == "bytes":
         return draw(broken_bytes(content))
     value = draw(st.sampled_from((*NAMES, *NUMBERS, *OTHERS, _Evil(), _Evil.array(), np.ones(3), ({}, []))))

@@ -48,6 +48,26 @@ def broken_lines(draw: st.DrawFn, content: bytes) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+@st.composite
+def broken_words(draw: st.DrawFn, content: bytes) -> bytes:
+    """A text, such as a script, of which words or lines are others, are gone, or are there again, even very often."""
+    if draw(st.integers(0, 4)) == 0:
+        return draw(broken_bytes(content))
+    words = re.findall(r"[\w.]+|\n|[^\w.\n]+", content.decode("utf-8"))
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, len(words) - 1))
+        way = draw(st.sampled_from(("drop", "again", "often", "swap", "other", "other")))
+        other = draw(st.integers(0, len(words) - 1))
+        if way == "swap":
+            words[place], words[other] = words[other], words[place]
+        else:
+            there = {"drop": "", "again": 2 * words[place], "often": 10_000 * words[place]}
+            signs = ("$A", "`a`", "'", '"', "[", "{", "*", "&x", "- ", ": ", "9" * 400)
+            known = (*NAMES, *map(repr, NUMBERS[:-10]), *signs)
+            words[place] = there.get(way) if way in there else draw(st.sampled_from(known))
+    return "".join(words).encode("utf-8", "replace")
+
+
 def json_bytes(data: Any, plain: bool, encoding: str) -> bytes:
     """Data as text, and what its marks stand for."""
     text = json.dumps(data, ensure_ascii=plain, indent=1)

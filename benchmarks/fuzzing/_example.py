@@ -61,7 +61,8 @@ class Example:
         files: that it finds.
         outputs: paths that it may write: all else must stay as it is.
         environment: variables that are set for it.
-        reader: whether it is of a format that no command reads.
+        reader: whether `_read.py` reads it, as where no command does.
+        accepts: the file whose figures must agree with one another if this ends well; empty: none.
         own_error: whether the model is one that raises, whose traceback is to be seen.
         stdout: where a command's output goes: "", a file; "full", where nothing fits; "closed".
         interrupted_s: after so many seconds a command is interrupted; None: it isn't.
@@ -76,6 +77,7 @@ class Example:
     own_error: bool = False
     stdout: str = ""
     interrupted_s: float | None = None
+    accepts: str = ""
 
     def place(self, folder: pathlib.Path) -> None:
         """Lays out the files."""

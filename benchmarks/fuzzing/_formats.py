@@ -15,7 +15,7 @@ from typing import TypeAlias, final
 from hypothesis import strategies as st
 
 from fuzzing._binary import broken_arrays, broken_gzip, broken_history, broken_pickle
-from fuzzing._breaks import ENCODINGS, Contents, broken_bytes, broken_lines, broken_text
+from fuzzing._breaks import ENCODINGS, Contents, broken_bytes, broken_lines, broken_text, broken_words
 from fuzzing._example import Example, Placed
 from fuzzing._right import MACHINE, MODEL, PLANNED, Files
 
@@ -49,6 +49,7 @@ class Format:
         environment: variables that they are given.
         reader: whether the commands are those of `_read.py`.
         changed: what may be changed by reading it: paths, or what they begin with.
+        accepts: the file whose figures must agree with one another if it is accepted; empty: none.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Format:
     environment: tuple[tuple[str, str], ...] = ()
     reader: bool = False
     changed: tuple[str, ...] = ()
+    accepts: str = ""
 
     def examples(self, right: Files) -> st.SearchStrategy[Example]:
         """All files are there, and one that is broken; or none, or something else, is in its place."""
@@ -73,7 +75,9 @@ def _example(draw: st.DrawFn, form: Format, right: Files) -> Example:
         placed = draw(st.sampled_from(_instead(name, right[name])))
     command = draw(st.sampled_from(form.commands))
     outputs = (*outputs_of(command), *form.changed)
-    return Example(form.name, command, (*rest, *placed), outputs, form.environment, form.reader)
+    return Example(
+        form.name, command, (*rest, *placed), outputs, form.environment, form.reader, accepts=form.accepts
+    )
 
 
 def _instead(name: str, content: bytes) -> tuple[tuple[Placed, ...], ...]:
@@ -147,6 +151,24 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("result", "result.json", _text, (("result", "result.json"),), reader=True),
     Format("state", "result.*.npz", broken_arrays, (("result", "result.json"),), reader=True),
+    *(
+        Format(f"reading {kind}", file, broken, (("file", kind, read),), reader=True, accepts=accepts)
+        for kind, file, broken, read, accepts in (
+            ("plan", "plan.json", _text, "plan.json", "plan.json"),
+            ("kept", "plan.*kept*", broken_gzip, "plan.json", "plan.json.kept.json.gz"),
+            ("runs", "runs.json", _text, "runs.json", "runs.json"),
+            ("scenario", "scenario.yaml", broken_words, "scenario.yaml", ""),
+            ("lengths", "lengths.csv", broken_words, "lengths.csv", ""),
+            ("schedule", "schedule.csv", broken_words, "schedule.csv", ""),
+            ("config", "config.json", _text, "config.json", ""),
+            ("megatron", "megatron.sh", broken_words, "megatron.sh", ""),
+            ("galvatron", "galvatron.json", _text, "galvatron.json", ""),
+            ("deepspeed", "deepspeed.json", _text, "deepspeed.json", ""),
+            ("history", "history.sqlite", broken_history, "history.sqlite", ""),
+            ("pickle", "database.pkl", broken_pickle, "database.pkl", ""),
+            ("cluster", "cluster.json", _text, "cluster.json", ""),
+        )
+    ),
     Format(
         "model cache", "cache/*", broken_gzip, (_ON_MACHINE, ("estimate", "plan.json", "--model", MODEL)),
         (("ALPA_DEJAVU_CACHE", "cache"),), changed=("cache/",),

@@ -15,6 +15,7 @@ from typing import final
 
 from alpa_dejavu._util import units
 from fuzzing._example import Example
+from fuzzing._figures import contradictions_in
 
 _DEVICES = pathlib.Path("/dev")
 ALLOWED = (0, 1, 2, 130)
@@ -86,6 +87,9 @@ class Watch:
     def outcome(self, example: Example, ended: Ended, limits: Limits) -> Outcome:
         """What became of it."""
         faults = (*_said_wrong(example, ended), *_took_too_much(ended, limits), *self._files_wrong(example))
+        if example.accepts and ended.code == 0:
+            found = dict.fromkeys(contradictions_in(self._folder / example.accepts))
+            faults += tuple(f"accepted, but {said}" for said in found)
         return Outcome(example, ended, faults)
 
     def _files_wrong(self, example: Example) -> Iterator[str]:

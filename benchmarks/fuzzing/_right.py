@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 import os
 import pathlib
 import pickle
@@ -24,6 +25,38 @@ MODEL = "fuzzing._models:mlp"
 MACHINE = "p3.8xlarge"
 PLANNED = ("--model", MODEL, "--batch", "8", "--layers", "4", "--micro-batches", "2")
 """What the right plans were asked for, but for the cluster."""
+
+
+FOREIGN: Mapping[str, str] = {
+    "config.json": json.dumps({
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 128, "max_position_embeddings": 16,
+        "tie_word_embeddings": False, "attention_bias": False, "head_dim": 16,
+    }),
+    "deepspeed.json": json.dumps({
+        "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
+        "zero_optimization": {"stage": 2}, "bf16": {"enabled": True},
+    }),
+    "galvatron.json": json.dumps({
+        "pp_deg": 2, "tp_sizes_enc": "1,1,1,1,1,1,1,1", "dp_types_enc": "0,0,0,0,0,0,0,0",
+        "checkpoint": "1,1,1,1,1,1,1,1", "global_bsz": 16, "chunks": 4, "pp_division": "4,4",
+        "pipeline_type": "pipedream_flush", "default_dp_type": "zero2", "vtp": 1, "vsp": 0, "embed_sdp": 0,
+    }),
+    "lengths.csv": "prompt,output,weight\n100,10,94\n1000,200,6\n",
+    "megatron.sh": (
+        "A=64\npython pretrain_gpt.py --num-layers 8 --hidden-size $A --ffn-hidden-size 128 --num-attention-heads 4 "
+        "--seq-length 16 --max-position-embeddings 16 --vocab-size 128 --swiglu --disable-bias-linear \\\n"
+        "    --position-embedding-type rope --normalization RMSNorm --untie-embeddings-and-output-weights "
+        "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size=16\n"
+    ),
+    "scenario.yaml": (
+        "version: 1\nproblem: sparse-least-squares\ncluster: {name: p3.8xlarge, hosts: 1}\ncompute_s: 0.5\nbatch: 16\n"
+        "exchanges:\n  - all-reduce\n  - server: {backups: 1}\nfaults:\n  - slow-down: {worker: 1, factor: 4}\n"
+        "until: {steps: 8}\n"
+    ),
+    "schedule.csv": "0F0,0F1,0B0,0B1\n,1F0,1B0,1F1,1B1\n",
+}
+"""Files of other programs, by their names."""
 
 
 @final
@@ -68,6 +101,20 @@ def _write_all() -> None:
     _write_calibrations()
     _write_database()
     _write_result()
+    _write_foreign()
+    _write_runs()
+
+
+def _write_foreign() -> None:
+    """The files of other programs that are read."""
+    for name, text in FOREIGN.items():
+        pathlib.Path(name).write_text(text, encoding="utf-8")
+
+
+def _write_runs() -> None:
+    from alpa_dejavu.playground.scenarios import read_scenario, run_scenario, write_runs
+
+    write_runs(run_scenario(read_scenario("scenario.yaml")), "runs.json")
 
 
 def _run(*arguments: str, environment: Mapping[str, str]) -> None:

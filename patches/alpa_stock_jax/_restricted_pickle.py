@@ -1,11 +1,15 @@
-"""Alpa's own files of measurements, read without running what else a file may name."""
+"""Alpa's own files of measurements, read without running what else a file may name.
+
+Nor may a few bytes take all memory, as a number of the table of what was met, or hash without an end, as tuples do that
+hold the one before them twice.
+"""
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Collection
-from typing import Any, BinaryIO
+from collections.abc import Collection, Sequence
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -23,10 +27,49 @@ NUMPY_CLASSES = frozenset(
 )
 
 
-class _RestrictedUnpickler(pickle.Unpickler):
-    def __init__(self, stream: BinaryIO, allowed: Collection[tuple[str, str]]) -> None:
+_PYTHONS: Any = pickle._Unpickler
+_DEEPEST = 100
+_HASHED, _HASHED_OF_BYTE = 1_000_000, 8
+"""So many elements of tuples may be hashed as keys, besides so many for each byte of the file."""
+
+
+class _RestrictedUnpickler(_PYTHONS):
+    """Python's own unpickler: its table of what was met isn't as long as a file says, and Ctrl-C ends it."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_PYTHONS.dispatch)
+
+    def __init__(self, stream: io.BytesIO, allowed: Collection[tuple[str, str]]) -> None:
         super().__init__(stream)
         self._allowed = allowed
+        self._left = _HASHED + _HASHED_OF_BYTE * len(stream.getvalue())
+
+    def _check_keys(self, keys: Sequence[Any]) -> None:
+        level = [one for one in keys if isinstance(one, tuple)]
+        for _ in range(_DEEPEST):
+            self._left -= sum(map(len, level))
+            if self._left < 0 or not level:
+                break
+            level = [inner for one in level for inner in one if isinstance(inner, tuple)]
+        if self._left < 0 or level:
+            raise pickle.UnpicklingError("its keys are tuples in tuples without an end; measure and save anew")
+
+    def _set_item(self) -> None:
+        self._check_keys(self.stack[-2:-1])
+        _PYTHONS.load_setitem(self)
+
+    def _set_items(self) -> None:
+        self._check_keys(self.stack[::2])
+        _PYTHONS.load_setitems(self)
+
+    def _dictionary(self) -> None:
+        self._check_keys(self.stack[::2])
+        _PYTHONS.load_dict(self)
+
+    def _refused(self) -> None:
+        raise pickle.UnpicklingError("the file holds what no file of measurements has; measure and save anew")
+
+    dispatch |= {pickle.SETITEM[0]: _set_item, pickle.SETITEMS[0]: _set_items, pickle.DICT[0]: _dictionary}
+    dispatch |= dict.fromkeys((pickle.ADDITEMS[0], pickle.FROZENSET[0], pickle.BYTEARRAY8[0]), _refused)
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._allowed:

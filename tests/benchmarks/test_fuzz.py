@@ -14,17 +14,24 @@ from hypothesis import strategies as st
 
 import fuzz
 from alpa_dejavu.cli.main import main
+from alpa_dejavu.planning.kept.packed import packed_json
+from alpa_dejavu.plans.plan_file import plan_data
 from fuzzing import _outcome, _runs
 from fuzzing._breaks import broken_json, json_bytes
 from fuzzing._example import Example, Placed
+from fuzzing._figures import contradictions_in
 from fuzzing._flags import flag_examples
 from fuzzing._outcome import Ended, Limits, Watch, tally
+from fuzzing._read import READERS
 from fuzzing._right import right_files
 from fuzzing._runs import as_command, failed_at, in_process, interrupted, outcome_of
+from plans import example_plan
 
 # Nothing here depends on how fast the machine is: ten minutes guard against hanging alone.
 PATIENT = Limits(600.0, math.inf)
 
+READ = "reading "
+"""Kinds that are read, without what a command does then, begin so: hundreds of them are tried."""
 LEFT_OUT = ("sizes",)
 """Kinds that aren't tried here: large numbers of hosts, layers and micro-batches take minutes."""
 
@@ -50,7 +57,9 @@ def failures(outcomes):
 
 
 def test_broken_files_and_flags_end_as_they_should(right):
-    kinds = {name: made for name, made in fuzz.kinds(right).items() if name not in LEFT_OUT}
+    kinds = {
+        name: made for name, made in fuzz.kinds(right).items() if name not in LEFT_OUT and not name.startswith(READ)
+    }
     outcomes = []
     for number, (name, count) in enumerate(fuzz.shares(kinds, 60).items()):
         outcomes += fuzz.drawn(
@@ -59,6 +68,50 @@ def test_broken_files_and_flags_end_as_they_should(right):
     assert not failures(outcomes)
     assert {outcome.example.kind for outcome in outcomes} == set(kinds)
     assert len({outcome.example for outcome in outcomes}) > 40
+
+
+def test_hundreds_of_broken_files_are_read_or_refused_and_contradict_themselves_in_none(right):
+    kinds = {name: made for name, made in fuzz.kinds(right).items() if name.startswith(READ)}
+    outcomes = []
+    for number, (name, count) in enumerate(fuzz.shares(kinds, 300).items()):
+        outcomes += fuzz.drawn(
+            smaller(kinds[name]), count, number, lambda example: outcome_of(example, patiently, PATIENT)
+        )
+    assert not failures(outcomes)
+    assert {outcome.example.arguments[1] for outcome in outcomes} == set(READERS)
+    assert len({outcome.example for outcome in outcomes}) > 200
+    assert any(outcome.ended.code == 0 for outcome in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lower_bound_s": 1.0}, "the lower bound is above the step"),
+        ({"iteration_time_s": 1e-9, "lower_bound_s": 0.0}, "the step is shorter than a stage's micro-batches"),
+        ({"collective_s": 5.0}, "collectives take longer than their stage"),
+        ({"compute_s": 5.0}, "computing takes longer than its stage"),
+        ({"synchronisation_s": 5.0}, "synchronising takes longer than all that happens once a step"),
+        ({"memory_bytes": 8e-6}, "a stage keeps more than its memory's peak"),
+    ],
+)
+def test_figures_that_contradict_one_another_are_seen(tmp_path, change, said):
+    data = plan_data(example_plan())
+    for key, value in change.items():
+        (data if key in data else data["stages"][0])[key] = value
+    (tmp_path / "in.json").write_text(json.dumps(data))
+    (found,) = dict.fromkeys(contradictions_in(tmp_path / "in.json"))
+    assert found == said
+    example = Example("reading plan", ("file", "plan", "in.json"), accepts="in.json")
+    outcome = Watch(tmp_path).outcome(example, ended(), Limits())
+    assert outcome.faults == (f"accepted, but {said}",)
+    assert not Watch(tmp_path).outcome(example, ended(1, stderr="Error: no"), Limits()).faults
+
+
+def test_bytes_below_zero_and_times_that_fall_are_seen(tmp_path):
+    (tmp_path / "a.kept.json.gz").write_bytes(packed_json({"layers": [{"temporary_bytes": [1.0, -1.0]}]}))
+    assert [*contradictions_in(tmp_path / "a.kept.json.gz")] == ["temporary_bytes is below zero"]
+    (tmp_path / "runs.json").write_text(json.dumps({"runs": [{"time_s": [0.0, 2.0, 1.0]}]}))
+    assert [*contradictions_in(tmp_path / "runs.json")] == ["times of a run fall"]
 
 
 def test_so_do_commands(right):

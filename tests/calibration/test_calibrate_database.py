@@ -180,6 +180,37 @@ def test_damaged_files_are_named(tmp_path, result_class):
     refused(write(path, [1, 2]), "holds a list in place of results")
 
 
+def doubled(times, first, put_together):
+    """The codes of an object that holds one twice that holds one twice, and so on: a few bytes of each."""
+    return first + b"q\x000" + times * (b"h\x00h\x00" + put_together + b"q\x000") + b"h\x00"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"\x80\x02K\x01r\x00\x00\x00\x08.", "holds a int in place of results", id="a number far up"),
+        pytest.param(b"\x80\x02}" + doubled(50, b")", b"\x86") + b"Ns.", "again and again", id="a key of tuples"),
+        pytest.param(b"\x80\x02}(" + doubled(50, b")", b"\x86") + b"Nu.", "again and again", id="keys of tuples"),
+        pytest.param(b"\x80\x02(" + doubled(50, b")", b"\x86") + b"Nd.", "again and again", id="a dictionary of them"),
+        pytest.param(b"\x80\x02}K\x01" + doubled(50, b")", b"\x86") + b"s.", "again and again", id="a value of tuples"),
+        pytest.param(b"\x80\x02}" + b")" + b"\x85" * 1000 + b"Ns.", "more than 100 deep", id="deep tuples"),
+        pytest.param(b"\x80\x02}q\x00K\x01h\x00s.", "more than 100 deep", id="in itself"),
+        pytest.param(b"\x80\x05\x96" + b"\xff" * 7 + b"\x7f.", "no profiling database has", id="bytes of any number"),
+        pytest.param(b"\x80\x02c_codecs\nencode\n}b.", "attributes to what has none", id="a changed stand-in"),
+        pytest.param(
+            b"\x80\x02]X\x00\x00\x10\x00" + b"x" * 2**20 + b"q\x000(" + 50 * b"c_codecs\nencode\nh\x00\x85R" + b"e.",
+            "again and again", id="text made into bytes",
+        ),
+        pytest.param(b"\x80\x02K\x01" + b"0" * 9 * 2**20, "larger than 8.00 MiB.*ALPA_DEJAVU_FILE_MIB", id="large"),
+    ],
+)  # fmt: skip
+def test_a_few_bytes_that_stand_for_endless_work_are_refused(tmp_path, content, said):
+    path = tmp_path / "db.pkl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"db\.pkl .*{said}"):
+        read_alpa_database(path)
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [

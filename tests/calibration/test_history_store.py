@@ -133,9 +133,24 @@ def _of_the_future(path):
     connection.close()
 
 
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
+
+
+def _changed_by(*statements):
+    def made(path):
+        Store(path).append(run_of())
+        with sqlite3.connect(path) as connection:
+            for statement in statements:
+                connection.execute(statement)
+        connection.close()
+
+    return made
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (_changed_by("DROP TABLE runs", f"CREATE VIEW runs AS {ENDLESS}"), "its runs are a view, but must be a table"),
         (_broken, "is no history, or a broken one"),
         (_half, "broken"),
         (_of_another, "another program's database"),
@@ -153,6 +168,23 @@ def test_a_file_that_is_no_history_is_named_and_left_alone(tmp_path, made, said)
         assert "history.sqlite" in str(caught.value)
         assert "give another file by --history" in str(caught.value)
     assert path.read_bytes() == before
+
+
+def test_what_never_ends_in_a_history_is_given_up(tmp_path):
+    path = tmp_path / "history.sqlite"
+    _changed_by(f"CREATE TRIGGER t BEFORE INSERT ON runs BEGIN SELECT count(*) FROM ({ENDLESS}); END")(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="is no history: it takes without an end; move it away"):
+        Store(path).append(run_of())
+    assert path.read_bytes() == before
+    assert len(Store(path).runs()) == 1
+
+
+def test_a_history_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    Store(tmp_path / "history.sqlite").append(run_of())
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "0.001")
+    with pytest.raises(ValueError, match=r"history\.sqlite is larger than .*; set ALPA_DEJAVU_FILE_MIB to more"):
+        Store(tmp_path / "history.sqlite").runs()
 
 
 @pytest.mark.parametrize(

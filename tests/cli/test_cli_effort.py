@@ -104,8 +104,8 @@ def test_many_plans_in_between_are_announced(said, tmp_path):
     one, other = tmp_path / "one.json", tmp_path / "other.json"
     changed = {"remat": "layer", "zero": 2, "logical": (1, 2), "options": {}}
     stages = (stage((0, 2), **changed), stage((3, 7), **changed))
-    many = {"batch": 65536, "num_micro_batches": 65536}
-    few = {"batch": 65536, "num_micro_batches": 32768, "schedule": "gpipe", "stages": stages}
+    many = {"batch": 65536, "num_micro_batches": 65536, "step_s": 1e4}
+    few = {"batch": 65536, "num_micro_batches": 32768, "step_s": 1e4, "schedule": "gpipe", "stages": stages}
     line = "estimating the plans in between takes about 20 seconds; Ctrl-C ends it"
     assert said("diff", plan_file(one, **many), plan_file(other, **few)) == [line]
     assert said("diff", plan_file(one, **many), plan_file(other, **many | {"num_micro_batches": 4096})) == []

@@ -130,6 +130,21 @@ def test_an_old_file_of_what_was_kept_is_not_written_and_not_tried(run, tmp_path
     assert (tmp_path / "plan.json.kept.json.gz").is_file()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [[*ASKED, "--json", "out.json"], ["plan", "--model", "mine:step", "--cluster", "p3.16xlarge", "--batch", "8"]],
+)
+def test_a_current_folder_that_is_gone_is_told(tmp_path, monkeypatch, words):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == (
+        "Error: the current folder isn't there any more; go to one that is, and ask again"
+    )
+
+
 def test_an_output_is_given_once(run, tmp_path):
     os.symlink(tmp_path / "one", tmp_path / "other")
     for one, other in (("one", "one"), ("one", "other"), ("one", "./one")):

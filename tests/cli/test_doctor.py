@@ -1,14 +1,17 @@
 """What is installed and runs is said, and what to do about the rest."""
 
+import os
 import platform
 import re
 import subprocess
 import sys
 
 import jax
+import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu._util import compiled
+from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu._util.compiled import compile_all
 from alpa_dejavu.cli import installation
 from alpa_dejavu.cli._warm_up import warm_up
@@ -76,6 +79,30 @@ def test_compiling_ends_in_time(monkeypatch):
     assert made == [0, 1]
     assert compile_all() == (5, 5)
     assert re.match("0 of 5 inner loops are compiled; the first plan compiles the others", warm_up(-1.0))
+
+
+TRAPS = "click", "jax", "pip", "random", "secrets", "struct"
+
+
+@pytest.fixture
+def trapped(tmp_path, monkeypatch):
+    """A current folder with modules that leave a file when they are run, by the names of others."""
+    for name in TRAPS:
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'trapped')!r}, 'a').write({name!r})")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "trapped"
+
+
+def test_nothing_of_the_current_folder_is_run(trapped, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", *map(str, filter(None, sys.path))]))
+    check = installation._tried("packages", "import jax, random, struct, alpa_dejavu; print('imported')", "")
+    assert (check.runs, check.finding) == (True, "imported")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    shown = subprocess.run([sys.executable, "-m", "alpa_dejavu", "--help"], capture_output=True, text=True, check=False)
+    assert "doctor" in shown.stdout
+    with child_process(print, name="child", patience_s=600.0):
+        pass
+    assert not trapped.exists()
 
 
 def test_a_trial_is_really_made():

@@ -58,7 +58,10 @@ def folder(tmp_path_factory):
     (made / "small.yaml").write_text(SCENARIO)
     hosts = [f"p3.16xlarge-{n}" for n in range(8)]
     stages = [
-        stage((2 * n, 2 * n + 1), (1, 4), (1, 4), hosts=(hosts[n // 2],), memory_bytes=(20 - n) * 2.0**29)
+        stage(
+            (2 * n, 2 * n + 1), (1, 4), (1, 4), hosts=(hosts[n // 2],), memory_bytes=(20 - n) * 2.0**29,
+            resident_bytes=1e9, temporary_bytes=1e9,
+        )
         for n in range(16)
     ]
     many = whole_plan(stages=(*stages,), hardware=hardware(8), notes=("it leaves 5 % of the memory free " * 4,))

@@ -127,6 +127,9 @@ def test_a_strategy_of_galvatrons(tmp_path):
         ({"dp_types_enc": "2,2,2,2,2,2,2,2"}, "line 5: dp_types_enc has 2, but must have 0 and 1 alone"),
         ({"default_dp_type": ["zero2"]}, r"default_dp_type is \['zero2'\], but must be one of"),
         ({"search": "ours"}, "line 15: search isn't known"),
+        ({"pipeline_type": [0]}, r"line 9: pipeline_type is \[0\], but must be one of pipedream_flush, gpipe"),
+        ({"embed_sdp": [0]}, r"embed_sdp is \[0\], but must be a whole number of at least 0"),
+        ({"pp_division": "5," + "9" * 5000}, "line 8: pp_division is '5,9+', but must be whole numbers"),
         ({"tp_sizes_enc": "two"}, "tp_sizes_enc is 'two', but must be whole numbers with commas between"),
     ],
 )
@@ -274,6 +277,9 @@ def test_what_is_wrong_in_a_config_is_said(tmp_path):
     for changes, said in (
         ({"model_type": "lama"}, "line 2: model_type is 'lama', .* did you mean 'llama'"),
         ({"hidden_size": "big"}, "line 3: hidden_size is 'big', but must be a whole number"),
+        ({"attention_bias": [1]}, r"attention_bias is \[1\], but must be true or false"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', but must be true or false"),
+        ({"num_hidden_layers": 10**7}, "num_blocks is 10000000, but must be at most 254"),
         ({"num_key_value_heads": 5}, "kv_heads is 5, but must divide num_heads, 32"),
     ):
         path.write_text(json.dumps(LLAMA | changes, indent=1))

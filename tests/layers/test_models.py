@@ -234,3 +234,17 @@ def test_positions_rotate_by_the_models_own_base_and_scaling():
     np.testing.assert_allclose(scaled[0, :, 0, :half][:, long | short], turned[:, long | short], atol=1e-4)
     assert long.any()
     assert short.any()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"num_blocks": 255}, "num_blocks is 255, but must be at most 254"),
+        ({"num_blocks": 10**40}, "num_blocks is 1000.*, but must be at most 254"),
+        ({"feed_forward": 10**400}, "feed_forward is 1000.*, but must be at most 16777216"),
+        ({"hidden": 2**24, "vocabulary": 2**24}, "its number of parameters is .*, but must be at most"),
+    ],
+)
+def test_what_no_plan_could_be_made_for_is_refused_before_any_work(sizes, said):
+    with pytest.raises(ValueError, match=f"transformer: {said}"):
+        Transformer(**{"hidden": 16, "num_blocks": 4, "num_heads": 2, "vocabulary": 32, "sequence": 8} | sizes)

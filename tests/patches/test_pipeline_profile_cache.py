@@ -76,6 +76,23 @@ def test_a_file_that_names_another_class_is_refused(tmp_path, content, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x80\x02})q\x000" + 50 * b"h\x00h\x00\x86q\x000" + b"h\x00Ns.", id="a key that holds one twice"),
+        pytest.param(b"\x80\x02}()q\x000" + 50 * b"h\x00h\x00\x86q\x000" + b"h\x00Nu.", id="keys"),
+        pytest.param(b"\x80\x02})" + 1000 * b"\x85" + b"Ns.", id="a deep key"),
+        pytest.param(b"\x80\x02K\x01r\x00\x00\x00\x08.", id="a number far up"),
+        pytest.param(b"\x80\x05\x96" + b"\xff" * 7 + b"\x7f.", id="bytes of any number"),
+    ],
+)
+def test_a_few_bytes_do_not_take_all_time_or_memory(tmp_path, content):
+    path = tmp_path / "profiles.pkl"
+    path.write_bytes(content)
+    with path.open("rb") as file, pytest.raises(pickle.UnpicklingError, match=r"without an end|int instead of|no file"):
+        read_profile_results(file)
+
+
 def test_a_file_without_profiles_is_refused(tmp_path):
     path = tmp_path / "profiles.pkl"
     path.write_bytes(pickle.dumps([1, 2]))

@@ -1,6 +1,7 @@
 """What waits for what in sharded layers is kept beside a plan, so that what hides behind computing is known again."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, with_overlap
 from alpa_dejavu.layers import trace
 from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_with_kept
+from alpa_dejavu.planning.kept._arrays import packed
 from alpa_dejavu.planning.kept.packed import packed_json, read_packed
 from alpa_dejavu.problem import Run
 from alpa_dejavu.sharding import model_of_step
@@ -76,4 +78,37 @@ def test_flows_of_operators_that_there_are_not_are_refused(path):
     broken["sharding"]["flows_of_layers"][0] = [10**6, 10**6]
     kept_path(path).write_bytes(packed_json(broken))
     with pytest.raises(ValueError, match="isn't what is kept for planning again"):
+        read_kept(path)
+
+
+def changed(path, change):
+    data = read_packed(kept_path(path))
+    change(data)
+    kept_path(path).write_bytes(packed_json(data))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d["sharding"]["layers"][0].update(memory_parts=[[[0, 0], [0, 0]]]), "memory_parts has the shape"),
+        (lambda d: d["sharding"]["layers"][0]["memory_parts"][0][0].__setitem__(0, -1.0), "memory_parts has -1.0"),
+        (lambda d: d["sharding"]["layers"][0].update(temporary_moments=[]), "temporary_moments is empty"),
+        (lambda d: d["sharding"]["layers"][0].update(mesh_shape=[2]), "mesh_shape is"),
+        (lambda d: d["sharding"]["layers"][0].update(mesh_shape=[1, 1024]), "sharded on another one"),
+        (lambda d: d["sharding"]["layers"][0].update(forward_cuts=packed(np.ones((1, 2)), np.int8)), "cuts of"),
+        (lambda d: d["sharding"]["flows"][0].update(steps=[10**6], back=[0]), "is of a node outside"),
+        (lambda d: d["sharding"]["flows"][0].update(collectives=[["all", 1.0, 0, "forward"]]), "kind is 'all'"),
+        (lambda d: d["sharding"]["flows"][0].update(collectives=[["all_reduce", -1.0, 0, "forward"]]), "num_bytes is"),
+        (lambda d: d["sharding"]["flows"][0].update(collectives=[["all_reduce", 1.0, 7, "forward"]]), "along axis 7"),
+        (lambda d: d["sharding"].update(batch_ratio=-1.0), "batch_ratio is -1.0"),
+        (lambda d: d["model"]["operators"][0]["flop"].__setitem__(0, -1.0), "flop has -1.0"),
+        (lambda d: d["model"]["layers"][0].update(exchanged_bytes=[-1.0]), "exchanged_bytes has -1.0"),
+        (lambda d: d["model"]["layers"][0].update(temporary_bytes=[-1.0, 0.0]), "forward_temporary_bytes is -1.0"),
+        (lambda d: d["model"]["tensors"][0].__setitem__(2, -9), "is made at a position below -1"),
+        (lambda d: d["model"]["tensors"][0].__setitem__(3, [0.5]), "cannot be interpreted as an integer"),
+    ],
+)
+def test_what_is_of_another_shape_or_below_zero_is_refused_where_it_is_read(path, change, said):
+    changed(path, change)
+    with pytest.raises(ValueError, match=f"isn't what is kept for planning again: .*{re.escape(said)}.*plan once more"):
         read_kept(path)

@@ -19,6 +19,7 @@ from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import _model_key, plan_model
+from alpa_dejavu.planning.kept import entry_of
 from alpa_dejavu.planning.model_cache import ModelCache, default_cache
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.plan_estimate import PlanEstimator
@@ -340,3 +341,11 @@ def test_the_commands_leave_the_cache_alone_where_that_is_asked(tmp_path):
     write_plan(plan_model("gpt-125m", "p3.16xlarge", batch=32, layers=4).plan, path)
     assert default_cache().size()[0] > 0
     assert CliRunner().invoke(main, ["estimate", str(path)]).exit_code == 0
+
+
+def test_an_entry_of_another_number_of_layers_is_left_aside_and_made_anew(cache, caplog):
+    kept(trained, cache)
+    first, second = (TracedModel(trained, 8, cache) for _ in range(2))
+    cache.write(first._key(8, 2), entry_of(first.exact(3, 8)))
+    assert second.exact(2, 8).num_layers == 2
+    assert "is broken (it has 3 layers, but must have 2): it will be replaced" in caplog.text

@@ -114,6 +114,7 @@ def test_the_report_has_the_whole_training():
     ("options", "said"),
     [
         (["--steps", "5", "--tokens", "9"], "--steps and --tokens are given, but must be one option alone"),
+        *(([name, "9" * 400], f"{name} is 999") for name in ("--steps", "--tokens", "--samples")),
         (["--tokens", "9"], "tokens is 9, but must be left out for wresnet-1b"),
     ],
 )
@@ -122,3 +123,4 @@ def test_options_that_contradict_are_told_before_anything_is_planned(options, sa
     run = CliRunner().invoke(main, [*asked, *options])
     assert run.exit_code == 1
     assert said in run.stderr
+    assert "Traceback" not in run.stderr

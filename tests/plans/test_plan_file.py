@@ -15,6 +15,7 @@ from alpa_dejavu.problem import HostSummary, PricedBy
 from plans import example_plan, hardware, stage, whole_plan
 
 FIRST = ("hardware", "hosts", 0)
+SECOND = "stages", 1
 DATA = pathlib.Path(__file__).parents[1] / "whole" / "data"
 TOP = (
     "version model num_layers cluster num_devices batch num_micro_batches schedule iteration_time_s planning_s stages"
@@ -77,10 +78,16 @@ rows = st.tuples(seconds, seconds, st.sampled_from(["none", "layer"]), st.sample
 )
 def test_every_plan_comes_back(tmp_path_factory, times, step_s, model, batch, option):
     stages = tuple(
-        stage((n, n), forward_s=forward, backward_s=backward, remat=remat, zero=zero)
+        stage(
+            (n, n), forward_s=forward, backward_s=backward, compute_s=forward + backward, collective_s=0.0,
+            forward_collective_s=0.0, remat=remat, zero=zero,
+        )
         for n, (forward, backward, remat, zero) in enumerate(times)
     )
-    plan = example_plan(stages=stages, step_s=step_s, model=model, batch=batch, layer_option=option)
+    step_s += 4 * max(one.compute_s for one in stages)
+    plan = example_plan(
+        stages=stages, step_s=step_s, lower_bound_s=step_s / 2, model=model, batch=batch, layer_option=option
+    )
     path = write_plan(plan, tmp_path_factory.mktemp("plans") / "plan.json")
     assert read_plan(path) == plan
 
@@ -122,6 +129,15 @@ def changed(path, value, plan=None):
         (["stages", 1, "remat"], "some", r"stages\[1\]\.remat is \"some\", but must be \"none\", \"selective"),
         (["stages", 0, "zero"], 1, r"stages\[0\]\.zero is 1, but must be 0, 2 or 3"),
         (["stages", 0, "hosts"], None, r"stages\[0\] lacks the key 'hosts'"),
+        (["lower_bound_s"], 0.51, r"lower_bound_s is 0\.51, but these stages take at most 0\.5 s a step"),
+        (["iteration_time_s"], 1e-9, r"iteration_time_s is 1e-09, but its 4 micro-batches take 0\.1 s on the slowest"),
+        ([*SECOND, "collective_s"], 25.0, r"collective_s is 25\.0, but must be at most forward_s plus backward_s"),
+        ([*SECOND, "compute_s"], 0.021, r"compute_s is 0\.021, but must be forward_s plus backward_s without collecti"),
+        ([*SECOND, "forward_collective_s"], 0.006, r"forward_collective_s is 0\.006, but must be at most collective"),
+        ([*SECOND, "synchronisation_s"], 0.02, r"synchronisation_s is 0\.02, but must be at most per_step_s, 0\.01"),
+        ([*SECOND, "memory_bytes"], 8e-6, r"memory_bytes is 8e-06, but must be at least resident_bytes plus temporary"),
+        ([*SECOND, "memory_limit_bytes"], 8e-6, r"memory_limit_bytes is 8e-06, but must be 0, or at least 0\.001"),
+        ([*SECOND, "memory_parts"], {"weights": 9e9}, r"memory_bytes is .*, but must be the sum of memory_parts, 9000"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, path, value, said):

@@ -306,6 +306,9 @@ def test_what_is_written_is_read_again(runs, tmp_path):
         (lambda run: run["timeline"]["kind"].append(3), r"kind\[\d+\] is 3, but must be 0, 1 or 2"),
         (lambda run: run["timeline"]["kind"].append(1), "kind has"),
         (lambda run: run["timeline"]["worker"].__setitem__(0, 8), "worker has the worker 8, but there are 8"),
+        (lambda run: run["time_s"].__setitem__(1, 1e9), r"time_s\[2\] is .*, but must be at least 10{9}\.0"),
+        (lambda run: run["steps"].__setitem__(0, 10**9), r"steps\[1\] is \d+, but must be at least 1000000000"),
+        (lambda run: run["timeline"]["start_s"].__setitem__(0, 1e9), r"end_s\[0\] is .*, but must be at least 1000"),
         (lambda run: run.update(params="x"), r"params is an unknown key"),
     ],
 )

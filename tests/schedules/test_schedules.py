@@ -197,6 +197,7 @@ def test_a_file_gives_back_what_was_written(tmp_path):
         ("0F0,1F0,1B0\n", "0B0 is missing; each stage needs a backward of each micro-batch"),
         ("0F0,0B0,0B0\n", "0B0 is there twice, on device 0; take one out"),
         ("0F0,0B0\n0F1,0B1\n", "stage 0 is on devices 0 and 1, but must be on one"),
+        ("0F0,4000F60000\n", "stage 1 is on no device"),
         ("0F0,0B0\n2F0,2B0\n", "stage 1 is on no device"),
         ("0F0,0I0\n", "0W0 is missing; a split backward has both parts"),
         ("0F0,0B0,0W0\n", "0B0 is there beside 0W0"),

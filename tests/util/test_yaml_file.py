@@ -6,6 +6,7 @@ from typing import Annotated
 import pytest
 from typing_extensions import TypedDict
 
+from alpa_dejavu._util import yaml_file
 from alpa_dejavu._util.format_fields import Index, Positive, file_format, listed
 from alpa_dejavu._util.yaml_file import read_checked_yaml
 
@@ -48,13 +49,23 @@ def test_numbers_may_be_written_as_in_json(tmp_path):
         ("a: " + "9" * 5000, None, "this isn't YAML: Exceeds the limit"),
         ("", None, "the file is empty"),
         ("a: \x00", None, "this isn't YAML"),
-        ("#" * (2**20 + 1), None, "it has 1.00 MiB, but must have at most 1.00 MiB"),
+        ("#" * 2**18, None, "it has 0.25 MiB, but must have at most 0.12 MiB"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_remedy(tmp_path, text, line, said):
     where = "" if line is None else f", line {line}"
     with pytest.raises(ValueError, match=rf"small\.yaml{where}: {re.escape(said)}.*; look at another$"):
         read(tmp_path, text)
+
+
+def test_a_file_is_gone_through_once(tmp_path, monkeypatch):
+    composed = []
+    compose = yaml_file.yaml.compose
+    monkeypatch.setattr(yaml_file.yaml, "compose", lambda text, **given: composed.append(1) or compose(text, **given))
+    assert read(tmp_path, "a: 1\nb: []") == {"a": 1, "b": []}
+    with pytest.raises(ValueError, match=r"line 2: b\[1\] is -2"):
+        read(tmp_path, "a: 1\nb: [1, -2]")
+    assert composed == [1, 1]
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):

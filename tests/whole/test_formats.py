@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from alpa_dejavu._util import json_file
-from alpa_dejavu._util.json_text import line_of, place_of_no_json, strict_json
+from alpa_dejavu._util import json_file, json_text
+from alpa_dejavu._util.json_text import line_of, line_of_no_json, strict_json
 from alpa_dejavu.cli._schemas import FOLDER, schema_texts
 from alpa_dejavu.clusters import read_cluster
 from alpa_dejavu.plans.plan_file import plan_data, read_plan
@@ -96,18 +96,27 @@ def test_half_a_character_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "line"),
+    ("text", "line"),
     [
-        ('{"a": {"b": 1},\n"c": [[],\n[2, NaN]]}', ("c", 1, 1), 3),
-        ('{"a": [{"b": 1,\n"c": "}{",\n"b": 2}]}', ("a", 0, "b"), 1),
-        ('{"\\u0061": 1,\n"a": 2}', ("a",), 1),
-        ('[1,\n1e999]', (1,), 2),
-        ("[1, 2]", (), 1),
+        ('{"a": {"b": 1},\n"c": [[],\n[2, NaN]]}', 3),
+        ('{"a": [{"b": 1,\n"c": "}{",\n"b": 2}]}', 1),
+        ('{"\\u0061": 1,\n"a": 2}', 1),
+        ('{"a": "NaN \\" 1e999",\n"b": [{"a": 1, "b": {}}],\n"c": "\\ud800"}', 3),
+        ('{"a": 1,\n"a": [{}, 1,\n1e999]}', 3),
+        ('[1,\n1e999]', 2),
+        ("[1,\n1e99," + "9" * 299 + ",\n" + "9" * 300 + "]", 3),
+        ("[1, 2]", 1),
     ],
 )
-def test_the_place_of_what_is_no_json_is_known(text, where, line):
-    assert place_of_no_json(text) == where
-    assert line_of(text, where) == line
+def test_the_line_of_what_is_no_json_is_known(text, line):
+    assert line_of_no_json(text) == line
+
+
+def test_what_is_no_json_deep_in_a_large_text_is_found_by_going_through_it_once(monkeypatch):
+    looked = []
+    monkeypatch.setattr(json_text, "_is_strict", lambda number: looked.append(number) or number != "1e999")
+    assert line_of_no_json('{"a":' * 90 + "[" + "1.5, 2e3," * 1000 + "\n1e999]" + "}" * 90) == 2
+    assert looked == ["2e3"] * 1000 + ["1e999"]
 
 
 def test_a_file_with_endless_errors_is_none(tmp_path):

@@ -82,7 +82,8 @@ def files(tmp_path):
     """Each kind of file that there is, with the module's name in it."""
     plan = write_plan(planned().plan, tmp_path / "plan.json")
     write_kept(Kept.of(planned()), plan)
-    other = write_plan(dataclasses.replace(planned().plan, num_micro_batches=8), tmp_path / "other.json")
+    twice = dataclasses.replace(planned().plan, num_micro_batches=8, step_s=2 * planned().plan.step_s)
+    other = write_plan(twice, tmp_path / "other.json")
     history = Store(tmp_path / "runs.sqlite")
     history.append(run_of(example_plan(model=EVIL)))
     calibration = tmp_path / "calibration.json"

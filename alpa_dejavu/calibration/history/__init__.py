@@ -3,7 +3,7 @@
 Correction.read("history.sqlite").of(Origin.of(model, cluster, "analytic", "alpha-beta"), plan).factor
 """
 
-from alpa_dejavu.calibration.history._apply import corrected, corrected_timeline
+from alpa_dejavu.calibration.history._apply import corrected, corrected_timeline, times
 from alpa_dejavu.calibration.history._correction import Correction
 from alpa_dejavu.calibration.history._run import PastRun, StageSeconds
 from alpa_dejavu.calibration.history._store import Store
@@ -20,4 +20,5 @@ __all__ = [
     "corrected_timeline",
     "default_path",
     "history_path",
+    "times",
 ]

@@ -15,9 +15,12 @@ import json
 import os
 import pathlib
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
+from alpa_dejavu._util import units
+from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.json_file import check_folder
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.calibration.history._run import PastRun, StageSeconds
@@ -29,6 +32,11 @@ VERSION = 2
 """Version 1 has no calibrations: it is read as it is, and becomes version 2 with the next run that is appended."""
 _APPLICATION = 0x616C7061
 _BUSY_S = 30.0
+_MOST_MIB = 256.0
+_STEPS, _STEPS_EACH = 1_000_000, 10_000
+"""So many steps of SQLite's machine a history may take besides one for each byte (a run takes a tenth of that), counted
+by so many: a file may hold views and triggers that never end.
+"""
 _ANOTHER = "move it away, or give another file by --history or ALPA_DEJAVU_HISTORY"
 _COLUMNS = {
     "when_s": "REAL",
@@ -133,12 +141,26 @@ class Store:
             # Closing undoes a transaction that wasn't committed.
             opened = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)
             with contextlib.closing(opened) as connection:
+                self._bound(connection)
                 yield connection
         except sqlite3.OperationalError as error:
+            if str(error) == "interrupted":
+                raise ValueError(f"{self.path} is no history: it takes without an end; {_ANOTHER}") from None
             wait = "wait for the program that has it" if "locked" in str(error) else "see to its folder and disk"
             raise ValueError(f"the history {self.path} can't be used: {error}; {wait}, or {_ANOTHER}") from error
         except sqlite3.DatabaseError as error:
             raise ValueError(f"{self.path} is no history, or a broken one: {error}; {_ANOTHER}") from error
+
+    def _bound(self, connection: sqlite3.Connection) -> None:
+        """Has SQLite give up what takes much longer than a history of the file's size, or makes more than it holds."""
+        size, most = self.path.stat().st_size, most_bytes(_MOST_MIB)
+        if size > most:
+            said = f"{self.path} is larger than {units.size(most)}, which is more than is read"
+            raise ValueError(f"{said}; set {VARIABLE} to more, if it is meant, or {_ANOTHER}")
+        left = iter(range((_STEPS + size) // _STEPS_EACH))
+        connection.set_progress_handler(lambda: int(next(left, None) is None), _STEPS_EACH)
+        if sys.version_info >= (3, 11):
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, int(min(most, 2**30)))
 
     def _version(self, connection: sqlite3.Connection) -> int | None:
         """Returns the version of the history that is in the file, with or without runs; None for an empty file."""
@@ -152,6 +174,8 @@ class Store:
             raise ValueError(f"{self.path} is another program's database, not a history; {_ANOTHER}")
         if version not in (1, VERSION):
             raise ValueError(f"{self.path} is a history in version {version}; this release has {VERSION}; {_ANOTHER}")
+        for (kind,) in connection.execute("SELECT type FROM sqlite_master WHERE name = 'runs' AND type != 'table'"):
+            raise ValueError(f"{self.path} is no history: its runs are a {kind}, but must be a table; {_ANOTHER}")
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise ValueError(f"{self.path} is broken: {found}; {_ANOTHER}")

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
+from alpa_dejavu.problem.limits import MOST_LAYERS, MOST_PARAMETERS, MOST_WIDTH, at_most
 
 __all__ = ["BIASES", "Transformer"]
 
@@ -84,7 +85,7 @@ class Transformer:
         rotary_scaling: the factor by which long wavelengths are longer still, as in Llama 3.1; 1: they aren't.
         shared_gate: whether a gate, by one product to a number, scales the result of the shared expert.
 
-    Raises ValueError for sizes below 1, and numbers that must divide others and don't.
+    Raises ValueError for sizes below 1 or beyond the limits of planning, and numbers that must divide others and don't.
 
     >>> Transformer(768, 12, 12, 50257, 1024, gated=False).text
     'transformer:hidden=768,blocks=12,heads=12,vocabulary=50257,sequence=1024,gated=no'
@@ -120,6 +121,10 @@ class Transformer:
     shared_gate: bool = False
 
     def __post_init__(self) -> None:
+        at_most("transformer: num_blocks", self.num_blocks, MOST_LAYERS - 2, "plan fewer: each is a layer")
+        for each in dataclasses.fields(self):
+            if each.type == "int":
+                at_most(f"transformer: {each.name}", getattr(self, each.name), MOST_WIDTH, "mend the sizes")
         for field in ("hidden", "num_blocks", "num_heads", "vocabulary", "sequence"):
             checks.count("transformer", field, getattr(self, field))
         checks.one_of("transformer", "biases", self.biases, tuple(BIASES))
@@ -178,6 +183,7 @@ class Transformer:
                 f"transformer: train_last is {self.train_last}, but must be from 1 to the number of blocks, "
                 f"{self.num_blocks}; leave it out to train the whole model"
             )
+        at_most("transformer: its number of parameters", self.num_parameters, MOST_PARAMETERS, "mend the sizes")
 
     def _divides(self, field: str, value: int, other: str, of: int) -> None:
         if of % value:

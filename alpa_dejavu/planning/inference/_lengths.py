@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import final
 
-from alpa_dejavu._util.json_file import read_text
+from alpa_dejavu._util.csv_file import csv_lines
 
 __all__ = ["Lengths"]
 
@@ -61,14 +60,19 @@ class Lengths:
             ValueError: the file can't be read, or a line isn't as it must be; says what is wrong where.
         """
         path = pathlib.Path(path)
-        lines = csv.DictReader(read_text(path, _REMEDY).splitlines())
-        columns = lines.fieldnames or ()
+        lines = csv_lines(path, _REMEDY)
+        line, columns = next(lines, (1, []))
         if not set(_COLUMNS[:2]) <= set(columns) <= set(_COLUMNS) or len(set(columns)) < len(columns):
             raise ValueError(f"{path}: the columns are {', '.join(columns) or 'none'}; {_REMEDY}")
-        try:
-            return cls(tuple(_request(cells) for cells in lines))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {max(lines.line_num, 1)}: {error}") from None
+        requests = []
+        for line, cells in lines:
+            try:
+                requests += [_request(columns, cells)] if cells else []
+            except ValueError as error:
+                raise ValueError(f"{path}, line {line}: {error}") from None
+        if not requests:
+            raise ValueError(f"{path}, line {line}: requests is empty, but must have at least one; {_REMEDY}")
+        return cls(tuple(requests))
 
     @property
     def prompt(self) -> int:
@@ -113,11 +117,11 @@ class Lengths:
         return counted[-1][0]
 
 
-def _request(cells: Mapping[str | None, str | None]) -> tuple[int, int, float]:
+def _request(columns: Sequence[str], cells: Sequence[str]) -> tuple[int, int, float]:
     """Returns a request of a line's cells; a line may have too few, or some without a column."""
-    if None in cells or None in cells.values():
+    if len(cells) != len(columns):
         raise ValueError(f"a line has too few or too many cells; {_REMEDY}")
-    given = {str(name): str(text).strip() for name, text in cells.items()}
+    given = {name: text.strip() for name, text in zip(columns, cells, strict=True)}
     prompt, output = (_whole(name, given[name]) for name in _COLUMNS[:2])
     try:
         weight = float(given.get("weight", "1"))

@@ -40,15 +40,21 @@ def entry_of(model: Model) -> Data:
     return {"model": model_data(model), "sharding": sharding_data(sharding, asked)}
 
 
-def model_of_entry(data: Mapping[str, Any], solve: Solved) -> Model:
+def model_of_entry(data: Mapping[str, Any], num_layers: int, solve: Solved) -> Model:
     """Returns the model, with its shardings, that JSON data made by `entry_of` describe.
 
     Args:
         data: the JSON data.
+        num_layers: how many layers the model is to have.
         solve: a function that shards the layers on a logical mesh that isn't in the data.
+
+    Raises:
+        ValueError: the data are of another number of layers, or broken.
     """
     model = model_of(data["model"])
+    if model.num_layers != num_layers:
+        raise ValueError(f"it has {model.num_layers} layers, but must have {num_layers}")
     kept = data["sharding"]
     if kept is None:
         return model
-    return dataclasses.replace(model, sharding=sharding_of(kept, model.num_layers, solve))
+    return dataclasses.replace(model, sharding=sharding_of(kept, model, solve))

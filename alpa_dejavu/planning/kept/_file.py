@@ -44,7 +44,7 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
     """Returns the record for planning again that JSON data made by `kept_data` describe."""
     model = transformer_of(data["model"]) if "transformer" in data["model"] else model_of(data["model"])
     if data["sharding"] is not None:
-        model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model.num_layers))
+        model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model))
     latency, communication = data["models"]
     return Kept(
         model=model,

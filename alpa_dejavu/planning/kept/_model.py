@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
@@ -90,6 +92,12 @@ def model_of(data: Mapping[str, Any]) -> Model:
         lengths = {name: len(getattr(each, name)) for name in _COLUMNS}
         if set(lengths.values()) - {len(each.records)}:
             raise ValueError(f"there are {len(each.records)} records of operators, but columns of {lengths}")
+        for name in _COLUMNS:
+            if _type_of(name) is np.float64:
+                check_figures(name, getattr(each, name), (len(each.records),))
+    for layer in data["layers"]:
+        exchanged = np.array(layer["exchanged_bytes"], np.float64)
+        check_figures("exchanged_bytes", exchanged, (exchanged.size,))
     layers = tuple(
         Layer(
             layer["name"],
@@ -102,8 +110,21 @@ def model_of(data: Mapping[str, Any]) -> Model:
         )
         for layer in data["layers"]
     )
-    tensors = tuple(Tensor(float(size), role, int(made), tuple(users)) for size, role, made, users in data["tensors"])
+    tensors = tuple(
+        Tensor(float(size), role, operator.index(made), tuple(map(operator.index, users)))
+        for size, role, made, users in data["tensors"]
+    )
+    if any(tensor.producer < -1 for tensor in tensors):
+        raise ValueError("a tensor is made at a position below -1, which is outside")
     return Model(layers, tensors, bool(data["training"]))
+
+
+def check_figures(name: str, figures: NDArray[np.float64], shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless figures have a shape, and each is finite and at least 0."""
+    if figures.shape != shape:
+        raise ValueError(f"{name} has the shape {list(figures.shape)}, but must have {list(shape)}")
+    if not (np.isfinite(figures) & (figures >= 0)).all():
+        raise ValueError(f"{name} has {figures.min()}, but must have finite numbers of at least 0")
 
 
 def _type_of(column: str) -> type[np.generic]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
@@ -10,9 +11,19 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from alpa_dejavu.planning.kept._arrays import packed, unpacked
-from alpa_dejavu.planning.kept._model import Data, Numbered
-from alpa_dejavu.problem import MeshConfig, NoShardingError
-from alpa_dejavu.sharding.layer_sharding import Collective, LayerFlow, LayerFlows, LayerSharding, StageLayers
+from alpa_dejavu.planning.kept._model import Data, Numbered, check_figures
+from alpa_dejavu.problem import Layer, MeshConfig, Model, NoShardingError
+from alpa_dejavu.problem.checks import not_negative, one_of
+from alpa_dejavu.sharding.layer_sharding import (
+    COLLECTIVE_KINDS,
+    COLLECTIVE_PHASES,
+    MEMORY,
+    Collective,
+    LayerFlow,
+    LayerFlows,
+    LayerSharding,
+    StageLayers,
+)
 from alpa_dejavu.sharding.sharded import ZERO, ModelSharding, Solved, solved_for
 
 Mesh: TypeAlias = tuple[int, int, bool]
@@ -85,43 +96,65 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
     return data | _flows_data(layers.found)
 
 
-def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None = None) -> ModelSharding:
+def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = None) -> ModelSharding:
     """Returns the model's sharding that JSON data made by `sharding_data` describe.
 
     Args:
         data: the JSON data, which say how layers are sharded on some logical meshes.
-        num_layers: how many layers the model has.
+        model: the model, without its sharding.
         solve: a function that shards the layers on any other mesh; None: no other mesh can be had.
 
     Raises:
-        ValueError: the data are of another number of layers or of ZeRO levels, or a single device isn't in them.
+        ValueError: the data are of another model's layers or of other ZeRO levels, or a single device isn't in them.
     """
     layers = list(map(_layer, data["layers"], _flows_of(data)))
-    rows = [_stage_layers(row, layers, num_layers) for row in data["stages"]]
+    rows = [_stage_layers(row, layers, model) for row in data["stages"]]
+    if not (0 < (ratio := float(data["batch_ratio"])) < math.inf):
+        raise ValueError(f"batch_ratio is {ratio}, but must be a finite number above 0")
     known = {}
     for mesh in data["meshes"]:
         across, along, forced = mesh["mesh"]
         if len(mesh["levels"]) != len(ZERO):
             raise ValueError(f"the mesh {mesh['mesh']} has {len(mesh['levels'])} ZeRO levels, not {len(ZERO)}")
         known[int(across), int(along), bool(forced)] = [rows[n] for n in mesh["levels"]]
+        if any(one.mesh_shape != (across, along) for n in mesh["levels"] for one in rows[n].variants):
+            raise ValueError(f"the mesh {mesh['mesh']} has layers that are sharded on another one")
     if _ALONE not in known:
         raise ValueError("one device alone isn't among the meshes")
-    return ModelSharding(KeptLayers(known, solve), float(data["batch_ratio"]))
+    return ModelSharding(KeptLayers(known, solve), ratio)
 
 
-def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], num_layers: int) -> StageLayers:
+def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], model: Model) -> StageLayers:
+    num_layers = model.num_layers
     variants = tuple(layers[n] for n in data["variants"])
     numbers = tuple(map(operator.index, data["numbers"]))
     if numbers[:num_layers] != tuple(range(num_layers)) or not 0 <= min(numbers) <= max(numbers) < num_layers:
         raise ValueError(f"its variants are of the layers {numbers}, but the model has {num_layers}")
     if len(variants) != len(numbers):
         raise ValueError(f"there are {len(variants)} variants, but numbers for {len(numbers)}")
+    for (_, number), one in dict(zip(zip(data["variants"], numbers, strict=True), variants, strict=True)).items():
+        _check_of_layer(one, model.layers[number])
     if data["of_stages"] is None:
         return StageLayers(variants, numbers)
     of_stages = unpacked(data["of_stages"], np.int16).astype(np.intp)
     if of_stages.shape != (num_layers,) * 3 or not -1 <= of_stages.min() <= of_stages.max() < len(variants):
         raise ValueError(f"of_stages has the shape {of_stages.shape}, or variants that there aren't")
     return StageLayers(variants, numbers, of_stages)
+
+
+def _check_of_layer(one: LayerSharding, layer: Layer) -> None:
+    """Raises ValueError where a sharding is of another layer's operators."""
+    for phase in (*_PASSES, "step"):
+        wanted = (len(layer.operators(phase)), len(one.mesh_shape))
+        if one.cuts(phase).shape != wanted:
+            raise ValueError(f"cuts of {layer.name} have the shape {list(one.cuts(phase).shape)}, not {list(wanted)}")
+    if one.flows is None:
+        return
+    for phase in _PASSES:
+        flow = one.flows.of(phase)
+        nodes = len(layer.operators(phase)) + len(flow.collectives)
+        if flow.edges.size and not 0 <= flow.edges.min() <= flow.edges.max() < nodes:
+            raise ValueError(f"an edge of {layer.name} is of a node outside of its {nodes}")
 
 
 def _flows_data(layers: Sequence[LayerSharding]) -> Data:
@@ -163,7 +196,18 @@ def _flows_of(data: Mapping[str, Any]) -> list[LayerFlows | None]:
 def _flow(data: Mapping[str, Any]) -> LayerFlow:
     node = np.cumsum(np.array(data["steps"], dtype=np.int32))
     edges = np.stack([node - np.array(data["back"], dtype=np.int32), node], axis=1).astype(np.int32)
-    return LayerFlow(tuple(Collective(*each) for each in data["collectives"]), edges)
+    return LayerFlow(tuple(map(_collective, data["collectives"])), edges)
+
+
+def _collective(values: Sequence[Any]) -> Collective:
+    one = Collective(*values)
+    one_of("collective", "kind", one.kind, COLLECTIVE_KINDS)
+    one_of("collective", "phase", one.phase, COLLECTIVE_PHASES)
+    for name in ("num_bytes", "count"):
+        not_negative("collective", name, getattr(one, name))
+    if one.axis not in (0, 1):
+        raise ValueError(f"a collective is along axis {one.axis!r}, but must be along 0 or 1")
+    return one
 
 
 def _collectives_data(collectives: Iterable[Collective]) -> list[list[Any]]:
@@ -181,12 +225,18 @@ def _layer_data(one: LayerSharding) -> Data:
 
 
 def _layer(data: Mapping[str, Any], flows: LayerFlows | None) -> LayerSharding:
-    shape = tuple(map(int, data["mesh_shape"]))
+    shape = tuple(map(operator.index, data["mesh_shape"]))
+    if len(shape) != 2 or min(shape) < 1:
+        raise ValueError(f"mesh_shape is {list(shape)}, but must be two lengths of at least 1")
     arrays: dict[str, Any] = {name: unpacked(data[name], np.int8).astype(np.bool_) for name in _CUTS}
-    arrays |= {name: np.array(data[name], dtype=np.float64).reshape(-1, 2, 2) for name in _PARTS}
+    for name in _PARTS:
+        arrays[name] = np.array(data[name], dtype=np.float64).reshape(-1, 2, 2)
+        check_figures(name, arrays[name], (len(arrays[name]) if name == "temporary_moments" else len(MEMORY), 2, 2))
+    if not len(arrays["temporary_moments"]):
+        raise ValueError("temporary_moments is empty, but must have the first moment")
     return LayerSharding(
         mesh_shape=shape,
-        collectives=tuple(Collective(*each) for each in data["collectives"]),
+        collectives=tuple(map(_collective, data["collectives"])),
         cost=float(data["cost"]),
         flows=flows,
         **arrays,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
-from alpa_dejavu._util.json_file import read_text
+from alpa_dejavu._util.csv_file import csv_lines
 from alpa_dejavu._util.near_names import near
 
 __all__ = ["HOST_COLUMNS", "JOB_COLUMNS", "Cells", "read_rows"]
@@ -80,15 +79,11 @@ def read_rows(path: pathlib.Path, columns: Sequence[str]) -> Iterator[Cells]:
         ValueError: the file can't be read, or a line has another number of cells than there are columns.
     """
     remedy = f"a line has {', '.join(columns)}, separated by commas: mend the line, or leave it out"
-    lines = csv.reader(read_text(path, remedy).splitlines())
-    try:
-        for cells in lines:
-            texts = [cell.strip() for cell in cells]
-            if not any(texts) or (lines.line_num == 1 and texts == list(columns)):
-                continue
-            where = f"{path}, line {lines.line_num}"
-            if len(texts) != len(columns):
-                raise ValueError(f"{where}: it has {len(texts)} cells, but must have {len(columns)}; {remedy}")
-            yield Cells(where, dict(zip(columns, texts, strict=True)), remedy)
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {lines.line_num}: it is no CSV ({error}); {remedy}") from None
+    for line, cells in csv_lines(path, remedy):
+        texts = [cell.strip() for cell in cells]
+        if not any(texts) or (line == 1 and texts == list(columns)):
+            continue
+        where = f"{path}, line {line}"
+        if len(texts) != len(columns):
+            raise ValueError(f"{where}: it has {len(texts)} cells, but must have {len(columns)}; {remedy}")
+        yield Cells(where, dict(zip(columns, texts, strict=True)), remedy)

@@ -23,6 +23,7 @@ __all__ = ["read_runs", "runs_text", "write_runs"]
 _REMEDY = "schemas/runs-1.json says what each key may be, and `alpa-dejavu playground run --json` writes a right one"
 _LOOKS = {"loss": np.float64, "accuracy": np.float64, "consensus": np.float64, "steps": np.int64, "samples": np.int64,
           "sent_bytes": np.float64}  # fmt: skip
+_RISING = ("time_s", "steps", "samples", "sent_bytes")
 _WORKERS = {"busy_s": np.float64, "idle_s": np.float64, "worker_steps": np.int64}
 _LINKS = {"link_bytes": np.float64, "link_messages": np.int64}
 """The arrays of a history that have an element for each look, each worker and each link."""
@@ -106,6 +107,12 @@ def _run(file: CheckedFile[RunsData], n: int) -> Run:
                 said = f"{name} has {len(data[name])} elements, but must have {count}, as many as its neighbours"
                 raise file.problem((*where, name), said)
             arrays[name] = np.array(data[name], dtype)
+    for name in _RISING:
+        falls = np.flatnonzero(np.diff(data[name]) < 0)
+        if falls.size:
+            at = int(falls[0]) + 1
+            said = f"{name}[{at}] is {data[name][at]}, but must be at least {data[name][at - 1]}, the one before it"
+            raise file.problem((*where, name, at), said)
     conditions, violated_s = file.data.get("conditions", []), tuple(data.get("violated_s", ()))
     if violated_s and len(violated_s) != len(conditions):
         said = f"violated_s has {len(violated_s)} elements, but must have {len(conditions)}, one for each condition"
@@ -119,6 +126,9 @@ def _run(file: CheckedFile[RunsData], n: int) -> Run:
             said = f"{name} has the worker {max(values)}, but there are {workers}"
             raise file.problem((*where, "timeline", name), said)
         timeline[name] = values
+    for at in np.flatnonzero(timeline["end_s"] < timeline["start_s"])[:1].tolist():
+        said = f"end_s[{at}] is {timeline['end_s'][at]}, but must be at least {timeline['start_s'][at]}, as it began"
+        raise file.problem((*where, "timeline", "end_s", at), said)
     return Run(data["exchange"], data["seed"], History(
         time_s=np.array(data["time_s"]), staleness=np.array(data["staleness"], np.int64),
         lost_updates=data["lost_updates"], links=np.array(data["links"], np.int64).reshape(-1, 2),

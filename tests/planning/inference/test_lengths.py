@@ -42,6 +42,7 @@ def test_without_weights_each_line_counts_once(tmp_path):
         ("prompt,output\n8\n", "line 2: a line has too few or too many cells"),
         ("prompt,output\n8,8,8\n", "line 2: a line has too few or too many cells"),
         ("prompt,output\n8,99999999999999999999\n", "line 2: output is '9999"),
+        ("prompt,output\n8,8\n8," + "9" * 131_073, "line 3: it is no CSV (field larger than field limit"),
         ("prompt,output,weight\n8,8,-1\n", "line 2: weight is -1.0, but must be a finite number above 0"),
         ("prompt,output,weight\n8,8,some\n", "line 2: weight is 'some', but must be a number above 0"),
     ],
