@@ -306,6 +306,40 @@ def _padded(operation: Operation) -> list[int]:
     return [n for n, config in enumerate(operation.params["padding_config"]) if tuple(config) != (0, 0, 0)]
 
 
+def _windows(operation: Operation) -> list[Relation]:
+    """Of pooling: windows that are one sample wide."""
+    relation, pair, params = operation.given[0], operation.operands[0], operation.params
+    names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
+    taken = [params[name][pair.axis] for name in names] if pair.axis is not None else []
+    if relation.kind != "rows" or taken != [1, 1, (0, 0), 1, 1] or relation.scale <= 0:
+        return operation.unknown("goes along the batch")
+    before = mapped(relation.before, pair, operation.results[0].micro, range(len(pair.micro)))
+    return operation.rows(before, relation.scale)
+
+
+def _scatter(operation: Operation) -> list[Relation]:
+    """Of values that are put, or added, at places: within samples, at samples by their numbers, or into counts."""
+    (operand, indices, updates), (pair, listed, parts) = operation.given, operation.operands
+    numbers, axis = operation.params["dimension_numbers"], pair.axis
+    counts = operation.name == "scatter-add" and operand.zero and operation.results[0].alike
+    if counts and indices.kind == updates.kind == "rows" and parts.axis not in numbers.update_window_dims:
+        return operation.all(Relation("reduced", scale=updates.scale, reason=operation.place))
+    both = ((operand, pair), (updates, parts))
+    if not all(r.kind == "rows" and p.outer(r.before) == 1 and r.scale == 1 for r, p in both):
+        return operation.unknown("puts something at places that aren't its samples' own")
+    if axis is None or parts.axis is None:
+        return operation.unknown("mixes the batch with other dimensions")
+    if indices.plain and axis not in (*numbers.inserted_window_dims, *numbers.scatter_dims_to_operand_dims):
+        window = [n for n in range(len(pair.micro)) if n not in numbers.inserted_window_dims]
+        if numbers.update_window_dims[window.index(axis)] == parts.axis and parts.micro[parts.axis] == pair.micro[axis]:
+            return operation.all(operand)
+    if indices.kind == "index" and listed.outer(indices.before) == 1 and axis in numbers.inserted_window_dims:
+        columns = indices.columns if indices.columns is not None else (0,)
+        if [numbers.scatter_dims_to_operand_dims[column] for column in columns] == [axis]:
+            return operation.all(operand)
+    return operation.unknown("puts something at places that aren't its samples' own")
+
+
 def _drawn(operation: Operation) -> list[Relation]:
     """Random numbers and keys: each sample has its own, so those of the micro-batches are as good as the batch's."""
     befores = {relation.before for relation in operation.given if relation.kind == "rows"}
@@ -366,6 +400,8 @@ _RULES: dict[str, Callable[[Operation], list[Relation]]] = {
     "dynamic_update_slice": _kept_axes(_resized),
     "pad": _kept_axes(_padded),
     "rev": _kept_axes(lambda operation: operation.params["dimensions"]),
+    **dict.fromkeys(("reduce_window_max", "reduce_window_min", "reduce_window_sum"), _windows),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"), _scatter),
     **dict.fromkeys(_DRAWN, _drawn),
     "optimization_barrier": _marked,
     "name": _marked,

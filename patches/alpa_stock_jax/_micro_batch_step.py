@@ -126,7 +126,7 @@ class _Reader:
             raise ValueError(
                 f"the step does other operations with {self.samples} samples than with {self.samples * self.number}, "
                 f"so {self.number} micro-batches can't compute what the whole batch does; train with one micro-batch, "
-                "or write the step without conditions on the batch's size"
+                "or write the step without conditions on the batch's size and loops over its samples (jax.vmap is none)"
             ) from None
         told = set[str]()
         return [

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 from jax import core
+from jax._src import source_info_util
 from jax.interpreters import partial_eval
 from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
@@ -91,9 +92,27 @@ def recording() -> Iterator[None]:
 
 
 def record(closed: core.ClosedJaxpr) -> RecordedStep | None:
-    """Finds what a step, traced under `recording`, differentiates; None where it isn't exactly one loss."""
+    """Finds what a step, traced under `recording`, differentiates; None where it isn't exactly one loss.
+
+    Raises:
+        ValueError: a loss is differentiated inside of another operation, where it can't be read.
+    """
+    for eqn in closed.jaxpr.eqns:
+        if any(map(_differentiates, core.jaxprs_in_params(eqn.params))):
+            place = "another loss" if eqn.primitive is _differentiated_p else eqn.primitive.name
+            raise ValueError(
+                f"a loss is differentiated inside of {place} ({source_info_util.summarize(eqn.source_info)}), but must "
+                "be by the step itself where there are several micro-batches; call alpa.grad outside, or jax.grad"
+            )
     positions = [n for n, eqn in enumerate(closed.jaxpr.eqns) if eqn.primitive is _differentiated_p]
     return RecordedStep(closed, positions[0]) if len(positions) == 1 else None
+
+
+def _differentiates(jaxpr: core.Jaxpr) -> bool:
+    return any(
+        eqn.primitive is _differentiated_p or any(map(_differentiates, core.jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
 
 
 def differentiate(stock: Callable[..., Any], with_value: bool) -> Callable[..., Any]:

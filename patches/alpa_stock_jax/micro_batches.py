@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from jax import core, lax
+from jax._src.lax.lax import copy_p
 from jax.tree_util import tree_structure, treedef_tuple
 
 from alpa_stock_jax._micro_batch_step import MicroBatchStep, read_step
@@ -194,8 +195,8 @@ def _add_whole_numbers_in_one_mesh(module: ModuleType) -> None:
     stock = module.add_gradient_accumulation
 
     def add_gradient_accumulation(raw_jaxpr: Any, num_micro_batches: int) -> Any:
-        """As Alpa's, but for whole numbers, which are added up over micro-batches and not divided by their number."""
-        closed, *rest = stock(raw_jaxpr, num_micro_batches)
+        """As Alpa's, but results may be constants, and whole numbers are added up and not divided."""
+        closed, *rest = stock(_with_computed_results(raw_jaxpr), num_micro_batches)
         # Alpa gives a quotient its dividend's name.
         named = {q.outvars[0] for q in closed.jaxpr.eqns if q.primitive is lax.div_p and q.outvars[0] is q.invars[0]}
         return (_undivided(closed, named), *rest)
@@ -203,13 +204,28 @@ def _add_whole_numbers_in_one_mesh(module: ModuleType) -> None:
     module.add_gradient_accumulation = add_gradient_accumulation  # type: ignore[attr-defined]
 
 
+def _with_computed_results(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """Copies results that are constants."""
+    jaxpr, made, outvars = closed.jaxpr, [], []
+    for atom in jaxpr.outvars:
+        if isinstance(atom, core.Literal) or atom in jaxpr.constvars:
+            copied = core.Var("", core.raise_to_shaped(atom.aval))
+            made.append(core.new_jaxpr_eqn([atom], [copied], copy_p, {}, core.no_effects))
+            atom = copied
+        outvars.append(atom)
+    return core.ClosedJaxpr(jaxpr.replace(eqns=[*jaxpr.eqns, *made], outvars=outvars), closed.consts)
+
+
 def _undivided(closed: core.ClosedJaxpr, accumulated: set[Any]) -> core.ClosedJaxpr:
-    """Leaves whole numbers that were accumulated as they are, where they are divided."""
+    """Leaves whole numbers and booleans that were accumulated as they are, where they are divided."""
     eqns = []
     for eqn in closed.jaxpr.eqns:
-        dtype = eqn.outvars[0].aval.dtype if eqn.primitive is lax.div_p else None
-        if dtype is not None and np.issubdtype(dtype, np.integer) and eqn.invars[0] in accumulated:
-            eqn = eqn.replace(invars=[eqn.invars[0], core.Literal(np.array(1, dtype), eqn.invars[1].aval)])
+        if eqn.primitive is lax.div_p and isinstance(eqn.invars[0], core.Var) and eqn.invars[0] in accumulated:
+            dtype = eqn.outvars[0].aval.dtype
+            if dtype == np.bool_:
+                eqn = eqn.replace(primitive=lax.or_p, invars=[eqn.invars[0]] * 2)
+            elif np.issubdtype(dtype, np.integer):
+                eqn = eqn.replace(invars=[eqn.invars[0], core.Literal(np.array(1, dtype), eqn.invars[1].aval)])
         eqns.append(eqn)
     return core.ClosedJaxpr(closed.jaxpr.replace(eqns=eqns), closed.consts)
 
@@ -269,8 +285,9 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         module="alpa.shard_parallel.compile_executable",
-        reason="whole numbers are added up over micro-batches in one mesh, too",
+        reason="whole numbers are added up over micro-batches in one mesh, too, and results may be constants",
         apply=_add_whole_numbers_in_one_mesh,
         expects={"add_gradient_accumulation": ("raw_jaxpr", "num_micro_batches")},
+        uses=("jax._src.lax.lax.copy_p",),
     ),
 )  # fmt: skip

@@ -100,6 +100,19 @@ KNOWN = {
         jax.lax.cond(b["mask"].sum() > 3, lambda e: e.sum(), lambda e: 2 * e.sum(), _errors(p, b)), 0.0
     ),
     "convolution": lambda p, b: (_convolved(p, b), _errors(p, b)),
+    "pooling": lambda p, b: (
+        jax.lax.reduce_window(_net(p, b["x"]), 0.0, jax.lax.add, (1, 2), (1, 2), "VALID").sum(),
+        jax.lax.reduce_window(_errors(p, b)[:, None] * p[0][0], -jnp.inf, jax.lax.max, (1, 3), (1, 1), "SAME").mean(),
+    ),
+    "counts of classes": lambda p, b: (
+        _errors(p, b).mean(),
+        (jnp.bincount(b["label"], length=8), jnp.zeros((8, 8)).at[b["label"]].add(_net(p, b["x"]))),
+    ),
+    "values at places": lambda p, b: (
+        (_net(p, b["x"]).at[:, 2].set(b["y"][:, 1]) * b["y"]).sum(),
+        _net(p, b["x"]).at[jnp.arange(len(b["x"])), b["label"]].set(0.5),
+    ),
+    "bits": lambda p, b: (_errors(p, b).mean(), jax.lax.bitcast_convert_type(_errors(p, b), jnp.int32)),
     "statistics of the batch alone": lambda p, b: (_standardised(p, b), 0.0),
     "top k": lambda p, b: (jax.lax.top_k(_net(p, b["x"]), 3)[0].sum(), jnp.median(_net(p, b["x"]), -1)),
     "the batch's size": lambda p, b: (_errors(p, b).sum() / len(b["x"]) ** 0.5, 0.0),
@@ -118,6 +131,10 @@ UNKNOWN = {
     "order in the batch": (lambda p, b: jnp.sort(_errors(p, b))[:3].mean(), "goes along the batch"),
     "reversed": (lambda p, b: (_errors(p, b)[::-1] * b["mask"]).mean(), "moves them"),
     "the worst": (lambda p, b: _errors(p, b).max(), "max over the batch"),
+    "a window over samples": (
+        lambda p, b: jax.lax.reduce_window(_errors(p, b), 0.0, jax.lax.add, (2,), (1,), "SAME").mean(),
+        "goes along the batch",
+    ),
     "load of experts": (lambda p, b: (jax.nn.softmax(_net(p, b["x"])).mean(0) ** 2).sum(), "isn't linear"),
 }  # fmt: skip
 
@@ -161,6 +178,13 @@ def test_what_is_not_known_is_said_once(name, caplog):
     np.testing.assert_allclose(given[1][0], sum(loss(PARAMS, half) for half in HALVES) / 2, rtol=1e-6)
 
 
+def test_values_of_samples_are_known_where_the_loss_is_not():
+    """The variance has a NaN in its jaxpr, which is the same for each micro-batch."""
+    make = _make(lambda p, b: (UNKNOWN["a root"][0](p, b), (b["x"] @ p[0]).var(-1, keepdims=True)))
+    given = accumulated(make, (PARAMS, BATCH), 1, 2)
+    np.testing.assert_allclose(given[1][1], (BATCH["x"] @ PARAMS[0]).var(-1, keepdims=True), rtol=1e-5)
+
+
 def test_a_user_who_knows_better_is_believed(caplog):
     loss, _ = UNKNOWN["the worst"]
     make = _make(lambda p, b: (loss(p, b), 0.0))
@@ -188,6 +212,24 @@ def test_what_is_not_known_and_has_no_mean_is_refused(aux, reason):
 def test_a_step_that_looks_at_the_size_of_the_batch_is_refused():
     make = _make(lambda p, b: (_errors(p, b).mean() if len(b["x"]) > 6 else _errors(p, b).max(), 0.0))
     with pytest.raises(ValueError, match="other operations with 6 samples than with 12"):
+        accumulated(make, (PARAMS, BATCH), 1, 2)
+
+
+def test_a_gradient_inside_of_another_operation_is_refused():
+    def make(value_and_grad):
+        def step(p, b):
+            gradient = lambda p: value_and_grad(lambda p: _errors(p, b).mean())(p)[1]  # noqa: E731
+            return jax.lax.cond(p[0].sum() > 0, gradient, lambda p: p, p)
+
+        return step
+
+    with pytest.raises(ValueError, match=r"inside of cond .*; call alpa.grad outside"):
+        accumulated(make, (PARAMS, BATCH), 1, 2)
+
+
+def test_a_loop_over_samples_is_refused():
+    make = _make(lambda p, b: (jax.lax.map(lambda x: (_net(p, x) ** 2).sum(), b["x"]).sum(), 0.0))
+    with pytest.raises(ValueError, match=r"loops over its samples \(jax.vmap is none\)"):
         accumulated(make, (PARAMS, BATCH), 1, 2)
 
 
@@ -232,11 +274,27 @@ def test_a_plain_mean_is_left_to_alpa():
     assert accumulated(make, (PARAMS, without), 1, 3) is None
 
 
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("name", ["sum", "booleans", "values of samples", "whole numbers", "mean of the unmasked"])
 def test_on_a_mesh(name, number):
     """Arrays that the loss doesn't need stand beside it, and numbers of 3 elements on 2 devices."""
     make = _make(KNOWN[name])
+    method = alpa.ShardParallel(devices=jax.local_devices()[:2], num_micro_batches=number)
+    step = alpa.parallelize(make(alpa.value_and_grad), method=method, donate_argnums=(), batch_argnums=(1,))
+    _assert_equal(step(PARAMS, BATCH), jax.jit(make(jax.value_and_grad))(PARAMS, BATCH))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_results_on_a_mesh_may_be_constants(number):
+    table = np.arange(3, dtype=np.float32)
+
+    def make(value_and_grad):
+        def step(p, b):
+            value, g = value_and_grad(lambda p: _errors(p, b).mean())(p)
+            return g, {"value": value, "number": 3, "flag": True, "table": table, "weights": p[0]}
+
+        return step
+
     method = alpa.ShardParallel(devices=jax.local_devices()[:2], num_micro_batches=number)
     step = alpa.parallelize(make(alpa.value_and_grad), method=method, donate_argnums=(), batch_argnums=(1,))
     _assert_equal(step(PARAMS, BATCH), jax.jit(make(jax.value_and_grad))(PARAMS, BATCH))
