@@ -169,7 +169,8 @@ class _Said:
             raise self._wrong("tp_consecutive_flags", said)
 
     def _zero(self, each: int) -> int:
-        types, ends = self._numbers("dp_types_enc", each), self._number("embed_sdp", 0, 0)
+        types = self._numbers("dp_types_enc", each)
+        ends = 0 if self._data.get("embed_sdp") is None else self._number("embed_sdp", 0)
         if not {*types} <= {0, 1}:
             raise self._wrong("dp_types_enc", f"dp_types_enc has {max(types)}, but must have 0 and 1 alone")
         if len({*types, ends}) > 1:
@@ -194,8 +195,8 @@ class _Said:
             raise self._wrong(key, f"{key} is {value!r}, but must be one of {', '.join(known)}")
         return value
 
-    def _number(self, key: str, least: int = 1, default: int | None = None) -> int:
-        value = self._data.get(key, default)
+    def _number(self, key: str, least: int = 1) -> int:
+        value = self._data.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self._wrong(key, f"{key} is {value!r}, but must be a whole number of at least {least}")
         return value
