@@ -1,6 +1,6 @@
 """Drawn training steps under Alpa and on one device: equal, said not to be known, or refused; none may be wrong.
 
-    python benchmarks/ordinary_models.py [--models N] [--first SEED] [--json docs/results/ordinary-models.json]
+    python benchmarks/ordinary_models.py [--models N] [--first SEED] [--alone] [--json docs/results/ordinary-models.json]
 
 Steps are drawn from seeds by `tests/cases/drawn_models.py`; those of `training_jobs.py` and `step_zoo.py` beside it are
 the first. Each is run twice on a mesh of CPU devices and in a pipeline on a Ray cluster of four, over 1, 2 or 4
@@ -36,9 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = options(__doc__)
     parser.add_argument("--models", type=at_least(1), default=200, help="how many (default: %(default)s)")
     parser.add_argument("--first", type=at_least(0), default=0, metavar="SEED", help="of the first (default: 0)")
+    parser.add_argument("--alone", action="store_true", help="leave out the steps of the other tests")
     given = parser.parse_args(arguments)
-    results = Results(given.json, {"models": given.models, "first": given.first})
-    _run(results, given.first, given.models)
+    results = Results(given.json, {"models": given.models, "first": given.first, "alone": given.alone})
+    _run(results, range(given.first, given.first + given.models), given.alone)
     rows = list(results["rows"].values())
     wrong = sum(row["verdict"] == "wrong" for row in rows)
     equal = sum(row["verdict"] == "equal" for row in rows)
@@ -46,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return results.shown(*_tables(rows), figures=[figure])
 
 
-def _run(results: Results, first: int, models: int) -> None:
+def _run(results: Results, drawn: Sequence[int], alone: bool) -> None:
     from drawn_runs import NAMES, configurations, outcomes
 
-    seeds: list[int | str] = [*NAMES, *range(first, first + models)]
+    seeds: list[int | str] = [*drawn] if alone else [*NAMES, *drawn]
     known = results.setdefault("rows", {})
     pairs = [(seed, one) for seed in seeds for one in configurations(seed) if f"{seed}: {one.name}" not in known]
     with tqdm(pairs, unit="run") as bar:

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -116,6 +117,8 @@ def lose_host() -> str:
             for pid in [*found, *(pid for raylet in found for pid, _ in descendants(raylet))]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            while any(map(command, found)):  # until it has ended, it would be found again
+                time.sleep(0.01)
             return str(node)
     raise RuntimeError("no host of a local cluster can be lost: start one by local_cluster(hosts=2) or more")
 

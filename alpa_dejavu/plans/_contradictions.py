@@ -51,7 +51,8 @@ def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
     yield from _of_step(data, data["schedule"], "")
     bound, most = data.get("lower_bound_s", 0.0), _ABOVE * max(data["iteration_time_s"], _closed_form_s(data))
     if bound > most:
-        yield ("lower_bound_s",), f"lower_bound_s is {bound}, but these stages take at most {most} s a step"
+        said = f"lower_bound_s is {bound}, but must be at most {most}, which these stages take a step"
+        yield ("lower_bound_s",), said
     if devices != data["num_devices"]:
         yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
     low, high = data["confidence"]["interval_s"] if "confidence" in data else (0.0, 0.0)
@@ -159,7 +160,7 @@ def _of_step(data: PlanData | OtherPlanData, schedule: str, name: str) -> Iterat
     slowest_s = max(math.fsum(own for own, there in zip(passes_s, on, strict=True) if there == n) for n in {*on})
     step_s, least_s = data["iteration_time_s"], data["num_micro_batches"] * slowest_s
     if step_s < least_s * (1 - _ROUNDED):
-        said = f"{name}iteration_time_s is {step_s}, but its {data['num_micro_batches']} micro-batches take {least_s} s"
+        said = f"{name}iteration_time_s is {step_s}, but must be at least {least_s}, which its micro-batches take"
         yield ("iteration_time_s",), f"{said} on the slowest devices alone"
 
 

@@ -150,6 +150,8 @@ class _Marked:
         inside: dict[Var, int] = {}
         forward = _NONE
         for equation in equations:
+            if equation.params.get("mark_type") == "boundary":
+                continue  # where another layer option would have cut
             if "mark_type" in equation.params:
                 number, begins = numbers[equation.params["name"]], equation.params["mark_type"] == "start"
                 for atom, var in zip(equation.invars, equation.outvars, strict=True):

@@ -31,12 +31,12 @@ def cases(piped, quick):
     ]
 
 
-@pytest.mark.parametrize(("seed", "configuration"), cases(False, 16))
+@pytest.mark.parametrize(("seed", "configuration"), cases(False, 20))
 def test_on_a_mesh(seed, configuration):
     check(seed, configuration)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("seed", "configuration"), cases(True, 8))
+@pytest.mark.parametrize(("seed", "configuration"), cases(True, 4))
 def test_in_a_pipeline(seed, configuration, cluster):
     check(seed, configuration)

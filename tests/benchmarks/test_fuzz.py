@@ -251,7 +251,7 @@ def test_a_file_that_is_lost_is_a_fault(tmp_path):
 
 def test_examples_of_evil_files_would_run_code_where_files_are_trusted(right, tmp_path, monkeypatch):
     found = []
-    fuzz.drawn(fuzz.kinds(right)["pickle"], 60, 1, found.append)
+    fuzz.drawn(fuzz.kinds(right)["pickle"], 300, 1, found.append)
     monkeypatch.chdir(tmp_path)
     for example in found:
         for file in example.files:

@@ -157,7 +157,7 @@ def _assert_equal(actual, expected):
         np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(e, np.float64), rtol=3e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("number", [pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_is_known_is_the_batchs_own(name, number, caplog):
     make = _make(KNOWN[name])

@@ -38,7 +38,9 @@ def _check(name, num_layers, num_micro_batches, remat="none"):
     return True
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (number % 3 > 0)) for number, name in enumerate(STEPS)
+])  # fmt: skip
 def test_layers_compute_what_one_device_does(name):
     remat = itertools.cycle(["none", "coarse_grained_remat"])
     assert any(_check(name, layers, 2, next(remat)) for layers in (5, 4, 3, 2))

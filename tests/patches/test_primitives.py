@@ -68,7 +68,7 @@ def test_markers_can_be_differentiated():
 def test_an_all_reduce_between_meshes_names_its_meshes():
     jaxpr = jax.make_jaxpr(jnp.sin)(X)
     eqn = jaxpr.eqns[0].replace(
-        primitive=cross_mesh_allreduce_p, params={"type": jax.lax.add_p, "group_meshes": (0, 1)}
+        primitive=cross_mesh_allreduce_p, params={"type": jax.lax.add_p, "group_meshes": (0, 1), "number": 3}
     )
     reducing = jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[eqn]))
     text = lower("module", reducing, [False], "cpu").get_hlo_module().to_string()

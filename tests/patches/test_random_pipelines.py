@@ -48,7 +48,7 @@ def parallel(step, remat, micro_batches=1, **more):
     return alpa.parallelize(step, method=method, **more)
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gradients_are_those_of_the_masks_that_were_drawn(remat):
     # The network is linear in each of its weights, so that <gradient, weight> is the loss, whatever the masks.
     def step(params, batch):
@@ -66,7 +66,7 @@ def test_gradients_are_those_of_the_masks_that_were_drawn(remat):
     np.testing.assert_allclose(products[0], jax.jit(step)(*data())[1][0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_each_micro_batch_folds_its_number_into_the_key(remat):
     def loss(params, batch, key):
         x = batch["x"]

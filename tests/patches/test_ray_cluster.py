@@ -7,6 +7,7 @@ from alpa import device_mesh
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alpa_stock_jax import ray_session
 from alpa_stock_jax.ray_cluster import Share, choose_share, taken_devices
 
 
@@ -76,10 +77,12 @@ def test_all_meshes_end_and_free_nothing_later_where_a_group_of_workers_fails(mo
         raise RuntimeError("a worker of the group is gone")
 
     ended = []
-    meshes = [SimpleNamespace(shutdown=lambda n=n: ended.append(n)) for n in range(2)]
+    meshes = [SimpleNamespace(shutdown=lambda n=n: ended.append(n), session=("here", "1")) for n in range(2)]
     group = SimpleNamespace(meshes=meshes, destroy_collective_groups=fail)
     virtual = SimpleNamespace(launched_physical_mesh_group=group)
     monkeypatch.setattr(device_mesh, "global_virtual_physical_mesh", virtual)
+    monkeypatch.setattr(ray_session.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray_session, "session", lambda: ("here", "1"))
     monkeypatch.setattr(device_mesh, "update_jax_platform", lambda platform: ended.append("platform"))
     with pytest.raises(RuntimeError, match="of the group is gone"):
         device_mesh.shutdown_global_cluster()
