@@ -1,6 +1,6 @@
 """Drawn training steps under Alpa and on one device: equal, said not to be known, or refused; none may be wrong.
 
-    python benchmarks/ordinary_models.py [--models N] [--first SEED] [--alone] [--json docs/results/ordinary-models.json]
+    python benchmarks/ordinary_models.py [--models N] [--first SEED] [--alone] [--json FILE]
 
 Steps are drawn from seeds by `tests/cases/drawn_models.py`; those of `training_jobs.py` and `step_zoo.py` beside it are
 the first. Each is run twice on a mesh of CPU devices and in a pipeline on a Ray cluster of four, over 1, 2 or 4
