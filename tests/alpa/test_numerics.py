@@ -30,8 +30,8 @@ def assert_equal_to_one_device(job: TrainingJob, method: Any, make: Callable[...
     assert largest_relative_difference(actual, expected) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("name", [pytest.param(job, marks=[pytest.mark.slow] * (job == "moe")) for job in JOBS])
+def test_a_sharded_step_equals_one_device(name: str) -> None:
     # The statistics of batch normalization are those of a micro-batch, so the ResNet takes its batch whole.
     method = alpa.ShardParallel(
         devices=jax.local_devices()[:4], num_micro_batches=1 if name == "wide_resnet" else 2,
