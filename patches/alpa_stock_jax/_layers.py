@@ -19,7 +19,7 @@ from jax._src.core import new_jaxpr_eqn, no_effects
 from jax._src.lax.lax import copy_p
 from jax.core import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
 
-__all__ = ["SortedStep", "sorted_step"]
+__all__ = ["SortedStep", "sorted_step", "variables_of", "with_names"]
 
 _BACKWARD = "_backward"
 _NONE = -1
@@ -81,7 +81,7 @@ def sorted_step(closed: ClosedJaxpr, new_var: NewVar, training: bool, batch: Col
             seen.add(atom)
     update = equations[at + 1 :]
     sorting = _Sorting(read.rows, batch)
-    sorting.sort(_variables(marks.values()), _variables(_read_by(update, results)), everything=not is_split)
+    sorting.sort(variables_of(marks.values()), variables_of(_read_by(update, results)), everything=not is_split)
     gradients: dict[Var, Var] = {}
     for var, atom in marks.items():
         if _is_in(atom, sorting.handed_over):
@@ -90,7 +90,7 @@ def sorted_step(closed: ClosedJaxpr, new_var: NewVar, training: bool, batch: Col
     names = read.names if not training else [*read.names, *(name + _BACKWARD for name in reversed(read.names))]
     layers, outer = _with_markers(sorting.layers, names, gradients, {*jaxpr.constvars}, new_var)
     renamed = {var: _renamed_atom(atom, gradients) for var, atom in marks.items()} | gradients
-    updated = [_renamed(equation, renamed) for equation in [*sorting.put_off, *update]]
+    updated = [with_names(equation, renamed) for equation in [*sorting.put_off, *update]]
     for n, atom in enumerate(results):
         result = _renamed_atom(atom, renamed)
         if isinstance(result, Literal) or result in given:
@@ -163,10 +163,10 @@ class _Marked:
                 continue
             layer = forward
             if layer == _NONE:
-                layer = max((inside.get(var, _NONE) for var in _variables(equation.invars)), default=_NONE)
+                layer = max((inside.get(var, _NONE) for var in variables_of(equation.invars)), default=_NONE)
                 if layer != _NONE:
                     inside |= dict.fromkeys(equation.outvars, layer)
-            read.rows.append((_renamed(equation, read.stands_for), layer))
+            read.rows.append((with_names(equation, read.stands_for), layer))
         return read
 
     def meaning(self, atom: Atom) -> Atom:
@@ -196,7 +196,7 @@ class _Sorting:
         self._last: dict[Var, int] = {}
         self._of_batch = set(batch)
         for equation, layer in rows:
-            operands = _variables(equation.invars)
+            operands = variables_of(equation.invars)
             last = max([layer, *(self._last.get(var, _NONE) for var in operands)])
             self._last |= dict.fromkeys(equation.outvars, last)
             if not self._of_batch.isdisjoint(operands):
@@ -227,18 +227,18 @@ class _Sorting:
                     layer = max(last, 0)
             if layer != _NONE:
                 rows.append((equation, layer))
-                for var in _variables(equation.invars):
+                for var in variables_of(equation.invars):
                     first[var] = min(layer, first.get(var, layer))
             if any(var in later for var in made) or (layer == _NONE and any(var in wanted for var in made)):
                 self.put_off.append(equation)
                 for var in made:
                     wanted.pop(var, None)
-                for var in _variables(equation.invars):
+                for var in variables_of(equation.invars):
                     (wanted.setdefault(var) if self._is_in_layers(var) else later.add(var))
         self.put_off.reverse()
         made_in: dict[Var, int] = {}
         for equation, layer in reversed(rows):
-            layer = max([layer, *(made_in.get(var, _NONE) for var in _variables(equation.invars))])
+            layer = max([layer, *(made_in.get(var, _NONE) for var in variables_of(equation.invars))])
             self.layers[layer].append(equation)
             made_in |= dict.fromkeys(equation.outvars, layer)
         self.handed_over = {var: None for var in wanted if var in made_in}
@@ -261,7 +261,7 @@ def _with_markers(
     written: list[JaxprEqn] = []
     own = [_made_by(layers.get(n, ())) for n in range(len(names))]
     reads = [
-        [v for v in _variables(_read_by(layers.get(n, ()))) if v not in own[n] and v not in constants]
+        [v for v in variables_of(_read_by(layers.get(n, ()))) if v not in own[n] and v not in constants]
         for n in range(len(names))
     ]
     wanted_outside = {*wanted, *(var for read in reads for var in read)}
@@ -270,7 +270,7 @@ def _with_markers(
         results = {var: new_var(var.aval) for var in own[n] if var in wanted_outside}
         sources = [outer.get(var, var) for var in inner]
         written.append(mark_pipeline_jaxpreqn(sources, list(inner.values()), name, "start"))
-        written += [_renamed(equation, inner) for equation in layers.get(n, ())]
+        written += [with_names(equation, inner) for equation in layers.get(n, ())]
         written.append(mark_pipeline_jaxpreqn(list(results), list(results.values()), name, "end"))
         outer |= results
     return written, outer
@@ -281,7 +281,7 @@ def _closed(whole: ClosedJaxpr, equations: Sequence[JaxprEqn], results: Sequence
     read = {*_read_by(equations)}
     constants = {v: c for v, c in zip(whole.jaxpr.constvars, whole.consts, strict=True) if v in read}
     made = _made_by(equations)
-    operands = [var for var in _variables(_read_by(equations)) if var not in made and var not in constants]
+    operands = [var for var in variables_of(_read_by(equations)) if var not in made and var not in constants]
     return ClosedJaxpr(Jaxpr([*constants], operands, list(results), list(equations)), [*constants.values()])
 
 
@@ -289,7 +289,8 @@ def _equation(primitive: Any, operands: Sequence[Atom], results: Sequence[Var]) 
     return new_jaxpr_eqn(operands, results, primitive, {}, no_effects)
 
 
-def _renamed(equation: JaxprEqn, names: Mapping[Var, Atom]) -> JaxprEqn:
+def with_names(equation: JaxprEqn, names: Mapping[Var, Atom]) -> JaxprEqn:
+    """An equation whose operands are called otherwise."""
     return equation.replace(invars=[_renamed_atom(atom, names) for atom in equation.invars])
 
 
@@ -298,14 +299,14 @@ def _renamed_atom(atom: Atom, names: Mapping[Var, Atom]) -> Atom:
 
 
 def _read_by(equations: Iterable[JaxprEqn], results: Sequence[Atom] = ()) -> list[Var]:
-    return list(_variables([*(atom for equation in equations for atom in equation.invars), *results]))
+    return list(variables_of([*(atom for equation in equations for atom in equation.invars), *results]))
 
 
 def _made_by(equations: Iterable[JaxprEqn]) -> dict[Var, None]:
     return dict.fromkeys(v for equation in equations for v in equation.outvars if not isinstance(v, DropVar))
 
 
-def _variables(atoms: Iterable[Atom]) -> dict[Var, None]:
+def variables_of(atoms: Iterable[Atom]) -> dict[Var, None]:
     """The variables among operands, each once."""
     return dict.fromkeys(atom for atom in atoms if isinstance(atom, Var))
 

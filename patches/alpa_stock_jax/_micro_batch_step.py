@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from jax import core
 from alpa_stock_jax._batch_relation import Pair, Relation, same
 from alpa_stock_jax._batch_walk import BatchWalk, Differs
 from alpa_stock_jax._folded_keys import folded_keys
+from alpa_stock_jax._layers import variables_of, with_names
 from alpa_stock_jax._micro_batch_results import Result, result
 from alpa_stock_jax._recorded_step import RecordedStep
 
@@ -176,21 +178,15 @@ class _Reader:
         step, walk = self.micro, self.walk
         leaves = {step.loss.invars[place] for place in step.leaves}
         names = {var: own for var, (own, _) in walk.names.items() if var not in leaves}
-        inner = [[_renamed(made, names) for made in self._corrected(eqn)] for eqn in step.loss.eqns]
+        inner = [[with_names(made, names) for made in self._corrected(eqn)] for eqn in step.loss.eqns]
         outer = [
             self._corrected(eqn) for eqn in step.jaxpr.eqns[: step.position]
             if any(not walk.relations.get(var, same()).plain for var in eqn.outvars)
         ]  # fmt: skip
         results = [names.get(var, var) if isinstance(var, core.Var) else var for var in step.loss.outvars]
-        needed = {var for var in results if isinstance(var, core.Var)}
-        taken: list[Any] = []
-        for eqns in reversed([*outer, *inner]):
-            _take(eqns, needed, set(walk.hoisted), taken)
-        made = {var for eqn in taken for var in eqn.outvars} - set(walk.hoisted)
-        inputs = [var for var in sorted(needed - made, key=lambda var: var.count) if var not in leaves]
-        ordered = [*(step.loss.invars[place] for place in step.leaves), *inputs]
-        taken = [_without(eqn, set(walk.hoisted)) for eqn in reversed(taken)]
-        return core.ClosedJaxpr(core.Jaxpr([], ordered, results, taken), []), ordered
+        eqns, inputs = _needed([*itertools.chain(*outer, *inner)], results, set(walk.hoisted))
+        ordered = [*(step.loss.invars[place] for place in step.leaves), *(var for var in inputs if var not in leaves)]
+        return core.ClosedJaxpr(core.Jaxpr([], ordered, results, eqns), []), ordered
 
     def _corrected(self, eqn: Any) -> list[Any]:
         """An equation, behind the multiplications of its operands that make its terms scaled alike."""
@@ -212,15 +208,12 @@ class _Reader:
         """What the step does beside the loss with the whole batch, its inputs, and all that the batch gives alone."""
         step = self.whole
         given = self._given_by_the_batch()
-        needed = {var for var in step.jaxpr.outvars if isinstance(var, core.Var)}
-        taken: list[Any] = []
-        for n, eqn in reversed(list(enumerate(step.jaxpr.eqns))):
-            if n != step.position and not any(var in given for var in eqn.outvars):
-                _take([eqn], needed, set(), taken)
-        made = {var for eqn in taken for var in eqn.outvars}
-        inputs = sorted(needed - made, key=lambda var: var.count)
-        jaxpr = core.Jaxpr([], inputs, step.jaxpr.outvars, list(reversed(taken)))
-        return core.ClosedJaxpr(jaxpr, []), inputs, given
+        others = [
+            eqn for n, eqn in enumerate(step.jaxpr.eqns)
+            if n != step.position and not any(var in given for var in eqn.outvars)
+        ]  # fmt: skip
+        eqns, inputs = _needed(others, step.jaxpr.outvars)
+        return core.ClosedJaxpr(core.Jaxpr([], inputs, step.jaxpr.outvars, eqns), []), inputs, given
 
     def _given_by_the_batch(self) -> set[Any]:
         """The variables of the whole step that the batch gives alone, the batch itself among them."""
@@ -229,7 +222,7 @@ class _Reader:
         known = set(step.jaxpr.constvars)
         given = set(batch)
         for eqn in step.jaxpr.eqns:
-            operands = [var for var in eqn.invars if isinstance(var, core.Var)]
+            operands = variables_of(eqn.invars)
             if eqn is not step.differentiated and all(var in given or var in known for var in operands):
                 (given if any(var in given for var in operands) else known).update(eqn.outvars)
         return given
@@ -239,13 +232,11 @@ class _Reader:
         step = self.whole
         names = dict(zip(step.loss.invars, step.differentiated.invars, strict=True))
         results = [names.get(var, var) for var in sources]
-        needed, taken = set(results), list[Any]()
-        for eqn in reversed([*step.jaxpr.eqns[: step.position], *(_renamed(eqn, names) for eqn in step.loss.eqns),
-                             *step.jaxpr.eqns[step.position + 1 :]]):  # fmt: skip
-            _take([eqn], needed, set(), taken)
-        batch = [n for n, var in enumerate(step.jaxpr.invars) if var in needed]
+        before, after = step.jaxpr.eqns[: step.position], step.jaxpr.eqns[step.position + 1 :]
+        eqns, inputs = _needed([*before, *(with_names(eqn, names) for eqn in step.loss.eqns), *after], results)
+        batch = [n for n, var in enumerate(step.jaxpr.invars) if var in inputs]
         given = [step.jaxpr.invars[n] for n in batch]
-        jaxpr = core.Jaxpr(step.jaxpr.constvars, given, results, list(reversed(taken)))
+        jaxpr = core.Jaxpr(step.jaxpr.constvars, given, results, eqns)
         computed = jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, step.closed.consts)))
         return lambda *arguments: computed(*(np.asarray(arguments[n]) for n in batch)) if sources else []
 
@@ -296,15 +287,10 @@ class _Reader:
         leaves = [step.differentiated.invars[place] for place in step.leaves]
         given = {*step.jaxpr.invars, *step.jaxpr.constvars, *self.walk.hoisted}
         others = loss_inputs[len(leaves) :]
-        wanted = {var: None for var in [*leaves, *others] if isinstance(var, core.Var) and var not in given}
-        needed, taken = set(wanted), list[Any]()
-        for eqn in reversed(step.jaxpr.eqns[: step.position]):
-            if eqn.outvars:
-                _take([eqn], needed, given, taken)
-        made = {var for eqn in taken for var in eqn.outvars} - given
-        inputs = sorted(needed - made, key=lambda var: var.count)
-        taken = [_without(eqn, given) for eqn in reversed(taken)]
-        return _Outside(core.Jaxpr([], inputs, list(wanted), taken), {*inputs, *leaves_of(leaves)})
+        wanted = [var for var in variables_of([*leaves, *others]) if var not in given]
+        before = [eqn for eqn in step.jaxpr.eqns[: step.position] if eqn.outvars]
+        eqns, inputs = _needed(before, wanted, given)
+        return _Outside(core.Jaxpr([], inputs, wanted, eqns), {*inputs, *variables_of(leaves)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,26 +301,23 @@ class _Outside:
     needed: set[Any]
 
 
-def leaves_of(atoms: Sequence[Any]) -> set[Any]:
-    """The variables among operands."""
-    return {atom for atom in atoms if isinstance(atom, core.Var)}
+def _needed(
+    eqns: Sequence[Any], results: Sequence[Any], given: Set[Any] = frozenset()
+) -> tuple[list[Any], list[Any]]:
+    """The equations that make results, or that only act, in their order; and the variables that they or results need.
+
+    What is given isn't made, though the results of one equation with what is.
+    """
+    needed, taken, made = set(variables_of(results)), list[Any](), set[Any]()
+    for eqn in reversed(eqns):
+        if any(var in needed and var not in given for var in eqn.outvars) or not eqn.outvars:
+            taken.append(_without(eqn, given))
+            needed.update(variables_of(eqn.invars))
+            made.update(var for var in eqn.outvars if var not in given)
+    return taken[::-1], sorted(needed - made, key=lambda var: var.count)
 
 
-def _take(eqns: Sequence[Any], needed: set[Any], given: set[Any], taken: list[Any]) -> None:
-    """Takes an equation, behind what it needs, if one of its results is needed and isn't given, or if it only acts."""
-    outvars = eqns[-1].outvars
-    if any(var in needed and var not in given for var in outvars) or not outvars:
-        for eqn in reversed(eqns):
-            taken.append(eqn)
-            needed.update(var for var in eqn.invars if isinstance(var, core.Var))
-
-
-def _renamed(eqn: Any, names: dict[Any, Any]) -> Any:
-    """An equation whose operands are called otherwise."""
-    return eqn.replace(invars=[names.get(var, var) if isinstance(var, core.Var) else var for var in eqn.invars])
-
-
-def _without(eqn: Any, given: set[Any]) -> Any:
+def _without(eqn: Any, given: Set[Any]) -> Any:
     """An equation that doesn't make what is given."""
     if not any(var in given for var in eqn.outvars):
         return eqn
