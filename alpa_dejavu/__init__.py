@@ -18,7 +18,6 @@ if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv and not getattr(sys.flag
     sys.path.append(sys.path.pop(0))
 
 from alpa_dejavu._util.lazy import loaded_when_used
-from alpa_dejavu._util.moved import forward
 
 if TYPE_CHECKING:
     from alpa_dejavu.alpa import get_compute_cost, inference_dp, install, installed, training_dp, uninstall
@@ -60,4 +59,3 @@ _HOME = {
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)
-forward()
