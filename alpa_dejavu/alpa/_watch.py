@@ -1,7 +1,7 @@
-"""Looks at some steps of an executable while it trains, says once where they are off their prediction, and learns.
+"""Looks at some steps of an executable while it trains, says once where another plan would be better, and learns.
 
-Nothing but the step's call on the driver is wrapped. Of the steps that are looked at three are waited for; if they are
-off, or a history is kept, the workers note what they do in three more.
+Nothing but the step's call on the driver is wrapped. Steps that are looked at are waited for until they have settled.
+If they are off their prediction then, or a history is kept, the workers note what they do in three more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, final
 from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.calibration.measurement import StepNotes, measured
-from alpa_dejavu.planning.deviation import deviation, is_off, measured_run
+from alpa_dejavu.planning.deviation import deviation, has_settled, is_off, measured_run
 
 __all__ = ["Watch"]
 
@@ -23,8 +23,10 @@ _log = logging.getLogger("alpa_dejavu")
 
 _LOOKS = (3, 30, 300, 3000)
 """The steps before which it looks: after those that warm up, and later, since a machine may become slower."""
-_STEPS = 3
-"""So many steps are timed in a look, and so many are noted."""
+_WINDOW, _MOST = 5, 25
+"""Steps are timed in a look until two windows of so many agree; a look at so many that haven't settled is given up."""
+_NOTED = 3
+"""So many steps are noted in a look."""
 
 
 @final
@@ -61,13 +63,14 @@ class Watch:
         self._count += 1
         if self._count <= self._looks[0]:
             return self._launch(*args)
-        if len(self._steps_s) < _STEPS:
+        if not has_settled(self._steps_s, _WINDOW):
             self._executable.sync()
             begun = self._clock()
             result = self._launch(*args)
             self._executable.sync()
             self._steps_s.append(self._clock() - begun)
-            if len(self._steps_s) == _STEPS and not (self._learns or is_off(self._plan, self._steps_s)):
+            settled = has_settled(self._steps_s, _WINDOW)
+            if len(self._steps_s) == _MOST or (settled and not (self._learns or self._is_off())):
                 self._next_look()
             return result
         if self._workers is None:
@@ -80,10 +83,15 @@ class Watch:
                 return self._launch(*args)
         result, notes = self._workers.timed(lambda: self._launch(*args))
         self._notes.append(notes)
-        if len(self._notes) == _STEPS:
+        if len(self._notes) == _NOTED:
             self._workers.release()
             self._tell()
         return result
+
+    def _is_off(self) -> bool:
+        """Returns whether the steps that have settled are off their prediction, and those that are noted, too."""
+        noted_s = [notes.step_s for notes in self._notes]
+        return is_off(self._plan, self._steps_s[-_WINDOW:]) and (not noted_s or is_off(self._plan, noted_s))
 
     def _next_look(self) -> None:
         del self._looks[0]
@@ -92,22 +100,25 @@ class Watch:
             self._end()
 
     def _tell(self) -> None:
-        """Says that steps are off, where they are, and adds the run to the history; what fails here is told alone."""
-        off, learns = is_off(self._plan, self._steps_s), self._learns
-        self._learns = False
+        """Says that steps are off, where another plan would be better, and adds the run to the history; what fails here
+        is told alone.
+        """
+        learns, self._learns, ends = self._learns, False, False
         try:
             task, plan = self._task, self._plan
             devices = [stage.submesh.num_devices for stage in plan.stages]
-            found = measured(self._steps_s, self._notes, plan.num_micro_batches, plan.schedule, devices)
+            found = measured(self._steps_s[-2 * _WINDOW :], self._notes, plan.num_micro_batches, plan.schedule, devices)
             if learns and self._history is not None:
                 from alpa_dejavu.calibration.history import Store
 
                 Store(self._history).append(measured_run(task, plan, found))
-            if off:
-                _log.warning("%s; %s", deviation(task, plan, found), _advice(self._history))
+            if self._is_off() and (off := deviation(task, plan, found)).matters:
+                ends = True
+                _log.warning("%s; %s", off, _advice(self._history))
         except Exception as error:  # training goes on
+            ends = True
             _log.warning("the steps that were looked at can't be explained: %s", error)
-        self._end() if off else self._next_look()
+        self._end() if ends else self._next_look()
 
     def _end(self) -> None:
         vars(self._executable).pop("launch_on_driver", None)

@@ -113,7 +113,7 @@ def compare(
 def _table(found: Comparison) -> Table:
     """A row for each saving and cluster, with the clusters of each saving in their order by seconds."""
     training = () if found.steps is None else ("training", "its price")
-    figures = ("a step", "price of a step", *training, "memory", "with 90 %")
+    figures = ("expected step", "price of a step", *training, "memory", "with 90 %")
     leave = ("with 90 %", "memory", *(["price of a step"] if training else []))
     table = new_table(("saving", "cluster"), figures, ("it uses",), leave=leave)
     for saving in found.savings:
@@ -130,7 +130,7 @@ def _cells(cell: Cell, training: bool) -> Iterator[str]:
         yield from [""] * (5 if training else 3)
         yield "see below" if cell.fits else f"enough: {' or '.join(cell.remedies) or 'nothing that was tried'}"
         return
-    yield units.seconds(known.step_s)
+    yield units.seconds(known.expected_step_s)
     yield _price(known.price)
     if known.training is not None:
         yield units.hours(known.training.seconds, known.training.deviation_s)

@@ -83,6 +83,12 @@ memory_margin_option = click.option(
     metavar="SHARE",
     help="Of memory: left free where no peak was measured. The default is the machine file's, or 0.05.",
 )
+checkpoint_option = click.option(
+    "--checkpoint-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB/S",
+    help="At which all hosts together read a checkpoint, once a host is lost. The default is the cluster's, if known.",
+)
 overlap_option = click.option(
     "--overlap",
     type=click.Choice(OVERLAPS),

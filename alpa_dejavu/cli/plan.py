@@ -32,6 +32,7 @@ from alpa_dejavu.cli.parameters import (
     attention_option,
     cache_option,
     calibration_option,
+    checkpoint_option,
     communication_option,
     memory_margin_option,
     number_or_none,
@@ -95,6 +96,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--rule", default="suspicion", show_default=True, help="By which they do none, as `krum`.")
 @click.option("--host-fails-every", type=float, metavar="DAYS", help="Price copies of its state on a neighbour's host.")
 @click.option("--copy-every", type=click.IntRange(min=1), metavar="STEPS", help="Between copies; by default the best.")
+@checkpoint_option
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @click.option("--other-schedules", is_flag=True, help="Say what other schedules would be worth.")
 @click.option("--steps", type=click.IntRange(min=1), help="Say what so many steps take: hours, price, bytes by link.")
@@ -134,6 +136,7 @@ def plan(
     rule: str,
     host_fails_every: float | None,
     copy_every: int | None,
+    checkpoint_rate: float | None,
     strategy: str,
     other_schedules: bool,
     steps: int | None,
@@ -201,6 +204,7 @@ def plan(
                 offload=offload,
                 strategy=strategy,
                 runs_on=runs_on or "",
+                checkpoint_bytes_per_s=checkpoint_rate and checkpoint_rate * 1e9,
                 communication=communication,
                 cache=False if no_cache else None,
             )

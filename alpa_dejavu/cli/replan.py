@@ -12,7 +12,13 @@ from alpa_dejavu.cli.effort import announce, replanning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import Pages, console
-from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
+from alpa_dejavu.cli.parameters import (
+    PLAN_FILE,
+    calibration_option,
+    checkpoint_option,
+    memory_margin_option,
+    slicer_option,
+)
 from alpa_dejavu.cli.tables import print_plan, print_said
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Cluster, Plan
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
 @slicer_option
 @calibration_option
 @memory_margin_option
+@checkpoint_option
 @click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write the new plan, and what to keep of it.")
 @click.option("--python", "python_path", type=OUTPUT, metavar="FILE", help="Write the Python that runs it.")
 def replan(
@@ -50,6 +57,7 @@ def replan(
     slicer: str,
     calibration: str | None,
     memory_margin: float | None,
+    checkpoint_rate: float | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
 ) -> None:
@@ -70,18 +78,18 @@ def replan(
                                "--memory-margin")  # fmt: skip
     slower = dict(map(_factor, slow))
     check_outputs(json_path, python_path, *kept_beside(json_path))
-    before = read_plan(path)
+    before, rate = read_plan(path), checkpoint_rate and checkpoint_rate * 1e9
     other = without_replica or cluster or slow or slicer != "dynamic" or memory_margin is not None
     as_planned = len(without) == 1 and not other
     if as_planned and not kept_path(path).exists():
-        made = fallback(before, without[0])
+        made = fallback(before, without[0], rate)
     else:
         kept = read_kept(path)
         named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
         announce(f"planning {path} again", replanning_s(before, None if named is None else len(named.hosts), slicer))
         made = plan_again(
             before, kept, without=without, without_replicas=without_replica, cluster=named, slow=slower,
-            slicing=slicer, calibration=calibration, memory_margin=memory_margin,
+            slicing=slicer, calibration=calibration, memory_margin=memory_margin, checkpoint_bytes_per_s=rate,
         )  # fmt: skip
     to = console(takes_stdout(json_path, python_path))
     left_out = (*without, *(replica_devices(before, without_replica) if without_replica else ()))
@@ -108,9 +116,8 @@ def _print_replanned(made: Replanned, before: Plan, without: tuple[str, ...], to
     moved = made.moves
     to.fact(
         "moves",
-        f"{units.size(moved.num_bytes)} of {units.counted(len(moved.layers), 'layer')} in "
-        f"{units.seconds(moved.seconds)}; {units.counted(len(made.kept_layers), 'layer')} of "
-        f"{made.plan.num_layers} stay",
+        f"of {units.counted(len(moved.layers), 'layer')} {moved.text}; "
+        f"{units.counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay",
     )
     print_said(made.plan, to)
     ahead = made.plan.planning_s.get("contingencies")

@@ -46,6 +46,6 @@ def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[
         made = planned_around(plan, read_kept(path), found)
     except (NoPlanError, ValueError) as error:
         return [("planned around it", f"no: {error}")]
-    moved = f"{units.size(made.moves.num_bytes)} move in {units.seconds(made.moves.seconds)}"
+    moved = f"after {made.moves.text}"
     what = f"{units.seconds(made.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
     return [("planned around it", what)]

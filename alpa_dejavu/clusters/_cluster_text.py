@@ -37,6 +37,9 @@ def cluster_text(cluster: Cluster) -> str:
     }
     if cluster.waiting:
         parts["waiting"] = json.dumps(cluster.waiting)
+    if cluster.checkpoint_bytes_per_s is not None:
+        figure = _figure("checkpoint_bytes_per_s", cluster.checkpoint_bytes_per_s)
+        parts["checkpoint_bytes_per_s"] = json.dumps(figure)
     if cluster.media:
         parts["media"] = json.dumps({name: _figure("bytes_per_s", rate) for name, rate in cluster.media.items()})
     if cluster.reduction_servers:

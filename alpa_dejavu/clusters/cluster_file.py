@@ -12,7 +12,8 @@ A file of a whole cluster lists `hosts`, each with a name and a machine type (or
 Its links go from hosts to hosts, each named by itself, by its machine type, or by "*", and the last one that speaks of
 a pair counts; every pair has to have one in each direction. What goes over links that share a name at a time divides
 what `media` gives that name, or else what one of the links has. Hosts without accelerators that may add up gradients
-are `reduction_servers`, each with a name and `bytes_per_s`. `schemas/cluster-1.json` has every key and unit.
+are `reduction_servers`, each with a name and `bytes_per_s`. `checkpoint_bytes_per_s` is the rate
+at which all hosts together read a checkpoint. `schemas/cluster-1.json` has every key and unit.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ class _File:
             said = f"the medium {unused[0]!r} is shared by no link{near(unused[0], used)}"
             raise self.wrong(("media", unused[0]), said)
         local = all(machine is not None and machine["device"] is None for machine in machines)
-        given = {name: self.data[name] for name in ("cores", "waiting") if name in self.data}
+        given: dict[str, Any] = {name: self.data[name] for name in ("cores", "waiting") if name in self.data}
+        if "checkpoint_bytes_per_s" in self.data:
+            given["checkpoint_bytes_per_s"] = machine_file.si(self.data["checkpoint_bytes_per_s"])
         shared: dict[str, Any] = (on_one_cpu() if local else {}) | given
         try:
             cluster = Cluster(

@@ -170,6 +170,7 @@ class ClusterData(TypedDict):
     media: NotRequired[
         Annotated[dict[str, _BytesPerS], said("an object of rates by the names that links share"), at_most(10_000)]
     ]
+    checkpoint_bytes_per_s: NotRequired[_BytesPerS]
     reduction_servers: NotRequired[
         Annotated[
             list[Annotated[ReductionServerData, said("an object with the name and the bytes_per_s of a host")]],

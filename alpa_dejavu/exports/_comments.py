@@ -22,7 +22,7 @@ def one_line(text: str) -> str:
 def heading(plan: Plan, outline: Outline, release: str) -> Iterator[str]:
     """Yields the lines that each file begins with: the plan, the release that the file is for, and the stages."""
     yield one_line(f"{plan.model or 'A model'} on {plan.cluster}, a batch of {plan.batch}.")
-    predicted = f"predicted {units.seconds(plan.step_s)} a step" if plan.step_s else "its step isn't predicted"
+    predicted = plan.predicted if plan.step_s else "its step isn't predicted"
     yield f"A plan by alpa-dejavu for {release}: {predicted}."
     yield (
         f"{outline.pipeline} x {outline.data_parallel} x {outline.tensor_parallel} devices: pipeline, data and tensor "

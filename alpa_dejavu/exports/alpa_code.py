@@ -6,7 +6,6 @@ import dataclasses
 import pprint
 from typing import Any
 
-from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import alpas_hosts
 from alpa_dejavu.plans.plan_file import plan_data
 from alpa_dejavu.problem import Plan, StagePlan
@@ -36,7 +35,7 @@ def alpa_code(plan: Plan) -> str:
     data, stage_option = ("", _manual_option(plan)) if _alpa_places_it(plan) else (_written_out(plan), _OWN_OPTION)
     ours = "import alpa_dejavu\n" if "alpa_dejavu" in layer_option + stage_option else ""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
-    title = f"{plan.model or 'A model'} on {plan.cluster}{batch}: predicted {units.seconds(plan.step_s)} per step."
+    title = f"{plan.model or 'A model'} on {plan.cluster}{batch}: {plan.predicted}."
     return (
         f'"""{_escaped(title)}"""\n\n'
         f"import alpa\n{ours}\n"

@@ -69,14 +69,23 @@ class Confidence(Annotation):
         """Returns the plan with the probability that it is nearly the best of those it was compared with, and with the
         mean and deviation of the seconds of its stages and layers.
         """
-        from alpa_dejavu.planning.uncertainty import Errors, Resolver, confidence, drawn_stages, layer_draws
+        from alpa_dejavu.planning.uncertainty import (
+            Errors,
+            Resolver,
+            confidence,
+            drawn_stages,
+            layer_draws,
+            meet_plan,
+        )
 
         phase("confidence")
-        resolver = chosen.found.resolver or Resolver()
-        known = confidence(chosen.compared, errors=chosen.found.errors, resolver=resolver)
-        errors = chosen.found.errors or Errors.unmeasured(resolver)
-        # These are the draws that the confidence is from: the seed and the errors are the same.
-        draws = layer_draws(chosen.compared[0], resolver, errors, errors.drawn(known.draws))
+        best, errors, resolver = chosen.compared[0], chosen.found.errors, chosen.found.resolver
+        known = confidence(chosen.compared, errors=errors, resolver=resolver)
+        # These are the draws that the expected step is from: the seed and the errors are the same.
+        alone = resolver if errors is not None and resolver is not None else Resolver()
+        meet_plan(best, alone)
+        errors = errors or Errors.unmeasured(alone)
+        draws = layer_draws(best, alone, errors, errors.drawn(known.draws))
         factor = 1.0 if plan.correction is None else plan.correction.factor
         chosen.clock.lap("confidence")
         return dataclasses.replace(

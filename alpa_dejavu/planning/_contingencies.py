@@ -138,9 +138,9 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
     factor = 1.0 if plan.correction is None else plan.correction.factor
     if best is not None and best.step_s * factor * _CLEARLY <= worst.step_s:
         return [
-            f"without {lost} a plan that cuts the model into {best.model.num_layers} layers would take "
-            f"{units.seconds(best.step_s * factor)} a step, {units.seconds(worst.step_s)} with this plan's layers: "
-            "plan again if it is lost"
+            f"without {lost} `replan` keeps this plan's layers, and a step takes {units.seconds(worst.step_s)}; `plan "
+            f"--layers {best.model.num_layers}` for the hosts that are left would find "
+            f"{units.seconds(best.step_s * factor)}"
         ]
     left = without(task.cluster, [lost])
     untried = {*task.layers} - {one.model.num_layers for one in found}
@@ -148,7 +148,7 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
         return []
     return [
         f"without {lost} a step takes longer than fewer devices explain, and plans of {min(untried)} layers weren't "
-        "looked at: plan again if it is lost"
+        f"looked at: try `plan --layers {min(untried)}` for the hosts that are left"
     ]
 
 

@@ -54,7 +54,7 @@ class Decision:
         now, then, gain, cost, restart, looked = map(
             units.seconds, (self.now_s, self.step_s, self.gain_s, self.cost_s, self.restart_s, self.looked_s)
         )
-        moved = f"{units.size(self.moves.num_bytes)} moved in {units.seconds(self.moves.seconds)}"
+        moved = self.moves.text
         return (
             f"{now} a step, {then} by {stages_text(self.plan)}: {gain} gained over {self.steps_left} steps, {cost} "
             f"lost by moving ({moved}, restarted in {restart}): {'move' if self.worth else 'stay'} "

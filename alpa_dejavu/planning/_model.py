@@ -59,6 +59,7 @@ def plan_model(
     submeshes: str = "power_of_two",
     offload: str = "none",
     replicas: int = 1,
+    checkpoint_bytes_per_s: float | None = None,
     slicing: str | Slicer = "dynamic",
     latency: str | LatencyModel = "auto",
     communication: str | CommunicationModel = "auto",
@@ -97,6 +98,8 @@ def plan_model(
         offload: where stages may offload what they keep: "none"; "cpu", the memory of their hosts; "nvme", drives for
             the optimizer's state and parameters; "auto", either. Only under Alpa's schedules.
         replicas: the least number of data-parallel replicas of each stage, as robust training needs them.
+        checkpoint_bytes_per_s: the rate at which all hosts together read a checkpoint, which tells how long it takes to
+            go on once a host is lost; None: the cluster's, which may be unknown.
         slicing: a slicer or its name.
         latency: a latency model or its name; "auto": the calibration's, or without one "kernels" on known GPUs
             and else "analytic".
@@ -159,6 +162,8 @@ def plan_model(
     correction = None if history is None else _read(history)
     known = check_choice(calibration, latency, communication)
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    if checkpoint_bytes_per_s is not None:
+        given = dataclasses.replace(given, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
     if objective != "time":
         check_prices(given)
     check_offload(offload, given)

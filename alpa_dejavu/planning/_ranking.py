@@ -58,6 +58,11 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
         )
         for made in (plan_of(task, one) for one in each)
     ]
+    if task.objective != "time":  # prices are by the expected step
+        from alpa_dejavu.planning.uncertainty import confidence
+
+        drawn = (confidence([one], errors=found.errors, resolver=found.resolver) for one in each)
+        plans = [dataclasses.replace(plan, confidence=known) for plan, known in zip(plans, drawn, strict=True)]
     if task.correction is not None:
         from alpa_dejavu.calibration.history import Origin, corrected
 

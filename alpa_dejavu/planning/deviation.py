@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.result import PlanningResult
     from alpa_dejavu.planning.task import PlanningTask
 
-__all__ = ["Deviation", "deviation", "is_off", "learned_correction", "measured_run"]
+__all__ = ["Deviation", "deviation", "has_settled", "is_off", "learned_correction", "measured_run"]
 
 
 _CAUSES = 0.25
 """A stage causes a step's error if, taking as long as measured, it alone makes up this share of it at least."""
+_WORTH = 0.05
+"""Another plan is worth telling if it saves this share of a step at least."""
+_SETTLED = 0.05
+"""Steps have settled if the medians of two windows of them differ by this share at most."""
 
 
 @final
@@ -46,6 +50,7 @@ class Deviation:
         step_s: the measured seconds of a step (a median).
         stage: the index of the stage that causes it; None: no stage's computing does.
         factor: how many times as long as predicted that stage computes; 1 where there is none.
+        stays_s: the seconds of a step of the plan that runs, by what was measured of its stages.
         now: the plan that would be chosen by what was measured.
     """
 
@@ -53,7 +58,17 @@ class Deviation:
     step_s: float
     stage: int | None
     factor: float
+    stays_s: float
     now: Plan
+
+    @property
+    def matters(self) -> bool:
+        """Returns whether another plan would be chosen now, and would make a step at least 5 % shorter than it was
+        measured, and than the plan that runs takes by the same costs.
+        """
+        if given_stages(self.now) == given_stages(self.plan):
+            return False
+        return self.now.step_s <= (1 - _WORTH) * min(self.stays_s, self.step_s)
 
     def __str__(self) -> str:
         assert self.plan.confidence is not None, "else no step is off"
@@ -67,13 +82,21 @@ class Deviation:
                 f"stage {self.stage} ({layers_text(stage)} on {' '.join(stage.hosts)}) computes {self.factor:.2f} "
                 "times as long as predicted"
             )
-        same = given_stages(self.now) == given_stages(self.plan)
-        now = (
-            "the same plan would be chosen now"
-            if same
-            else (f"now {stages_text(self.now)} would be chosen, with {units.seconds(self.now.step_s)} a step")
-        )
+        now = f"now {stages_text(self.now)} would be chosen, with {units.seconds(self.now.step_s)} a step"
         return f"a step takes {step}, but {predicted} were predicted (with 90 % {low} to {high}): {cause}; {now}"
+
+
+def has_settled(steps_s: Sequence[float], window: int) -> bool:
+    """Returns whether measured steps have stopped becoming shorter or longer: whether the medians of the last two
+    windows of so many steps are within 5 %; False with fewer steps than these windows have.
+
+    >>> has_settled([6.0, 0.4, 0.3, 0.2, 0.2, 0.2], 3), has_settled([6.0, 0.2, 0.21, 0.2, 0.9, 0.2], 3)
+    (False, True)
+    """
+    before, last = steps_s[-2 * window : -window], steps_s[-window:]
+    if len(before) < window:
+        return False
+    return abs(math.log(statistics.median(last) / statistics.median(before))) <= _SETTLED
 
 
 def is_off(plan: Plan, steps_s: Sequence[float]) -> bool:
@@ -105,8 +128,10 @@ def deviation(task: PlanningTask, plan: Plan, found: Measured) -> Deviation:
     ]
     stage = _cause(planned, factors, math.log(found.step_s / planned.plan.step_s))
     chooser = Searched() if isinstance(task.chooser, Decisive) else task.chooser
-    now = best_plan(dataclasses.replace(task, chooser=chooser, learned=(*task.learned, run), contenders=1)).plan
-    return Deviation(plan, found.step_s, stage, 1.0 if stage is None else factors[stage], now)
+    learned = dataclasses.replace(task, chooser=chooser, learned=(*task.learned, run), contenders=1)
+    stays_s = _estimated(learned, plan).plan.step_s
+    factor = 1.0 if stage is None else factors[stage]
+    return Deviation(plan, found.step_s, stage, factor, stays_s, best_plan(learned).plan)
 
 
 def measured_run(task: PlanningTask, plan: Plan, found: Measured) -> PastRun:

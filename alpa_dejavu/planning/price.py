@@ -16,7 +16,7 @@ __all__ = ["PricedPlan", "as_cheap", "check_prices", "front", "ordered", "price_
 @final
 @dataclasses.dataclass(frozen=True)
 class PricedPlan:
-    """A plan, with the price of one of its training steps, in US dollars as the hosts' hourly prices."""
+    """A plan, with the price of its expected step, in US dollars as the hosts' hourly prices."""
 
     plan: Plan
     price: float
@@ -42,11 +42,11 @@ def check_prices(cluster: Cluster) -> None:
 
 
 def price_per_step(plan: Plan, cluster: Cluster) -> float | None:
-    """Returns the price of a step of a plan, paying for each host it uses as a whole; None if a price isn't known."""
+    """Returns the price of a plan's expected step, paying for each host it uses as a whole; None if one isn't known."""
     prices = {host.name: host.price_per_hour for host in cluster.hosts}
     hourly = [prices.get(name) for name in {name for stage in plan.stages for name in stage.hosts}]
     known = [price for price in hourly if price is not None]
-    return plan.step_s * sum(known) / 3600 if len(known) == len(hourly) else None
+    return plan.expected_s * sum(known) / 3600 if len(known) == len(hourly) else None
 
 
 def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
@@ -80,5 +80,5 @@ def ordered(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int
 
 def as_cheap(plans: Sequence[Plan], others: Sequence[int], first: int, cluster: Cluster) -> list[int]:
     """Returns the indices of those other plans whose hosts cost no more per hour than those of the first plan."""
-    hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
+    hourly = [(price_per_step(plan, cluster) or 0.0) / plan.expected_s for plan in plans]
     return [n for n in others if hourly[n] <= hourly[first] * (1 + ties.TOLERANCE)]

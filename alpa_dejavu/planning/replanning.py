@@ -54,8 +54,13 @@ class Replanned:
         return tuple(sorted(set(range(self.plan.num_layers)) - set(self.moves.layers)))
 
 
-def fallback(plan: Plan, host: str) -> Replanned:
+def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None) -> Replanned:
     """Returns the contingency that a plan holds ready for the loss of a host, as a plan with what moves for it.
+
+    Args:
+        plan: the plan that ran.
+        host: the name of the host that is lost.
+        checkpoint_bytes_per_s: the rate at which all hosts together read a checkpoint; None: as the plan was made for.
 
     Raises:
         ValueError: the plan isn't for that host, or has no contingency for its loss.
@@ -76,7 +81,7 @@ def fallback(plan: Plan, host: str) -> Replanned:
         plan, stages=other.stages, step_s=other.step_s, num_micro_batches=other.num_micro_batches, lower_bound_s=0.0,
         confidence=None, notes=notes, cluster=name, planning_s={}, contingencies={}, hardware=left,
     )  # fmt: skip
-    return Replanned(made, other.moves, time.perf_counter() - started)
+    return Replanned(made, other.moves.read_at(checkpoint_bytes_per_s), time.perf_counter() - started)
 
 
 def replan(
@@ -92,6 +97,7 @@ def replan(
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
     memory_margin: float | None = None,
+    checkpoint_bytes_per_s: float | None = None,
 ) -> Replanned:
     """Returns the best plan for a changed cluster, on those hosts that have most of the training state they need.
 
@@ -117,6 +123,7 @@ def replan(
         calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
             plan's models.
         memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
+        checkpoint_bytes_per_s: the rate at which all hosts together read a checkpoint; None: the cluster's.
 
     Raises:
         ValueError: a host or replica that the plan hasn't, a record of another plan, other models than the plan's,
@@ -136,6 +143,8 @@ def replan(
         changed = without_hosts(changed, without)
     for host, factor in (slow or {}).items():
         changed = slowed(changed, host, factor)
+    if checkpoint_bytes_per_s is not None:
+        changed = dataclasses.replace(changed, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
     if memory_margin is not None:
         kept = dataclasses.replace(kept, memory_margin=memory_margin)
     asked = kept.replicas

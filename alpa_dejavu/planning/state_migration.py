@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -123,8 +124,9 @@ def moves(
 ) -> Moves:
     """Returns the training state that hosts have to take in for a new plan: what their stages need and they lack.
 
-    A host already has a layer if the same of its devices held it before, divided among as many of them. With ZeRO, each
-    host has only a part of what is divided among data-parallel devices.
+    A host already has a layer if the same of its devices held it before, divided among as many of them. What is divided
+    among hosts (with ZeRO, or by tensor parallelism over several) each has one part of: the rest of what it needs comes
+    from the hosts of the other parts, and what no host has that is left comes from a checkpoint.
 
     Args:
         before: the stages of the plan that ran.
@@ -134,36 +136,43 @@ def moves(
         lost: the names of hosts of the cluster that are lost too.
         form: the form of the schedule of both plans, which says which stages share a submesh.
     """
-    links = _Links(cluster, lost)
+    traffic = _Traffic(cluster, lost)
     ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
     held, needed = devices_of(before, form), devices_of(after, form)
-    took: dict[str, float] = {}
-    gave: dict[str, float] = {}
     moved: set[int] = set()
-    total = 0.0
     for new, places in zip(after, needed, strict=True):
         for old, had in zip(before, held, strict=True):
             first, last = max(new.layers[0], old.layers[0]), min(new.layers[1], old.layers[1])
-            if first > last:
-                continue
-            left = [host for host in had if host in links.places]
-            num_bytes = float((ends[last + 1] - ends[first]) @ _shares(new))
-            for n, (host, devices) in enumerate(places.items()):
-                if _has(new, old, devices, had.get(host)) or not num_bytes:
-                    continue
-                seconds, source = links.fastest(left, host, num_bytes, turn=n)
-                took[host] = took.get(host, 0.0) + seconds
-                if source is not None:
-                    gave[source] = gave.get(source, 0.0) + seconds
-                moved.update(range(first, last + 1))
-                total += num_bytes
-    return Moves(tuple(sorted(moved)), total, max([*took.values(), *gave.values()], default=0.0))
+            for kind, num_bytes in enumerate((ends[last + 1] - ends[first]).tolist() if first <= last else ()):
+                among, parts = _parts(old)[kind], _parts(new)[kind]
+                for n, (host, devices) in enumerate(places.items()):
+                    same = _has(new, old, devices, had.get(host)) and among == parts
+                    for part, share in _overlaps(n % parts, parts, among):
+                        holders = traffic.left(old.hosts[part::among])
+                        if num_bytes and not (same and host in holders):
+                            traffic.take_in(host, holders, num_bytes * share, turn=n)
+                            moved.update(range(first, last + 1))
+    return traffic.moves(moved)
 
 
-def _shares(stage: StagePlan) -> FloatArray:
-    """Returns the shares of parameters and of optimizer's state that each of the stage's hosts keeps as a whole."""
-    among = 1.0 / len(stage.hosts)
-    return np.array([among if stage.zero == 3 else 1.0, among if stage.zero else 1.0])
+def _parts(stage: StagePlan) -> tuple[int, int]:
+    """Returns among how many of a stage's hosts its parameters are divided, and its optimizer's state; host n has part
+    n modulo that number.
+    """
+    tensor = max(stage.logical_mesh[-1] // stage.submesh.devices_per_host, 1)
+    every = len(stage.hosts)
+    return every if stage.zero == 3 else tensor, every if stage.zero else tensor
+
+
+def _overlaps(part: int, parts: int, among: int) -> Iterator[tuple[int, float]]:
+    """Yields the parts of another division that one part has in common with, and which share of the whole that is.
+
+    >>> list(_overlaps(0, 2, 4)), list(_overlaps(1, 2, 1))
+    ([(0, 0.25), (1, 0.25)], [(0, 0.5)])
+    """
+    for other in range(part * among // parts, -(-(part + 1) * among // parts)):
+        low, high = max(part * among, other * parts), min((part + 1) * among, (other + 1) * parts)
+        yield other, (high - low) / (parts * among)
 
 
 def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[int, int] | None) -> bool:
@@ -175,35 +184,50 @@ def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[in
 
 
 @final
-class _Links:
-    """The links of a cluster, which tell the fastest way to a host."""
+class _Traffic:
+    """The training state that hosts take in, over a cluster's links and from a checkpoint."""
 
     def __init__(self, cluster: Cluster, lost: Collection[str]) -> None:
-        self._links = cluster.links
-        self.places = {host.name: n for n, host in enumerate(cluster.hosts) if host.name not in lost}
-        self._slowest: dict[int, Link] = {}
+        self._cluster = cluster
+        self._places = {host.name: n for n, host in enumerate(cluster.hosts) if host.name not in lost}
+        self._ends_s = defaultdict[tuple[str, bool], float](float)  # what each host takes in, and what it gives
+        self._media_bytes = defaultdict[str, float](float)
+        self._bytes = self._read_bytes = 0.0
 
-    def fastest(self, sources: Sequence[str], host: str, num_bytes: float, turn: int) -> tuple[float, str | None]:
-        """Returns in how many seconds some bytes can be sent to a host from the source with the fastest link, and the
-        name of that source; if no host has the bytes, the seconds over the slowest link to the host, and None.
+    def left(self, hosts: Sequence[str]) -> list[str]:
+        """Returns those of some hosts that are left."""
+        return [host for host in hosts if host in self._places]
+
+    def take_in(self, host: str, sources: Sequence[str], num_bytes: float, turn: int) -> None:
+        """Has a host take in some bytes over the fastest link from a host that has them; from itself over the link
+        between its devices, and from a checkpoint if nobody has them.
 
         Args:
+            host: the name of the host.
             sources: the names of the hosts that have the bytes; of many only 8 are looked at.
-            host: the name of the host that takes them in.
             num_bytes: how many they are.
             turn: the place in `sources` of the first one that is looked at.
         """
-        to, links = self.places[host], self._links
-        if host in sources:
-            return _seconds(links[to][to], num_bytes), host
-        if sources:
-            asked = [sources[(turn + n) % len(sources)] for n in range(min(len(sources), _ASKED))]
-            each = [_seconds(links[self.places[source]][to], num_bytes) for source in asked]
-            return min(each), asked[each.index(min(each))]
-        if to not in self._slowest:
-            others = [links[n][to] for n in self.places.values() if n != to] or [links[to][to]]
-            self._slowest[to] = max(others, key=lambda link: _seconds(link, num_bytes))
-        return _seconds(self._slowest[to], num_bytes), None
+        if not sources:
+            self._read_bytes += num_bytes
+            return
+        asked = [sources[(turn + n) % len(sources)] for n in range(min(len(sources), _ASKED))]
+        asked = [host] if host in sources else asked
+        links = {source: self._cluster.links[self._places[source]][self._places[host]] for source in asked}
+        source = min(links, key=lambda name: _seconds(links[name], num_bytes))
+        link, seconds = links[source], _seconds(links[source], num_bytes)
+        self._ends_s[host, True] += seconds
+        self._ends_s[source, False] += seconds
+        for medium in link.shares:
+            self._media_bytes[medium] += num_bytes
+        self._bytes += num_bytes
+
+    def moves(self, layers: Collection[int]) -> Moves:
+        """Returns what moves of some layers: all hosts take in and give at a time, over links and media."""
+        media = [self._media_bytes[name] / rate for name, rate in self._cluster.media.items()]
+        seconds = max([*media, *self._ends_s.values()], default=0.0)
+        moved = Moves(tuple(sorted(layers)), self._bytes, seconds, self._read_bytes)
+        return moved.read_at(self._cluster.checkpoint_bytes_per_s)
 
 
 def _seconds(link: Link, num_bytes: float) -> float:

@@ -24,7 +24,7 @@ class WholeRun:
 
     Attributes:
         steps: how many steps there are.
-        seconds: the predicted seconds of all steps.
+        seconds: the seconds of all steps, by the expected one.
         deviation_s: their standard deviation by how far off predictions may be, which are as far off in every step;
             None: it isn't known.
         device_s: the seconds of all devices of the hosts that the plan uses, which are paid for as a whole.
@@ -64,9 +64,9 @@ def whole_run(planned: PlanningResult, steps: int) -> WholeRun:
     price = planned.price_per_step
     return WholeRun(
         steps=steps,
-        seconds=steps * plan.step_s,
+        seconds=steps * plan.expected_s,
         deviation_s=None if known is None or not known.deviation_s else steps * known.deviation_s,
-        device_s=steps * plan.step_s * devices,
+        device_s=steps * plan.expected_s * devices,
         price=None if price is None else steps * price,
         sent_bytes={ends: steps * each for ends, each in step_bytes(planned).items()},
         host_bytes=dict(kept),

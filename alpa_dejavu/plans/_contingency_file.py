@@ -37,8 +37,13 @@ def contingencies_data(contingencies: Mapping[str, Contingency], stage_data: Cal
             "moved_layers": list(other.moves.layers),
             "moved_bytes": other.moves.num_bytes,
             "moved_s": other.moves.seconds,
+            **({} if not other.moves.checkpoint_bytes else _checkpoint_data(other.moves)),
         }
     return {"plans": plans, "hosts": hosts}
+
+
+def _checkpoint_data(moves: Moves) -> Data:
+    return {"checkpoint_bytes": moves.checkpoint_bytes, "checkpoint_s": moves.checkpoint_s}
 
 
 def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], StagePlan]) -> dict[str, Contingency]:
@@ -53,6 +58,9 @@ def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], Stage
     for lost, own in data["hosts"].items():
         stages, step_s, count = plans[int(own["plan"])]
         there = tuple(dataclasses.replace(s, hosts=tuple(on)) for s, on in zip(stages, own["hosts"], strict=True))
-        moved = Moves(tuple(map(int, own["moved_layers"])), float(own["moved_bytes"]), float(own["moved_s"]))
+        moved = Moves(
+            tuple(map(int, own["moved_layers"])), float(own["moved_bytes"]), float(own["moved_s"]),
+            float(own.get("checkpoint_bytes", 0.0)), own.get("checkpoint_s"),
+        )  # fmt: skip
         found[lost] = Contingency(there, step_s, count, moved, tuple(own["unused"]))
     return found

@@ -205,6 +205,8 @@ class LostHostData(TypedDict):
     moved_layers: Annotated[list[Index], listed("a list of layers")]
     moved_bytes: Bytes
     moved_s: Seconds
+    checkpoint_bytes: NotRequired[Bytes]
+    checkpoint_s: NotRequired[Annotated[Seconds | None, said("seconds of at least 0, or null")]]
 
 
 class ContingenciesData(TypedDict):

@@ -15,7 +15,7 @@ def plan_table(plan: Plan) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.append(
-        f"predicted {units.seconds(plan.step_s)} per step ({plan.num_micro_batches} micro-batches, {plan.schedule}, "
+        f"{plan.predicted} ({plan.num_micro_batches} micro-batches, {plan.schedule}, "
         f"{plan.cluster}); planned in {planning_text(plan)}"
     )
     if plan.correction is not None:

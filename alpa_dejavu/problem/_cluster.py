@@ -251,6 +251,7 @@ class Cluster:
         reduction_servers: hosts without accelerators that may add up gradients; each is joined to all hosts.
         waiting: the share of its time, below 1, that a device waits for others of its process, where all share the
             cores of one CPU.
+        checkpoint_bytes_per_s: the bytes per second at which all hosts together read a checkpoint; None: not known.
         machine: the name of the machine type that all hosts are of; empty: they aren't of one.
         machine_file: the path of that type's file; empty: `alpa_dejavu.clusters` has it.
     """
@@ -262,6 +263,7 @@ class Cluster:
     media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     reduction_servers: tuple[ReductionServer, ...] = ()
     waiting: float = 0.0
+    checkpoint_bytes_per_s: float | None = None
     # They say where the figures are from: the same cluster read from a file of its own is equal.
     machine: str = dataclasses.field(default="", compare=False)
     machine_file: str = dataclasses.field(default="", compare=False)
@@ -281,6 +283,8 @@ class Cluster:
         for medium, rate in self.media.items():
             checks.positive(f"cluster {self.name}", f"media[{medium!r}]", rate)
         checks.share(f"cluster {self.name}", "waiting", self.waiting)
+        if self.checkpoint_bytes_per_s is not None:
+            checks.positive(f"cluster {self.name}", "checkpoint_bytes_per_s", self.checkpoint_bytes_per_s)
 
     @classmethod
     def uniform(

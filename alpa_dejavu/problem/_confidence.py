@@ -17,15 +17,14 @@ class Confidence:
     Attributes:
         probability: the chance that the plan's step takes at most 5 % longer than that of the best of the `candidates`;
             plans that the search didn't look at aren't considered.
-        expected_step_s: the middle (geometric mean) of the step over the draws, in which now one stage and now another
-            is the slowest, corrected for the optimism of having picked the smallest of several predictions.
-        interval_s: the ends of the 90 % interval of the step in seconds, corrected in the same way.
+        expected_step_s: the middle (geometric mean) of the step over draws for this plan by itself, in which now one
+            stage and now another is the slowest.
+        interval_s: the ends of the 90 % interval of the step in seconds.
         draws: how many times the costs were drawn.
         candidates: how many plans were compared, the chosen one among them.
         spread_from: where the size of the drawn errors is from, in a few words.
         compared: the candidates' numbers of layers, micro-batches, stages and hosts in a few words; empty: not told.
-        deviation_s: the standard deviation of the step in seconds over the draws, corrected in the same way; 0: not
-            told.
+        deviation_s: the standard deviation of the step in seconds over these draws; 0: not told.
 
     Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
     """

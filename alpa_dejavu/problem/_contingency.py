@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
@@ -19,18 +20,49 @@ class Moves:
     Attributes:
         layers: the numbers of the layers of which a host receives parameters or the optimizer's state, since it hasn't
             got them.
-        num_bytes: the bytes that are received, on all hosts together.
-        seconds: how long that takes over the cluster's links, all hosts at a time; what only a lost host had is
-            assumed to come over the slowest link.
+        num_bytes: the bytes that hosts receive over links, on all hosts together.
+        seconds: how long that takes over the cluster's links, all hosts at a time.
+        checkpoint_bytes: the further bytes that only lost hosts had, and that hosts read from a checkpoint.
+        checkpoint_s: how long reading them takes; None: the checkpoint's rate isn't known.
     """
 
     layers: tuple[int, ...]
     num_bytes: float
     seconds: float
+    checkpoint_bytes: float = 0.0
+    checkpoint_s: float | None = None
 
     def __post_init__(self) -> None:
         checks.not_negative("moves", "num_bytes", self.num_bytes)
         checks.not_negative("moves", "seconds", self.seconds)
+        checks.not_negative("moves", "checkpoint_bytes", self.checkpoint_bytes)
+        checks.not_negative("moves", "checkpoint_s", self.checkpoint_s or 0.0)
+
+    def read_at(self, bytes_per_s: float | None) -> Moves:
+        """Returns the same moves with the time that reading the checkpoint takes at a rate; None: at the known one."""
+        if bytes_per_s is None:
+            return self
+        checks.positive("moves", "checkpoint_bytes_per_s", bytes_per_s)
+        return dataclasses.replace(self, checkpoint_s=self.checkpoint_bytes / bytes_per_s)
+
+    @property
+    def text(self) -> str:
+        """Returns in words what moves, and how long it takes.
+
+        >>> Moves((0,), 2.0**31, 4.0).text
+        '2.00 GiB over links in 4 s'
+        >>> Moves((0,), 2.0**31, 4.0, 2.0**30, 3.0).text
+        '2.00 GiB over links in 4 s, and 1.00 GiB from a checkpoint in 3 s'
+        >>> Moves((0,), 2.0**31, 4.0, 2.0**30).text
+        '2.00 GiB over links in 4 s, and 1.00 GiB from a checkpoint, whose rate is unknown (--checkpoint-rate)'
+        """
+        links = f"{units.size(self.num_bytes)} over links in {units.seconds(self.seconds)}"
+        if not self.checkpoint_bytes:
+            return links
+        took = ", whose rate is unknown (--checkpoint-rate)"
+        if self.checkpoint_s is not None:
+            took = f" in {units.seconds(self.checkpoint_s)}"
+        return f"{links}, and {units.size(self.checkpoint_bytes)} from a checkpoint{took}"
 
 
 @final

@@ -258,6 +258,17 @@ class Plan:
         return self.stages[-1].layers[1] + 1
 
     @property
+    def expected_s(self) -> float:
+        """Returns the seconds of a step to budget by: the expected step; `step_s` where no errors were drawn."""
+        return self.step_s if self.confidence is None else self.confidence.expected_step_s
+
+    @property
+    def predicted(self) -> str:
+        """Returns the predicted and the expected step in words, as "predicted 1.2 s a step, expected 1.25 s"."""
+        expected = "" if self.confidence is None else f", expected {units.seconds(self.expected_s)}"
+        return f"predicted {units.seconds(self.step_s)} a step{expected}"
+
+    @property
     def uncorrected_s(self) -> float:
         """Returns the seconds of a training step as they were predicted, before past runs corrected them."""
         return self.step_s if self.correction is None else self.step_s / self.correction.factor
@@ -270,11 +281,7 @@ class Plan:
         if not self.contingencies:
             return None
         host, worst = max(self.contingencies.items(), key=lambda item: (item[1].step_s, item[1].moves.seconds))
-        moved = worst.moves
-        return (
-            f"{units.seconds(worst.step_s)} a step without {host}, after {units.size(moved.num_bytes)} have moved in "
-            f"{units.seconds(moved.seconds)}"
-        )
+        return f"{units.seconds(worst.step_s)} a step without {host}; first its state moves: {worst.moves.text}"
 
     @property
     def total_planning_s(self) -> float:

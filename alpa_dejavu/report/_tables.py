@@ -35,7 +35,7 @@ class Table(TypedDict):
 def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str, str]]:
     """Returns a plan's most important figures, such as its step time and throughput, as pairs of name and value."""
     plan, timeline = planned.plan, planned.timeline
-    shown = [("predicted step", f"{units.seconds(plan.step_s)}")]
+    shown = [("iteration time", units.seconds(plan.step_s)), ("expected step", units.seconds(plan.expected_s))]
     if measured is not None:
         shown.append(("measured step", f"{units.seconds(measured.step_s)}"))
     if planned.samples_per_s is not None:

@@ -157,6 +157,11 @@ def test_the_next_start_of_a_job_plans_right(tmp_path):
     assert [stage.submesh.num_devices for stage in second.stages] != [4]
     assert given_stages(told.now) == given_stages(second)
     assert "would be chosen" in str(told)
+    assert told.matters
+    assert told.stays_s == pytest.approx(line.step_s, rel=0.05)
+    barely = dataclasses.replace(told.now, step_s=0.97 * told.stays_s)
+    assert not dataclasses.replace(told, now=barely).matters
+    assert not dataclasses.replace(told, now=first).matters
     assert regret(second, true) < 1.1
     # What the first plan would take is known, too.
     again = plan(dataclasses.replace(next_task, chooser=GivenStages(tuple(given_stages(first))))).plan

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.calibration.history import corrected
-from alpa_dejavu.planning.uncertainty import Errors, Resolver, confidence, layer_draws, meet, redrawn, step_draws
+from alpa_dejavu.planning.uncertainty import (
+    Errors,
+    Resolver,
+    confidence,
+    drawn_steps,
+    layer_draws,
+    meet,
+    redrawn,
+    step_draws,
+)
 from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import DrawnSeconds, Run, StepCorrection
 from alpa_dejavu.slicing import slicer
@@ -48,8 +57,7 @@ def test_one_draw_has_the_step_and_all_stages():
     """A step of one stage is its micro-batches, and what comes once a step, draw by draw."""
     found, resolver, errors, factors, known = drawn()
     steps = step_draws(found, resolver, errors, factors)
-    middle = np.exp(np.log(steps[:, 0]).mean())
-    assert known.deviation_s == pytest.approx(steps[:, 0].std() * known.expected_step_s / middle)
+    assert known.deviation_s == pytest.approx(drawn_steps(found[:1], len(factors)).std())
     for n, one in enumerate(found):
         slowest = np.max([each.sum(axis=1) for each in layer_draws(one, resolver, errors, factors)], axis=0)
         assert np.corrcoef(slowest, steps[:, n])[0, 1] > 0.9

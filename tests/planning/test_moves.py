@@ -76,13 +76,41 @@ def test_another_division_within_a_host_moves_within_it():
     assert (found.num_bytes, found.seconds) == (12000.0, 120.0)
 
 
-def test_what_a_lost_host_alone_had_comes_over_the_slowest_link():
-    links = [list(row) for row in cluster().links]
-    links[1][2] = Link(0.0, 1.0)
-    slow = dataclasses.replace(cluster(), links=tuple(map(tuple, links)))
-    assert moves([on("a", 0, 3)], [on("c", 0, 3)], slow, STATE).seconds == 1200.0
-    assert moves([on("a", 0, 3)], [on("c", 0, 3)], slow, STATE, lost=["a"]).seconds == 12000.0
+def test_what_a_lost_host_alone_had_is_read_from_a_checkpoint():
+    assert moves([on("a", 0, 3)], [on("c", 0, 3)], cluster(), STATE).checkpoint_bytes == 0.0
+    lost = moves([on("a", 0, 3)], [on("c", 0, 3)], cluster(), STATE, lost=["a"])
+    assert (lost.num_bytes, lost.seconds) == (0.0, 0.0)
+    assert (lost.checkpoint_bytes, lost.checkpoint_s) == (12000.0, None)
+    assert "from a checkpoint, whose rate is unknown" in lost.text
+    rated = dataclasses.replace(cluster(), checkpoint_bytes_per_s=4.0)
+    known = moves([on("a", 0, 3)], [on("c", 0, 3)], rated, STATE, lost=["a"])
+    assert known.checkpoint_s == 3000.0
+    assert known == lost.read_at(4.0)
+    assert known.text.endswith("from a checkpoint in 3000 s")
     assert moves([on("a", 0, 3)], [on("a", 0, 3)], cluster(1), STATE).seconds == 0.0
+
+
+def test_a_host_has_only_its_part_of_what_is_divided_among_hosts():
+    """Three hosts have a third each of 12000 bytes; without one, each of two needs a half, and has only its part."""
+    found = moves([on("abc", 0, 3, zero=3)], [on("ab", 0, 3, zero=3)], cluster(), STATE, lost=["c"])
+    # Host a needs its own third and a sixth of b; b needs a sixth of its own, and the third that c had.
+    assert (found.num_bytes, found.checkpoint_bytes) == pytest.approx((8000.0, 4000.0))
+    assert found.seconds == pytest.approx(4000 / 100 + 2000 / 10)
+
+
+def test_no_host_takes_in_more_than_its_link_carries():
+    before, after = [on("abcd", 0, 3, zero=3)], [on("abc", 0, 3)]
+    found = moves(before, after, cluster(4, within=1e9), STATE, lost=["d"])
+    assert (found.num_bytes, found.checkpoint_bytes) == (3 * 9000.0, 3 * 3000.0)
+    assert found.seconds == pytest.approx(6000 / 10, rel=1e-4)
+
+
+def test_parts_that_go_over_one_medium_divide_its_rate():
+    links = tuple(tuple(dataclasses.replace(link, shares=("switch",)) for link in row) for row in cluster(4).links)
+    switched = dataclasses.replace(cluster(4), links=links, media={"switch": 5.0})
+    before, after = [on("a", 0, 1), on("b", 2, 3)], [on("c", 0, 1), on("d", 2, 3)]
+    assert moves(before, after, cluster(4), STATE).seconds == 600.0
+    assert moves(before, after, switched, STATE).seconds == 12000.0 / 5.0
 
 
 def test_the_fastest_of_those_that_have_it_gives_it():
@@ -107,7 +135,7 @@ def test_stages_that_cannot_settle_stay():
     assert Settler(new, new, {"a": 4, "b": 4}, STATE).settled(new, ["b"]) == tuple(new)
 
 
-@pytest.mark.parametrize("field", ["num_bytes", "seconds"])
+@pytest.mark.parametrize("field", ["num_bytes", "seconds", "checkpoint_bytes", "checkpoint_s"])
 def test_nothing_negative_moves(field):
     found = moves([on("a", 0, 3)], [on("b", 0, 3)], cluster(), STATE)
     with pytest.raises(ValueError, match=rf"moves: {field} is -1"):

@@ -218,5 +218,5 @@ def test_a_decision_says_its_numbers(start):
     assert (decision.gain_s, decision.cost_s, decision.worth) == (5.0, 4.5, True)
     assert str(decision) == (
         "2 s a step, 1.5 s by 2 times 4 layers on 1x1 as 1x1: 5 s gained over 10 steps, 4.5 s lost by moving "
-        "(1.00 MiB moved in 500 ms, restarted in 4 s): move (looked for 100 ms)"
+        "(1.00 MiB over links in 500 ms, restarted in 4 s): move (looked for 100 ms)"
     )

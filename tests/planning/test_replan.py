@@ -78,6 +78,19 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
     assert changed == any("micro-batches instead of 32" in note for note in made.plan.notes)
 
 
+def test_it_gives_what_the_contingencies_promise(planned, plan_path, kept, untraced):
+    for host, promised in planned.plan.contingencies.items():
+        made = replan(planned.plan, kept, without=[host])
+        assert made.plan.step_s == pytest.approx(promised.step_s)
+        if [stage.hosts for stage in made.plan.stages] == [stage.hosts for stage in promised.stages]:
+            assert made.moves == promised.moves
+        assert made.moves.checkpoint_bytes == pytest.approx(promised.moves.checkpoint_bytes)
+        asked_for = ["replan", str(plan_path), "--without", host, "--checkpoint-rate", "2"]
+        told = " ".join(CliRunner().invoke(main, asked_for).output.split())
+        assert (made.moves.read_at(2e9).text in told) == ("rate is unknown" not in told)
+    assert promised.moves.text in fallback(planned.plan, host).moves.text
+
+
 def test_a_lost_device_leaves_its_host_the_others(planned, plan_path, kept, untraced):
     made = replan(planned.plan, kept, without=["p3.16xlarge-1/3"])
     whole = replan(planned.plan, kept, without=["p3.16xlarge-1"])
@@ -249,7 +262,7 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     assert "3 x p3.16xlarge (24 devices)" in result.stdout
     assert "moves                   " in result.stdout
     assert "(before: " in result.stdout
-    lost = r"if a host is lost       \S+ m?s a step without p3\.16xlarge-\d, after \S+ GiB have"
+    lost = r"if a host is lost       \S+ m?s a step without p3\.16xlarge-\d; first its state moves: \S+ GiB over links"
     assert re.search(lost, result.stdout)
     assert read_plan(path).num_devices == 24
     assert "ManualStageOption" in (tmp_path / "next.py").read_text()

@@ -39,9 +39,9 @@ def planned(layers=4):
 def test_time_and_price_by_hand():
     run, plan = whole_run(planned(), 100), planned().plan
     used = len({name for stage in plan.stages for name in stage.hosts})
-    assert run.seconds == pytest.approx(100 * plan.step_s)
-    assert run.device_s == pytest.approx(100 * plan.step_s * 2 * used)
-    assert run.price == pytest.approx(100 * plan.step_s / 3600 * 9.0 * used)
+    assert run.seconds == pytest.approx(100 * plan.expected_s)
+    assert run.device_s == pytest.approx(100 * plan.expected_s * 2 * used)
+    assert run.price == pytest.approx(100 * plan.expected_s / 3600 * 9.0 * used)
     assert run.deviation_s == pytest.approx(100 * planned().confidence.deviation_s)
     assert run.device_bytes == max(stage.memory_bytes for stage in plan.stages)
 

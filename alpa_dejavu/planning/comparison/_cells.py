@@ -36,8 +36,9 @@ class Figures:
     """The figures of a plan.
 
     Attributes:
-        step_s: the predicted seconds of a step.
-        interval_s: the ends of their 90 % interval; None: it isn't known.
+        step_s: the seconds of a step if every prediction is right.
+        expected_step_s: those of the expected step, by which clusters are ordered, and prices and trainings reckoned.
+        interval_s: the ends of its 90 % interval; None: it isn't known.
         price: the price of a step in US dollars; None where a host's price isn't known.
         memory_bytes: the peak of the fullest device's memory.
         stages, micro_batches: how many of them the plan has.
@@ -48,6 +49,7 @@ class Figures:
     """
 
     step_s: float
+    expected_step_s: float
     interval_s: tuple[float, float] | None
     price: float | None
     memory_bytes: float
@@ -93,6 +95,7 @@ def figures(planned: PlanningResult, steps: int | None) -> Figures:
     plan, known = planned.plan, planned.confidence
     return Figures(
         step_s=plan.step_s,
+        expected_step_s=plan.expected_s,
         interval_s=None if known is None else known.interval_s,
         price=planned.price_per_step,
         memory_bytes=max(stage.memory_bytes for stage in plan.stages),

@@ -117,7 +117,7 @@ def _per_second(cell: Cell, measure: str) -> tuple[float, float] | None:
     """The cell's figure, and so much of it for each second of the step; None if it isn't known."""
     if cell.figures is None:
         return None
-    step_s, price = cell.figures.step_s, cell.figures.price
+    step_s, price = cell.figures.expected_step_s, cell.figures.price
     if measure == "seconds":
         return step_s, 1.0
     return None if price is None else (price, price / step_s)

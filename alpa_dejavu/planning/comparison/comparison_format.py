@@ -54,6 +54,7 @@ class FiguresData(TypedDict):
     """The figures of a plan, as `Figures` has them."""
 
     step_s: SecondsAboveZero
+    expected_step_s: SecondsAboveZero
     interval_s: Annotated[
         Annotated[list[SecondsAboveZero], listed("the two ends of an interval", min_length=2, max_length=2)] | None,
         said("the two ends of the 90 % interval, or null"),

@@ -4,22 +4,16 @@ Errors are factors that all work of one class has in common, and factors of a la
 that share operators, layers or links err together.
 """
 
-from alpa_dejavu.planning.uncertainty._confidence import (
-    confidence,
-    confidence_of_draws,
-    drawn_steps,
-    optimism,
-    worth_trying,
-)
+from alpa_dejavu.planning.uncertainty._confidence import confidence, confidence_of_draws, drawn_steps, worth_trying
 from alpa_dejavu.planning.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.uncertainty._layer_draws import drawn_stages, layer_draws
 from alpa_dejavu.planning.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
-from alpa_dejavu.planning.uncertainty._steps import closed_form, step_draws
+from alpa_dejavu.planning.uncertainty._steps import closed_form, meet_plan, step_draws
 from alpa_dejavu.planning.uncertainty._table_draws import class_table, meet, redrawn
 
 __all__ = [
     "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "assumed_spread", "class_table", "closed_form",
-    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "layer_draws", "meet", "optimism", "redrawn",
+    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "layer_draws", "meet", "meet_plan", "redrawn",
     "step_draws", "worth_trying",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The probability that the chosen plan is nearly the best, and its expected step with the choice reckoned in."""
+"""The probability that the chosen plan is nearly the best, and the step to expect of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning.uncertainty._decide import most_useful
 from alpa_dejavu.planning.uncertainty._errors import Errors
@@ -16,7 +15,7 @@ from alpa_dejavu.planning.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.uncertainty._steps import meet_plan, step_draws
 from alpa_dejavu.problem import Confidence, Slicing
 
-__all__ = ["NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "optimism", "worth_trying"]
+__all__ = ["NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "worth_trying"]
 
 NEARLY = 1.05
 """A plan of so many times the best one's step is as good as the best."""
@@ -30,9 +29,11 @@ def confidence(
     errors: Errors | None = None,
     resolver: Resolver | None = None,
 ) -> Confidence:
-    """Returns how probable it is that the step of the first of some candidate plans is within 5 % of the best one's.
+    """Returns how probable it is that the step of the first of some candidate plans is within 5 % of the best one's,
+    and what step to expect of it.
 
-    The costs of all candidates are drawn jointly at random, by how far off predictions may be.
+    The costs of all candidates are drawn jointly at random, by how far off predictions may be. The step is drawn for
+    the first plan by itself, so that it is the same whatever the plan is compared with.
 
     Args:
         candidates: the chosen plan first.
@@ -41,8 +42,11 @@ def confidence(
         resolver: the object that has numbered the errors in `errors`; None: a new one.
     """
     resolver = resolver or Resolver()
-    steps = drawn_steps(candidates, count, errors, resolver)
-    return confidence_of_draws(steps, resolver.source, _missed(candidates[0].slicing), _compared(candidates))
+    alone = resolver if errors is not None else Resolver()
+    own_s = drawn_steps(candidates[:1], count, errors, alone)[:, 0]
+    joint_s = drawn_steps(candidates, count, errors, resolver) if len(candidates) > 1 else own_s[:, None]
+    compared = _compared(candidates)
+    return confidence_of_draws(joint_s, own_s, alone.source, _missed(candidates[0].slicing), compared)
 
 
 def worth_trying(
@@ -113,53 +117,30 @@ def _range(numbers: Sequence[int], what: str) -> str:
     return f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}"
 
 
-def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, compared: str = "") -> Confidence:
+def confidence_of_draws(
+    steps_s: FloatArray, own_s: FloatArray, source: str, missed: float = 1.0, compared: str = ""
+) -> Confidence:
     """Returns how probable it is that the chosen plan's step is within 5 % of the best one's, and what step to expect
     of it.
 
     Args:
         steps_s: seconds of a step of each candidate plan in K joint random draws, shape (K, candidates), the chosen
             plan first.
+        own_s: those of the chosen plan, drawn by itself, shape (K,).
         source: words that say where the spread of prediction errors is from.
         missed: the least that a plan which the search has missed may take, as a share of the chosen plan's step. All
             shares from there to 1 are reckoned with evenly, which lowers the probability.
         compared: the candidates' numbers of layers, micro-batches, stages and hosts in words.
     """
     best_s = np.minimum(steps_s.min(axis=1), steps_s[:, 0] * np.linspace(missed, 1.0, len(steps_s)))
-    within = steps_s[:, 0] <= NEARLY * best_s
-    corrected = optimism(steps_s)
-    low, high = np.quantile(steps_s[:, 0], _ENDS) * corrected
+    low, high = np.quantile(own_s, _ENDS)
     return Confidence(
-        probability=float(within.mean()),
-        expected_step_s=float(np.exp(np.log(steps_s[:, 0]).mean())) * corrected,
+        probability=float((steps_s[:, 0] <= NEARLY * best_s).mean()),
+        expected_step_s=float(np.exp(np.log(own_s).mean())),
         interval_s=(float(low), float(high)),
-        draws=steps_s.shape[0],
+        draws=len(own_s),
         candidates=steps_s.shape[1],
         spread_from=source,
         compared=compared,
-        deviation_s=float(steps_s[:, 0].std()) * corrected,
+        deviation_s=float(own_s.std()),
     )
-
-
-def optimism(steps_s: FloatArray) -> float:
-    """Returns the factor by which the plan that was chosen for its shortest predicted step takes longer than predicted,
-    on (geometric) average.
-
-    It is found by cross-fitting: each draw in one half stands for a prediction and picks its best plan; how long that
-    plan takes is seen in the other half, whose errors the choice didn't know. With a single candidate it is 1.
-
-    References:
-        Smith and Winkler, The Optimizer's Curse, Management Science 52(3), 2006.
-
-    Args:
-        steps_s: seconds of a step of each candidate plan in K joint draws of prediction errors, shape (K, candidates);
-            with fewer than two draws the result is 1.
-    """
-    logs, half = np.log(steps_s), len(steps_s) // 2
-    if not half:
-        return 1.0
-    off = []
-    for seen, unseen in ((logs[:half], logs[half : 2 * half]), (logs[half : 2 * half], logs[:half])):
-        picked = first_least(seen)
-        off.append(unseen.mean(axis=0)[picked].mean() - seen.min(axis=1).mean())
-    return float(np.exp(np.mean(off)))
