@@ -88,7 +88,7 @@ def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedF
 
 
 def read_text(path: pathlib.Path, remedy: str) -> str:
-    """Returns the text of a UTF-8 file; `remedy` ends the message of an error.
+    """Returns the text of a UTF-8 file, without a byte order mark; `remedy` ends the message of an error.
 
     The limit is 64 MiB, or the MiB that the environment variable ALPA_DEJAVU_FILE_MIB sets.
 
@@ -99,7 +99,7 @@ def read_text(path: pathlib.Path, remedy: str) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(int(most) + 1)
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"{path} can't be read: {why}; {remedy}") from None

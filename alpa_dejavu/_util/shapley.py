@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["DRAWN", "MOST_EXACT", "SEED", "most_asked", "shapley"]
+__all__ = ["DRAWN", "MOST_EXACT", "SEED", "shapley"]
 
 MOST_EXACT = 6
 """Up to so many changes are taken in all orders, more of them in drawn ones."""
@@ -51,11 +51,6 @@ def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list
             for n, one in enumerate(order):
                 worth[one].append(values[n + 1] - values[n])
     return [math.fsum(each) / len(each) for each in worth] if worth[0] else None
-
-
-def most_asked(count: int) -> int:
-    """Returns how many sets of changes have to be valued, at most, for the Shapley values of `count` changes."""
-    return 2**count if count <= MOST_EXACT else DRAWN * (count - 1) + 2
 
 
 def _orders(count: int) -> Iterator[Sequence[int]]:

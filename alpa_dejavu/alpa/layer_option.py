@@ -1,4 +1,4 @@
-"""The layer option for a plan with remat in some stages: only some layers are computed again in backward."""
+"""The layer option of plans: layers end where a model marks them, and only some are computed again in backward."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
+from alpa_dejavu.layers.marks import marked_layers
+
 __all__ = ["DejavuLayerOption"]
 
 
@@ -18,11 +20,11 @@ class DejavuLayerOption:
     """An option that cuts a step into layers for Alpa, with remat in chosen ones; give it as `layer_option=` of
     `PipeshardParallel`.
 
-    Alpa's own options have remat in all layers or in none.
+    Alpa's own options have remat in all layers or in none, and don't know the marks of transformers by their sizes.
 
     Attributes:
         layer_num: into how many layers the step is cut, as `alpa.AutoLayerOption` does; None: it is cut where the user
-            marked it by `alpa.mark_pipeline_boundary()`.
+            marked it by `alpa.mark_pipeline_boundary()`, and at the blocks of a transformer by its sizes.
         remat_layers: the layers, counted from 0, that keep only their inputs for backward and compute the rest again.
 
     Raises:
@@ -48,7 +50,7 @@ class DejavuLayerOption:
         return _with_layers(func, self.layer_num, frozenset(self.remat_layers))
 
 
-_PARAMETERS = ("origin_jaxpr", "sliced_eqns")
+_EXPECTED = {"slice_eqns_by_layer_boundary": ("closed_jaxpr",), "remat_sliced_eqns": ("origin_jaxpr", "sliced_eqns")}
 
 
 def _with_layers(func: Callable[..., Any], layer_num: int | None, remat_layers: frozenset[int]) -> Callable[..., Any]:
@@ -61,35 +63,43 @@ def _with_layers(func: Callable[..., Any], layer_num: int | None, remat_layers: 
     else:
         option = AutoLayerOption(layer_num, remat_mode="coarse_grained_remat" if remat else "none")
     layered: Callable[..., Any] = option.transform(func)
-    if not remat:
-        return layered
 
     @functools.wraps(func)
     def called(*args: Any) -> Any:
-        with _remat_only(remat_layers):
+        with _cutting(remat_layers):
             return layered(*args)
 
     return called
 
 
 @contextlib.contextmanager
-def _remat_only(chosen: frozenset[int]) -> Iterator[None]:
-    """Has remat put around these layers alone while Alpa cuts a function in a `with` block."""
+def _cutting(chosen: frozenset[int]) -> Iterator[None]:
+    """Has Alpa cut a function at the marks of `alpa_dejavu.layers`, too, and put remat around these layers alone, in a
+    `with` block.
+    """
     from alpa.pipeline_parallel import layer_construction
 
-    original = layer_construction.remat_sliced_eqns
-    if tuple(inspect.signature(original).parameters) != _PARAMETERS:
-        raise RuntimeError("Alpa's remat_sliced_eqns isn't the one of Alpa 0.2.3; use remat in all layers or in none")
+    originals = {name: getattr(layer_construction, name) for name in _EXPECTED}
+    for name, parameters in _EXPECTED.items():
+        if tuple(inspect.signature(originals[name]).parameters) != parameters:
+            raise RuntimeError(f"Alpa's {name} isn't the one of Alpa 0.2.3; install that, or give Alpa's layer options")
+    sliced, again = originals.values()
 
-    @functools.wraps(original)
+    @functools.wraps(sliced)
+    def slice_eqns_by_layer_boundary(closed_jaxpr: Any) -> list[Any]:
+        return [layer for equations in sliced(closed_jaxpr) for layer in marked_layers(equations)]
+
+    @functools.wraps(again)
     def remat_sliced_eqns(origin_jaxpr: Any, sliced_eqns: Sequence[Any]) -> list[Any]:
         if max(chosen) >= len(sliced_eqns):
             raise ValueError(f"remat_layers is {sorted(chosen)}, but the step has {len(sliced_eqns)} layers")
-        again = original(origin_jaxpr, sliced_eqns)
-        return [again[n] if n in chosen else plain for n, plain in enumerate(sliced_eqns)]
+        computed = again(origin_jaxpr, sliced_eqns)
+        return [computed[n] if n in chosen else plain for n, plain in enumerate(sliced_eqns)]
 
-    layer_construction.remat_sliced_eqns = remat_sliced_eqns
     try:
+        for ours in (slice_eqns_by_layer_boundary, remat_sliced_eqns):
+            setattr(layer_construction, ours.__name__, ours)
         yield
     finally:
-        layer_construction.remat_sliced_eqns = original
+        for name, original in originals.items():
+            setattr(layer_construction, name, original)

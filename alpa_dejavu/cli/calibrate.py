@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.host_links import host_link_table
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LEAST_S = 1.0
-_LINKS_S = 30.0
 """What probing the links of a few hosts takes at most."""
 
 
@@ -106,7 +104,6 @@ def calibrate(
 
     before = None if database is None else read_database(database)
     there = _calibrated_before(output)
-    announce("measuring the cluster", budget)
     with working("measuring the cluster", budget) as report, ray_cluster(local, hosts):
         from alpa_dejavu.alpa.ray_bench import ray_bench
 
@@ -144,8 +141,7 @@ def _links(
 
     kept = output.with_name(f"{output.name}.links.jsonl")
     before = read_calibration(output) if output.exists() else None
-    announce("measuring the links", _LINKS_S)
-    with working("measuring the links", _LINKS_S) as report, ray_cluster(local, hosts):
+    with working("measuring the links") as report, ray_cluster(local, hosts):
         from alpa_dejavu.alpa.ray_bench import ray_bench
 
         report("connecting")

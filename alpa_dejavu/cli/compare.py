@@ -12,7 +12,6 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.model_argument import model_text
@@ -30,7 +29,6 @@ from alpa_dejavu.cli.parameters import (
 from alpa_dejavu.cli.table import Table, new_table
 from alpa_dejavu.cli.whole_run import asked_steps
 from alpa_dejavu.cli.working import working
-from alpa_dejavu.clusters.counted_machine import counted_machine
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning.comparison import Cell, Change, Comparison, Figures, Order
@@ -86,10 +84,7 @@ def compare(
     model = model_text(model, sequence, train_last)
     cut, count = number_or_none(layers), number_or_none(micro_batches)
     whole = asked_steps(steps, samples, tokens, batch, model)
-    asked = f"comparing {units.counted(len(clusters), 'cluster')} for {model}"
-    each = [planning_s(model, counted_machine(one)[1], cut, count or batch, "dynamic") for one in clusters]
-    announce(asked, sum(each) * len(savings or _SAVINGS) / 2)  # the model is traced and sharded once
-    with working(asked):
+    with working(f"comparing {units.counted(len(clusters), 'cluster')} for {model}"):
         from alpa_dejavu.planning.comparison import SAVINGS, comparison_text
         from alpa_dejavu.planning.comparison import compare as compared
 
@@ -147,7 +142,7 @@ def _price(value: float | None) -> str:
 def _said(found: Comparison) -> Iterator[tuple[str, str]]:
     """Facts on the order and where it changes, on what wasn't planned, and on what the seconds rest on."""
     for measure in ("seconds", "price"):
-        texts = {saving.name: _order_text(found.order(saving.name, measure)) for saving in found.savings}
+        texts = {saving.name: _order_text(found, found.order(saving.name, measure)) for saving in found.savings}
         for text in dict.fromkeys(texts.values()):
             names = [name for name, one in texts.items() if one == text]
             yield f"by {measure}", f"{', '.join(names) if len(names) < len(texts) else 'with any saving'}: {text}"
@@ -169,12 +164,15 @@ def _said(found: Comparison) -> Iterator[tuple[str, str]]:
             yield cluster, _footing_text(known)
 
 
-def _order_text(order: Order) -> str:
+def _order_text(found: Comparison, order: Order) -> str:
     text = "".join(order.clusters[:1])
     for one, other in itertools.pairwise(order.clusters):
         text += f", then {other}" if order.is_before(one, other) else f", then perhaps {other}"
     unfit = f"{', '.join(order.unfit)} {'doesn' if len(order.unfit) == 1 else 'don'}'t fit" if order.unfit else ""
-    return "; ".join(filter(None, (text, unfit))) or "nothing is known"
+    planned = [cell.cluster for cell in found.cells if cell.saving == order.saving and cell.figures]
+    unpriced = ", ".join(name for name in planned if name not in order.clusters)
+    unpriced = unpriced and f"no price is known of {unpriced}"
+    return "; ".join(filter(None, (text, unfit, unpriced))) or "nothing is known"
 
 
 def _change_text(change: Change) -> str:

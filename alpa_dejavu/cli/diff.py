@@ -12,7 +12,6 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.columns import Head
-from alpa_dejavu.cli.effort import announce, comparing_s
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
@@ -79,9 +78,7 @@ def print_difference(
         cluster: the cluster that they are estimated for; None: the plans' own.
     """
     refused: list[str] = []
-    asked = "estimating the plans in between"
-    announce(asked, comparing_s(first, second))
-    with working(asked):
+    with working("estimating the plans in between"):
         estimators = _estimators(first, second, model, trust_model, cluster)
         found = differences(first, second, functools.partial(_step_s, estimators, refused))
     if not found:

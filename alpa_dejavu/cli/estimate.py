@@ -8,7 +8,6 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.effort import announce, estimating_s
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
 from alpa_dejavu.cli.help import PREDICTIONS, Command
 from alpa_dejavu.cli.output import console
@@ -66,9 +65,7 @@ def estimate(
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
     given = read_plan(plan_path)
-    asked = f"estimating {plan_path}"
-    announce(asked, estimating_s(given))
-    with working(asked):
+    with working(f"estimating {plan_path}"):
         from alpa_dejavu.planning.plan_estimate import PlanEstimator
 
         estimator = PlanEstimator(

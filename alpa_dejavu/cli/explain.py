@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.effort import announce, explaining_s
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
@@ -44,12 +43,8 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
 
     With what `plan --json` has kept beside the plan, it plans again with devices, bandwidths and layers twice as good.
     """
-    from alpa_dejavu.planning.kept import kept_path
-
     given = read_plan(plan_path)
-    asked = f"explaining {plan_path}"
-    announce(asked, explaining_s(given, kept_path(plan_path).exists()))
-    with working(asked):
+    with working(f"explaining {plan_path}"):
         found, lacking = _explained(given, plan_path, calibration)
     plan, to = found.plan, console()
     print_plan(plan, to)

@@ -9,7 +9,6 @@ import click
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.diff import print_difference
-from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.estimate import lacking
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_outputs
 from alpa_dejavu.cli.help import PREDICTIONS, Command
@@ -92,7 +91,6 @@ def import_(
         to.print(line)
     written = write_outputs(imported.result, json_path, None, html_path, None)
     if faster_path is not None:
-        announce("planning for what is faster", planning_s(plan.model, hosts, plan.num_layers, 16, "dynamic"))
         with working("planning for what is faster"):
             from alpa_dejavu.planning import plan_model
             from alpa_dejavu.plans.plan_file import plan_text

@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.model_argument import is_model_file, model_text
 from alpa_dejavu.cli.output import Pages, console
 from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.table import new_table
@@ -27,7 +27,6 @@ _SERVES: Final = (
     "no_cache", "json_path", "html_path",
 )  # fmt: skip
 """The other options of `plan` that say something about inference."""
-_SECONDS: Final = {"latency": 6.0, "throughput": 25.0}
 _TOKENS = click.IntRange(min=1)
 _OPTIONS: Final = (
     click.option("--inference", type=click.Choice(OBJECTIVES), help="Plan inference for the soonest or most tokens."),
@@ -93,14 +92,15 @@ def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -
     json_path, html_path = given["json_path"], given["html_path"]
     check_outputs(json_path, html_path)
     lengths = _lengths(asked["prompt_tokens"], asked["output_tokens"], asked["lengths_path"])
-    said = f"planning inference of {given['model']} on {given['hosts']} x {given['cluster']}"
-    announce(said, _SECONDS[objective])
-    with working(said):
+    model = given["model"]
+    if is_model_file(model):
+        model = model_text(model, lengths.high_total)
+    with working(f"planning inference of {model} on {given['cluster']}"):
         from alpa_dejavu.planning.inference import serve_plan
         from alpa_dejavu.planning.inference.serving_file import serving_text
 
         plan = serve_plan(
-            given["model"],
+            model,
             connected() if given["cluster"] == "ray" else given["cluster"],
             lengths,
             given["hosts"],

@@ -7,9 +7,12 @@ import pathlib
 
 from alpa_dejavu.layers.models import Transformer, transformer_size
 
-__all__ = ["model_text", "sizes_of_model"]
+__all__ = ["is_model_file", "model_text", "sizes_of_model"]
 
-_FILES = (".json", ".sh", ".txt")
+
+def is_model_file(model: str) -> bool:
+    """Returns whether the model of a command line is the path of a file with a transformer's sizes."""
+    return pathlib.Path(model).suffix in (".json", ".sh", ".txt")
 
 
 def model_text(model: str, sequence: int | None = None, train_last: int | None = None) -> str:
@@ -24,7 +27,7 @@ def model_text(model: str, sequence: int | None = None, train_last: int | None =
     Raises:
         ValueError: the file can't be read, there are fewer blocks, or the model has no sizes to change.
     """
-    if pathlib.Path(model).suffix not in _FILES and sequence is None and train_last is None:
+    if not is_model_file(model) and sequence is None and train_last is None:
         return model
     sizes = sizes_of_model(model, sequence)
     return (sizes if train_last is None else dataclasses.replace(sizes, train_last=train_last)).text
@@ -36,7 +39,7 @@ def sizes_of_model(model: str, sequence: int | None = None) -> Transformer:
     Raises:
         ValueError: the file can't be read, or the name isn't that of a transformer.
     """
-    if pathlib.Path(model).suffix in _FILES:
+    if is_model_file(model):
         from alpa_dejavu.exports import read_model
 
         return read_model(model, sequence)

@@ -69,4 +69,4 @@ def _row(name: str) -> tuple[str, ...]:
 
 
 def _serves(name: str) -> bool:
-    return _family(name) in ("gpt", "moe", "kraken", "gpt2")
+    return _family(name) in ("gpt", "moe", "kraken", "gpt2", "llama")

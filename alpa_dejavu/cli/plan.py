@@ -11,7 +11,6 @@ import click
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.calibration.history.history_file import VARIABLE
 from alpa_dejavu.cli.copies import check_copies, print_copies
-from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.files import (
     OUTPUT,
     check_outputs,
@@ -52,7 +51,7 @@ from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
 from alpa_dejavu.planning.runtimes import RUNTIMES
 from alpa_dejavu.planning.task import OBJECTIVES
-from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
+from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
 
@@ -72,7 +71,7 @@ from alpa_dejavu.schedules.schedule_file import schedule_text
 @click.option("--sequence", type=click.IntRange(min=1), help="Tokens of a sample, of a transformer by its sizes.")
 @click.option("--train-last", type=click.IntRange(min=1), metavar="N",
               help="Train only the last N blocks and the head of a transformer by its sizes; the others are frozen.")
-@click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
+@click.option("--cluster", required=True, help="A known machine, `2 x p3.16xlarge`, a JSON file, or `ray`.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
 @click.option("--batch", type=click.IntRange(min=1), help="Samples of a training step.  [required but for inference]")
 @click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
@@ -168,16 +167,13 @@ def plan(
     paths = (json_path, python_path, html_path, trace_path, order_path)
     check_outputs(*paths, *kept_beside(json_path))
     model = model_text(model, sequence, train_last)
-    asked = f"planning {model} on {hosts} x {cluster}"
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)
     check_copies(host_fails_every, copy_every)
     whole = asked_steps(steps, samples, tokens, batch, model)
-    usual_s = planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer)
-    announce(asked, usual_s * (2 if schedule == "auto" or runs_on else 1))
     to = console(takes_stdout(*paths))
     try:
-        with working(asked):
+        with working(f"planning {model} on {cluster}"):
             from alpa_dejavu.planning import plan_model
             from alpa_dejavu.planning.kept import Kept
 
@@ -229,14 +225,17 @@ def plan(
         if history is not None and planned.plan.correction is None:
             to.fact("not corrected", f"{history} has no runs on such devices yet")
     finally:
-        # Where nothing can be printed, what was planned isn't lost.
-        written = write_outputs(planned, None, *paths[1:4], steps=whole)
+        # Where nothing can be printed, or another file can't be written, what was planned isn't lost.
+        written: list[pathlib.Path] = []
         if json_path is not None:
-            pair, lacking = write_pair(planned.plan, Kept.of(planned), json_path)
-            written = [*pair, *written]
+            written, lacking = write_pair(planned.plan, Kept.of(planned), json_path)
+        try:
+            written += write_outputs(planned, None, *paths[1:4], steps=whole)
+        finally:
+            for path in written:
+                to.print(f"wrote {path}")
     if order_path is not None and order is not None:
-        written += write_output(order_path, schedule_text(order))
-    for path in written:
-        to.print(f"wrote {path}")
+        for path in write_output(order_path, schedule_text(order)):
+            to.print(f"wrote {path}")
     if lacking:
         to.print(lacking)

@@ -10,7 +10,6 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
-from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
@@ -28,9 +27,6 @@ from alpa_dejavu.problem import Plan
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.measurement import Measured
     from alpa_dejavu.simulation.step import StageTimes
-
-_START_S = 30.0
-"""Connecting to Ray, compiling the stages, and starting their workers."""
 
 
 @click.command(
@@ -77,7 +73,6 @@ def profile(
     chosen = trusted_model(given, model, trust_model)
     # A run takes minutes: what can't be read is to be said before it.
     check_choice(calibration, "auto", "auto")
-    announce(f"running {plan_path}", _START_S + given.step_s * steps * 2)
     with working(f"running {plan_path}"), ray_cluster(local):
         from alpa_dejavu.alpa import connection
         from alpa_dejavu.alpa import profile as measure

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._util import units
-from alpa_dejavu.cli.effort import announce, replanning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import Pages, console
@@ -20,6 +19,7 @@ from alpa_dejavu.cli.parameters import (
     slicer_option,
 )
 from alpa_dejavu.cli.tables import print_plan, print_said
+from alpa_dejavu.cli.working import working
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Cluster, Plan
 
@@ -86,11 +86,11 @@ def replan(
     else:
         kept = read_kept(path)
         named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
-        announce(f"planning {path} again", replanning_s(before, None if named is None else len(named.hosts), slicer))
-        made = plan_again(
-            before, kept, without=without, without_replicas=without_replica, cluster=named, slow=slower,
-            slicing=slicer, calibration=calibration, memory_margin=memory_margin, checkpoint_bytes_per_s=rate,
-        )  # fmt: skip
+        with working(f"planning {path} again"):
+            made = plan_again(
+                before, kept, without=without, without_replicas=without_replica, cluster=named, slow=slower,
+                slicing=slicer, calibration=calibration, memory_margin=memory_margin, checkpoint_bytes_per_s=rate,
+            )  # fmt: skip
     to = console(takes_stdout(json_path, python_path))
     left_out = (*without, *(replica_devices(before, without_replica) if without_replica else ()))
     _print_replanned(made, before, left_out, to)
@@ -126,11 +126,13 @@ def _print_replanned(made: Replanned, before: Plan, without: tuple[str, ...], to
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
-    """Returns the cluster with so many hosts, or as many as before; a cluster's file says how many it has."""
+    """Returns the cluster with so many hosts, or as many as before, where neither its name nor its file says that."""
     from alpa_dejavu.clusters import named_cluster
     from alpa_dejavu.clusters.cluster_file import is_cluster_file
+    from alpa_dejavu.clusters.counted_machine import counted_machine
 
-    return named_cluster(cluster, hosts or (1 if is_cluster_file(cluster) else before))
+    says = is_cluster_file(cluster) or counted_machine(cluster)[1] is not None
+    return named_cluster(cluster, hosts or (1 if says else before))
 
 
 def _factor(given: str) -> tuple[str, float]:

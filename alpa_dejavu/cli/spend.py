@@ -11,7 +11,6 @@ import click
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.cli.effort import announce, planning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.help import Command
 from alpa_dejavu.cli.output import console
@@ -22,7 +21,6 @@ from alpa_dejavu.cli.working import working
 if TYPE_CHECKING:
     from alpa_dejavu.playground.spend import Spending, SpendRow, Way
 
-_TRIAL_S = 50.0
 """A trial of text-gpt, on one core."""
 
 
@@ -56,9 +54,7 @@ def spend(
     """Says what a cluster's devices are best spent on: larger batches, more starts, or OptEx."""
     check_outputs(json_path)
     cut = number_or_none(layers)
-    asked = f"comparing ways to spend {units.counted(hosts, 'host')} of {cluster} on {model}"
-    announce(asked, planning_s(model, hosts, cut, batch, "dynamic") + _TRIAL_S)
-    with working(asked) as tell:
+    with working(f"comparing ways to spend {cluster} on {model}") as tell:
         from alpa_dejavu.clusters import named_cluster
         from alpa_dejavu.planning import plan_model
         from alpa_dejavu.playground.spend import Trial

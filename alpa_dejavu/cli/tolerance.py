@@ -62,7 +62,8 @@ def print_tolerance(
         price = price_per_step(plan, plans[need].cluster)
         table.add_row(
             str(count), units.counted(need, "replica"), units.seconds(plan.step_s), units.seconds(step_s),
-            f"{100 * (step_s / first_s - 1):.1f} %", "" if price is None else units.price(price * step_s / plan.step_s),
+            f"{100 * (step_s / first_s - 1):.1f} %",
+            "unknown" if price is None else units.price(price * step_s / plan.step_s),
             str(len(plan.stages)), str(len(plan.devices_of_hosts)),
         )  # fmt: skip
     to.print(f"what it costs to tolerate wrong replicas of each stage by the rule {rule}:")

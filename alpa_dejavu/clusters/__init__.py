@@ -12,6 +12,7 @@ import dataclasses
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
+from alpa_dejavu.clusters.counted_machine import counted_machine
 from alpa_dejavu.clusters.cpu_link import cpu_links
 from alpa_dejavu.clusters.cpu_probe import measured_cpu, on_one_cpu
 from alpa_dejavu.clusters.machine_file import device as _device
@@ -30,8 +31,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     """Returns a cluster of equal hosts of a machine type, or of the machine or cluster that a JSON file describes.
 
     Args:
-        name: one of `known_machines()`, or the path of a file.
-        num_hosts: how many hosts there are; for the file of a whole cluster 1, or as many as the file has.
+        name: one of `known_machines()`, the path of a file, or either with a number of hosts, as "2 x p3.16xlarge".
+        num_hosts: how many hosts there are; where the name or the file says that 1, or the same number.
         devices_per_host: how many devices of each host are used; None: all.
 
     Raises:
@@ -39,7 +40,16 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
 
     >>> named_cluster("p3.16xlarge", num_hosts=2).num_devices
     16
+    >>> named_cluster("2 x p3.16xlarge").name
+    '2 x p3.16xlarge'
     """
+    name, counted = counted_machine(name)
+    if counted is not None:
+        if num_hosts not in (1, counted):
+            raise ValueError(
+                f"cluster is '{counted} x {name}', but {num_hosts} hosts are asked for; say their number once"
+            )
+        num_hosts = counted
     if num_hosts < 1:
         raise ValueError(f"{num_hosts} hosts are asked for; a cluster has at least 1")
     at_most("hosts", num_hosts, MOST_HOSTS, "plan for a part of the cluster")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Mapping
 
 from alpa_dejavu._util.near_names import near
@@ -20,6 +19,7 @@ __all__ = [
 ]
 
 _FAIR = 1.5
+_SLOWEST = 1e6
 
 
 def without(cluster: Cluster, lost: Collection[str]) -> Cluster:
@@ -141,10 +141,13 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
     everything.
 
     Raises:
-        ValueError: the cluster has no host of this name, or the factor isn't a finite number above 0.
+        ValueError: the cluster has no host of this name, or the factor isn't from 1e-6 to 1e6.
     """
-    if not (math.isfinite(factor) and factor > 0):
-        raise ValueError(f"host {host} is {factor!r} times as slow, but that must be a finite number above 0")
+    if not 1 / _SLOWEST <= factor <= _SLOWEST:
+        raise ValueError(
+            f"host {host} is {factor!r} times as slow, but that must be from {1 / _SLOWEST:g} to {_SLOWEST:g}; plan "
+            "without a host that is slower"
+        )
     names = [each.name for each in cluster.hosts]
     if host not in names:
         raise ValueError(f"cluster {cluster.name} has no host {host!r}{near(host, names)}; it has {_some(names)}")

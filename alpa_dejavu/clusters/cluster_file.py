@@ -10,10 +10,11 @@ A file of a whole cluster lists `hosts`, each with a name and a machine type (or
       {"from": "c", "to": ["a", "b"], "both_ways": true, "latency_s": {...}, "bytes_per_s": {...}}]}
 
 Its links go from hosts to hosts, each named by itself, by its machine type, or by "*", and the last one that speaks of
-a pair counts; every pair has to have one in each direction. What goes over links that share a name at a time divides
-what `media` gives that name, or else what one of the links has. Hosts without accelerators that may add up gradients
-are `reduction_servers`, each with a name and `bytes_per_s`. `checkpoint_bytes_per_s` is the rate
-at which all hosts together read a checkpoint. `schemas/cluster-1.json` has every key and unit.
+a pair counts; every pair has to have one in each direction, so that one host alone needs none. What goes over links
+that share a name at a time divides what `media` gives that name, or else what one of the links has. Hosts without
+accelerators that may add up gradients are `reduction_servers`, each with a name and `bytes_per_s`.
+`checkpoint_bytes_per_s` is the rate at which all hosts together read a checkpoint. `schemas/cluster-1.json` has every
+key and unit.
 """
 
 from __future__ import annotations
@@ -175,11 +176,11 @@ class _File:
     def _links(self, within: Sequence[Link]) -> tuple[tuple[Link, ...], ...]:
         """Returns the links of all pairs; the last entry that speaks of a pair counts."""
         found: dict[tuple[int, int], Link] = {(n, n): link for n, link in enumerate(within)}
-        for n, entry in enumerate(self.data["links"]):
+        for n, entry in enumerate(self.data.get("links", ())):
             ends = self._ends(n, "from"), self._ends(n, "to")
             ways = [ends, ends[::-1]] if entry.get("both_ways", False) else [ends]
             pairs = [(a, b) for sources, targets in ways for a in sources for b in targets if a != b]
-            if not pairs:
+            if not pairs and len(self._names) > 1:
                 said = f"links[{n}] goes from {entry['from']!r} to itself; the link within a host is its key 'within'"
                 raise self.wrong(("links", n), said)
             for a, b in pairs:

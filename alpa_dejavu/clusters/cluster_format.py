@@ -177,7 +177,9 @@ class ClusterData(TypedDict):
             listed(f"a list of hosts without accelerators, at most {MOST_HOSTS}", max_length=MOST_HOSTS),
         ]
     ]
-    links: Annotated[
-        list[Annotated[LinkEntryData, said("an object with the ends and the figures of a link")]],
-        listed("a list of links"),
+    links: NotRequired[
+        Annotated[
+            list[Annotated[LinkEntryData, said("an object with the ends and the figures of a link")]],
+            listed("a list of links, which a cluster of one host needs none of"),
+        ]
     ]

@@ -13,10 +13,8 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports.megatron import megatron_sizes
 from alpa_dejavu.layers.models import Transformer
 
-__all__ = ["LONGEST", "read_model"]
+__all__ = ["read_model"]
 
-LONGEST = 4096
-"""A sample has no more tokens where a configuration allows more, and nobody says how many."""
 _REMEDY = "give the config.json of a Llama, Mistral, Mixtral, Qwen or GPT-2, as Hugging Face has it"
 _SILU, _GELU = ("silu", "swish"), ("gelu_new", "gelu", "gelu_pytorch_tanh", "gelu_fast", "gelu_python")
 _PRECISIONS = ("bfloat16", "float16", "float32")
@@ -60,7 +58,7 @@ def read_model(path: str | os.PathLike[str], sequence: int | None = None) -> Tra
 
     Args:
         path: the file.
-        sequence: the tokens of a sample; None: as many as the file says, of a `config.json` at most 4096.
+        sequence: the tokens of a sample; None: as many as the file says.
 
     Raises:
         ValueError: the file can't be read, or describes a model of another kind; says which key is wrong.
@@ -144,7 +142,7 @@ def _llama(config: _Config, kind: str, sequence: int | None) -> Transformer:
     if experts and dense != [*range(len(dense) if isinstance(dense, list) else 0)]:
         raise config.wrong("mlp_only_layers", f"mlp_only_layers is {dense!r}, but must be the first blocks alone")
     config.activation("hidden_act", _SILU)
-    tokens = sequence or min(config.number("max_position_embeddings"), LONGEST)
+    tokens = sequence or config.number("max_position_embeddings")
     _check_window(config, kind, tokens, blocks)
     base, scaling = _rotary(config)
     shared = config.number("shared_expert_intermediate_size", 0) if experts else 0
@@ -201,7 +199,7 @@ def _check_window(config: _Config, kind: str, tokens: int, blocks: int) -> None:
         raise config.wrong(
             "sliding_window",
             f"sliding_window is {window} in layers from {first}, but must be at least a sample's {tokens} tokens, "
-            f"since windows of attention aren't planned: give --sequence {window} or fewer",
+            f"since windows of attention aren't planned: give --sequence {window} or fewer, or shorter prompts",
         )
 
 

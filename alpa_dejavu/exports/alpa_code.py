@@ -94,13 +94,11 @@ def _written_out(plan: Plan) -> str:
 
 
 def _layer_option(plan: Plan) -> str:
-    """Alpa's own option where it does, else ours: Alpa's has remat in all layers or in none."""
+    """Alpa's own option where it does, else ours: Alpa's has remat in all layers or in none, and not our marks."""
     remat = remat_layers(plan)
     number = plan.num_layers if plan.layer_option == "auto" else None
-    if remat and len(remat) < plan.num_layers:
+    if number is None or (remat and len(remat) < number):
         return f"alpa_dejavu.DejavuLayerOption(layer_num={number}, remat_layers={_literal(remat, 8)})"
-    if number is None:
-        return f"alpa.ManualLayerOption(remat_layer={bool(remat)})"
     mode = "coarse_grained_remat" if remat else "none"
     return f"alpa.AutoLayerOption(layer_num={number}, remat_mode={mode!r})"
 

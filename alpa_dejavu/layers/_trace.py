@@ -16,9 +16,9 @@ from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import Clusters
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, renamed
-from alpa_dejavu.layers._marks import without_marks
 from alpa_dejavu.layers._resolve import resolve
 from alpa_dejavu.layers._scans import Unrolled, unrolled
+from alpa_dejavu.layers.marks import without_marks
 
 
 @final

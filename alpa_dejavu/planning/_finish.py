@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.layers.models import is_marked
 from alpa_dejavu.planning._candidate import Candidate, host_names
 from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import MeshConfig, Plan, StageChoice, StageOffload, StagePlan
@@ -51,7 +51,7 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
         planning_s={},
         model=task.source.name,
         batch=task.batch,
-        layer_option="auto" if Transformer.of_text(task.source.name) is None else "manual",
+        layer_option="manual" if is_marked(task.source.name) else "auto",
         hardware=summary_of(task.cluster),
         priced_by=task.priced_by and dataclasses.replace(task.priced_by, margin=free_share),
     )

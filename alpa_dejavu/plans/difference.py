@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import final
 
-from alpa_dejavu._util.shapley import most_asked, shapley
+from alpa_dejavu._util.shapley import shapley
 from alpa_dejavu.plans.plan_changes import between, changes, stages_text
 from alpa_dejavu.problem import NoPlanError, Plan
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 
-__all__ = ["Difference", "differences", "priced_plans", "stages_text"]
+__all__ = ["Difference", "differences", "stages_text"]
 
 
 @final
@@ -63,14 +63,6 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
 
     costs = shapley(len(found), seconds)
     return tuple(found) if costs is None else tuple(map(_costing, found, costs))
-
-
-def priced_plans(first: Plan, second: Plan) -> int:
-    """Returns an upper bound on how many plans must have their step predicted to tell what each difference between two
-    plans costs.
-    """
-    found = len(list(changes(first, second)))
-    return most_asked(found) if found and not any(_of_problem(first, second)) else 0
 
 
 def _costing(one: Difference, cost_s: float) -> Difference:

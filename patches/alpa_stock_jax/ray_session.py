@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import socket
 from types import ModuleType
 from typing import Any
 
@@ -14,12 +16,30 @@ from alpa_stock_jax._patch import Patch
 from alpa_stock_jax._ray_connection import session
 from alpa_stock_jax._ray_version import check_version
 
+_ANSWERS_S = 10.0
+
+
+def _check_address() -> None:
+    """Raises RuntimeError where nothing answers at RAY_ADDRESS: Ray itself would try for minutes."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_S).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RuntimeError(
+            f"RAY_ADDRESS is {address!r}, but no cluster answers there ({why}); start one there, or unset RAY_ADDRESS"
+        ) from None
+
 
 def _connect(namespace: str | None) -> bool:
     """Connects to the running cluster; whether this made the connection."""
     check_version(ray.__version__)
     if ray.is_initialized():
         return False
+    _check_address()
     try:
         ray.init(address="auto", namespace=namespace)
     except ConnectionError as error:

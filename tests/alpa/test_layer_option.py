@@ -8,6 +8,7 @@ import pytest
 from alpa.pipeline_parallel import layer_construction
 
 from alpa_dejavu import DejavuLayerOption
+from alpa_dejavu.layers.marks import mark_layer_end
 
 WEIGHTS = [jax.random.normal(jax.random.key(n), (8, 8)) for n in range(4)]
 X = jnp.linspace(0.0, 1.0, 16).reshape(2, 8)
@@ -26,6 +27,14 @@ def plain(weights):
     x = X
     for weight in weights:
         x = jnp.tanh(x @ weight)
+    return jnp.mean(x**2)
+
+
+def ended(weights):
+    """With the marks of transformers by their sizes."""
+    x = X
+    for weight in weights:
+        x = mark_layer_end(jnp.tanh(x @ weight))
     return jnp.mean(x**2)
 
 
@@ -52,6 +61,14 @@ def test_the_layers_that_are_named_are_computed_again(layer_num, func, chosen):
     assert rematted(option, func) == [n in chosen for n in range(4)]
     expected = jax.grad(plain)(WEIGHTS)
     for one, other in zip(jax.grad(option.transform(func))(WEIGHTS), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("chosen", [(), (1, 4)])
+def test_layers_end_where_a_model_marks_them(chosen):
+    option = DejavuLayerOption(remat_layers=chosen)
+    assert rematted(option, ended) == [n in chosen for n in range(5)], "the mean is a layer of its own"
+    for one, other in zip(jax.grad(option.transform(ended))(WEIGHTS), jax.grad(plain)(WEIGHTS), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 

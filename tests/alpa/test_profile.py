@@ -21,6 +21,7 @@ from alpa_dejavu.calibration.history import Store
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.layers import concrete, trace
+from alpa_dejavu.layers.models import model_function
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.plans.plan_file import write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
@@ -155,6 +156,24 @@ def test_a_plan_runs_and_is_measured_beside_its_prediction(tmp_path):
     page = html.read_text(encoding="utf-8")
     assert "measured forward" in page
     assert "measured step" in page
+
+
+@pytest.mark.ray
+def test_a_transformer_by_its_sizes_is_cut_at_its_blocks_and_trains_as_on_one_device():
+    text = "transformer:hidden=16,blocks=2,heads=2,vocabulary=32,sequence=8,precision=float32"
+    step, arguments = model_function(text)(8)
+    model = model_of_step(trace(model_function(text), batch=4), "auto")
+    configs = [MeshConfig((1, 1), 1, 1, {"force_batch_dim_to_mesh_dim": 0}, remat=way) for way in ("none", "layer")]
+    stages = [GivenStage(2 * n, 2 * n + 1, Submesh(1, 1), config) for n, config in enumerate(configs)]
+    plan = estimate(model, named_cluster("local-cpu", 1, 2), Run(2), stages, name=text, batch=8).plan
+    assert (plan.layer_option, plan.num_layers) == ("manual", 4)
+    with local_cluster(devices=2), connection(plan):
+        run = PlanRun(plan)
+        expected, *rest = concrete(arguments)
+        for _ in range(2):
+            run.step()
+            expected = jax.jit(step)(expected, *rest)
+        assert largest_relative_difference(jax.tree_util.tree_map(np.asarray, run.state), expected) < 1e-4
 
 
 @pytest.mark.ray

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu import planning
+from alpa_dejavu._util import json_file
 from alpa_dejavu.cli import files
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.planning import GivenStage, estimate
@@ -194,6 +195,22 @@ def test_an_open_file_that_is_only_read_is_found_before_planning(run, tmp_path):
     assert (result.exit_code, result.stdout, run.asked) == (1, "", 0)
     assert f"{path} can't be written: Bad file descriptor" in result.stderr
     assert (tmp_path / "in").read_text() == "as it was"
+
+
+def test_the_plan_is_kept_where_another_file_cannot_be_written(run, tmp_path, monkeypatch):
+    replaced = json_file._replace
+
+    def full(path, content):
+        if path.suffix == ".html":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replaced(path, content)
+
+    monkeypatch.setattr(json_file, "_replace", full)
+    done = run(*ASKED, "--json", tmp_path / "plan.json", "--html", tmp_path / "page.html")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {tmp_path / 'page.html'} can't be written: No space left on device")
+    assert read_plan(tmp_path / "plan.json").model == "tiny"
+    assert f"wrote {tmp_path / 'plan.json'}\n" in done.stdout
 
 
 def test_the_table_is_printed_before_anything_is_written(run, tmp_path, monkeypatch):

@@ -60,6 +60,13 @@ def test_the_command_lists_what_to_do_and_fails_where_nothing_can_be_planned(mon
     assert "nothing to do" in CliRunner().invoke(main, ["doctor"]).stdout
 
 
+def test_no_folder_is_left_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path / "cache" / "models"))
+    monkeypatch.setattr(installation.subprocess, "run", fails())
+    assert CliRunner().invoke(main, ["doctor"]).exit_code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_takes_too_long_does_not_run(monkeypatch):
     def hangs(command, **_):
         raise subprocess.TimeoutExpired(command, 120)

@@ -1,5 +1,7 @@
 """`plan --inference`: both phases as a table and a file, its options, and wrong usage."""
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -24,6 +26,24 @@ def test_both_phases_are_shown_and_written(tmp_path):
     assert (plan.tensor_parallel, plan.stages, plan.batch, plan.prompt_tokens) == (2, 1, 4, 512)
     assert f"wrote {path}" in done.output
     assert "each next token" in page.read_text()
+
+
+def test_a_config_is_served_as_it_is_traced(tmp_path):
+    config, path = tmp_path / "tiny.json", tmp_path / "serving.json"
+    config.write_text(json.dumps({
+        "model_type": "mistral", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 512, "vocab_size": 1000, "sliding_window": 200,
+    }))  # fmt: skip
+    asked = "--model", config, "--cluster", "dgx-a100", "--inference", "latency", "--batch", 2, "--stages", 1
+    done = run(*asked, "--prompt-tokens", 100, "--output-tokens", 28, "--tensor-parallel", 1, "--json", path)
+    assert done.exit_code == 0, done.output
+    plan = read_serving_plan(path)
+    attention, fed = 256 * (2 * 256 + 2 * 64), 3 * 256 * 512
+    assert plan.memory.weights_bytes == 2 * (4 * (attention + fed + 2 * 256) + 2 * 1000 * 256 + 256)
+    assert plan.memory.cache_bytes == 2 * 4 * 64 * 2 * 128 * 2
+    assert "must divide the 2 heads" in run(*asked, "--tensor-parallel", 4, "--output-tokens", 1,
+                                            "--prompt-tokens", 8).output  # fmt: skip
+    assert "sliding_window is 200 in layers from 0, but must be" in " ".join(run(*asked).output.split())
 
 
 def test_options_are_handed_on(tmp_path, monkeypatch):

@@ -5,9 +5,13 @@ import io
 import re
 import threading
 
+from click.testing import CliRunner
+
+from alpa_dejavu import planning
 from alpa_dejavu._util.phases import phase
 from alpa_dejavu._util.progress_bar import progress_bar
 from alpa_dejavu.cli import working as working_module
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.cli.working import _Work, working
 
 
@@ -51,6 +55,15 @@ def test_a_short_command_says_nothing():
     with contextlib.redirect_stderr(stream), working("planning") as tell:
         tell("sharding")
     assert stream.getvalue() == ""
+
+
+def test_no_command_guesses_how_long_it_takes(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planning, "plan_model", interrupted)
+    asked = "plan --model wresnet-1b --batch 32 --cluster p3.16xlarge --hosts 64".split()
+    assert CliRunner().invoke(main, asked).stderr == "Interrupted\n"
 
 
 def test_a_bar_is_lines_without_a_terminal():

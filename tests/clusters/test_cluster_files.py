@@ -2,6 +2,7 @@
 
 import copy
 import json
+import socket
 
 import pytest
 from click.testing import CliRunner
@@ -141,6 +142,19 @@ def test_figures_are_of_the_order_of_accelerators(name):
     assert 2e11 < device.memory_bytes_per_s < 4e12
     assert device.memory_bytes_per_s > within.bytes_per_s > between.bytes_per_s > 1e9
     assert 1e-6 < device.kernel_s < within.latency_s < between.latency_s < 1e-3
+
+
+def test_a_cluster_that_is_dead_is_not_waited_for(monkeypatch):
+    import ray
+
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would try for minutes"))
+    with pytest.raises(RuntimeError, match=rf"RAY_ADDRESS is '{address}', but no cluster answers there \(.*\); start"):
+        connected_cluster()
 
 
 def test_the_connected_cluster_is_the_one_that_alpa_sees(monkeypatch):

@@ -347,3 +347,13 @@ def test_a_host_of_another_memory_is_of_another_kind():
 
 def test_the_devices_of_a_cpu_have_all_memory_between_them():
     assert [host.memory for host in named_cluster("local-cpu", 2).hosts] == [None, None]
+
+
+@pytest.mark.parametrize("more", [{}, {"links": []}, {"links": [rule("*", "*", 1.25)]}])
+def test_one_host_needs_no_links(tmp_path, more):
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"version": 1, "name": "one", "hosts": RIGHT["hosts"][:1], **more}))
+    assert read_cluster(path).hosts == named_cluster(str(path)).hosts
+    path.write_text(json.dumps({"version": 1, "name": "two", "hosts": RIGHT["hosts"][:2]}))
+    with pytest.raises(ValueError, match="links has none from 'a' to 'b'"):
+        read_cluster(path)

@@ -107,3 +107,13 @@ def test_a_summary_says_which_hosts_may_change_places():
     assert [host.kind for host in summary_of(two_and_two()).hosts] == [0, 0, 1, 1]
     assert summary_of(two_and_two()).text == "4 hosts of 2 made up with 16.00 GiB"
     assert summary_of(named_cluster("local-cpu")).shared
+
+
+def test_a_name_may_have_the_number_of_hosts(tmp_path):
+    two = named_cluster("p3.16xlarge", 2)
+    assert named_cluster("2 x p3.16xlarge") == named_cluster("2x p3.16xlarge", 2) == two
+    file = tmp_path / "a b.json"
+    file.write_text((FOLDER / "p3.16xlarge.json").read_text())
+    assert named_cluster(f"2 x {file}").num_devices == 16
+    with pytest.raises(ValueError, match=r"cluster is '2 x p3\.16xlarge', but 3 hosts are asked for; say their number"):
+        named_cluster("2 x p3.16xlarge", 3)

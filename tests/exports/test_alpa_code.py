@@ -62,12 +62,19 @@ def test_options_are_fields_of_alpas_and_say_the_zero_level(zero):
     assert made.force_batch_dim_to_mesh_dim == 0
 
 
-@pytest.mark.parametrize(("layers", "kind"), [("auto", alpa.AutoLayerOption), ("manual", alpa.ManualLayerOption)])
-def test_remat_of_all_layers_goes_into_the_layer_option(monkeypatch, layers, kind):
+def test_remat_of_all_layers_goes_into_the_layer_option(monkeypatch):
     stages = (stage((0, 0), remat="layer"), stage((1, 1), remat="layer"))
-    option = method_of(example_plan(stages=stages, layer_option=layers), monkeypatch).layer_option
-    assert isinstance(option, kind)
-    assert option.remat_layer if layers == "manual" else option.remat_mode == "coarse_grained_remat"
+    option = method_of(example_plan(stages=stages), monkeypatch).layer_option
+    assert isinstance(option, alpa.AutoLayerOption)
+    assert option.remat_mode == "coarse_grained_remat"
+
+
+@pytest.mark.parametrize("remat", ["none", "layer"])
+def test_marked_layers_take_our_layer_option(monkeypatch, remat):
+    """Alpa's knows its own marks alone."""
+    stages = (stage((0, 0), remat=remat), stage((1, 1), remat=remat))
+    option = method_of(example_plan(stages=stages, layer_option="manual"), monkeypatch).layer_option
+    assert option == DejavuLayerOption(remat_layers=[0, 1] if remat == "layer" else [])
 
 
 @pytest.mark.parametrize(("layers", "number"), [("auto", 4), ("manual", None)])

@@ -268,7 +268,7 @@ def test_a_config_of_hugging_face_is_a_model_of_as_many_parameters(tmp_path, con
     path.write_text(json.dumps(config))
     sizes = read_model(path)
     assert sizes.num_parameters == number
-    assert sizes.sequence == (1024 if config["model_type"] == "gpt2" else 4096)
+    assert sizes.sequence == (config.get("n_positions") or config["max_position_embeddings"])
     assert Transformer.of_text(sizes.text) == sizes
 
 
@@ -319,14 +319,15 @@ def config(tmp_path, data, sequence=None):
         (LLAMA | {"model_type": "mistral", "attention_bias": True}, {"biases": "none"}),
         (LLAMA | {"model_type": "qwen2_moe", "qkv_bias": False, "mlp_only_layers": [0]},
          {"biases": "none", "dense_blocks": 1, "dense_feed_forward": 14336}),
-        (LLAMA | {"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, {"sequence": 4096}),
+        (LLAMA | {"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, {"sequence": 131072}),
         (LLAMA | {"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": True, "max_window_layers": 32},
-         {"sequence": 4096}),
-        (LLAMA | {"model_type": "mistral", "sliding_window": None}, {"sequence": 4096}),
+         {"sequence": 131072}),
+        (LLAMA | {"model_type": "mistral", "sliding_window": None}, {"sequence": 131072}),
     ],
 )  # fmt: skip
 def test_a_config_is_read_with_the_defaults_of_its_class(tmp_path, data, expected):
-    model = config(tmp_path, data)
+    windowed = data["model_type"] == "mistral" and "sliding_window" not in data
+    model = config(tmp_path, data, 4096 if windowed else None)
     assert {name: getattr(model, name) for name in expected} == expected
     assert Transformer.of_text(model.text) == model
 
@@ -356,6 +357,6 @@ def test_what_a_config_has_and_is_not_planned_is_refused(tmp_path, changes, said
 
 def test_a_window_as_long_as_a_sample_changes_nothing(tmp_path):
     data = LLAMA | {"model_type": "mistral", "sliding_window": 4096}
-    assert config(tmp_path, data).sequence == 4096
+    assert config(tmp_path, data, 4096).sequence == 4096
     with pytest.raises(ValueError, match="sliding_window is 4096"):
-        config(tmp_path, data, 8192)
+        config(tmp_path, data)

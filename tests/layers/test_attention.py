@@ -10,8 +10,8 @@ import pytest
 from jax import core
 
 from alpa_dejavu.layers import attention_of, cut_into_layers, trace, with_attention
-from alpa_dejavu.layers._marks import mark_layer_end
 from alpa_dejavu.layers.attention.kernel import attention_p
+from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.layers.models._bert import bert_step
 from alpa_dejavu.layers.models._sizes import BERT, GPT

@@ -9,7 +9,7 @@ import pytest
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Transformer, forward_function, known_models, model_function, num_parameters
-from alpa_dejavu.layers.models._by_sizes import _rotated
+from alpa_dejavu.layers.models._by_sizes import _logits, _normalised, _rotated, sized_forward
 from alpa_dejavu.layers.models._optimizers import Trained
 from alpa_dejavu.layers.models._sizes import GPT, Kraken, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
@@ -123,7 +123,7 @@ def test_language_models_run(size):
     assert any((a != b).any() for a, b in zip(after.parameters[1].values(), state.parameters[1].values(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "kraken-125m-2", "gpt2-125m"])
+@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "kraken-125m-2", "gpt2-125m", "llama-7b"])
 def test_a_forward_step_takes_no_gradient_and_computes_the_last_logits_only(name):
     step, (parameters, batch) = forward_function(name, sequence=64)(4)
     assert jax.eval_shape(step, parameters, batch).shape == (4, SUITES[name].vocabulary)
@@ -140,12 +140,26 @@ def test_a_forward_step_gives_the_logits_that_the_loss_is_made_of():
     np.testing.assert_allclose(forward(parameters, batch), expected[:, -1], atol=1e-2)
 
 
+def test_a_forward_step_by_sizes_gives_the_logits_that_the_loss_is_made_of():
+    """Those of each token but the last are those of a shorter prompt."""
+    size = Transformer(16, 2, 4, 32, 8, kv_heads=2)
+    forward, arguments = sized_forward(size, 4)
+    groups, batch = filled(arguments)
+    every = _logits(size, groups, _normalised(size, groups, batch["tokens"], lambda x: x))
+    for tokens in (1, 5, 8):
+        shorter = {"tokens": batch["tokens"][:, :tokens]}
+        np.testing.assert_allclose(forward(groups, shorter), every[:, tokens - 1], atol=1e-2)
+    with pytest.raises(ValueError, match="num_experts is 4, but must be 0 for inference"):
+        sized_forward(dataclasses.replace(size, num_experts=4, experts_per_token=2), 4)
+
+
 @pytest.mark.parametrize(
     ("name", "sequence", "message"),
     [
         ("wresnet-250m", None, "name is 'wresnet-250m', but must be that of a language model; take gpt-125m"),
         ("gpt-125m", 0, "sequence is 0, but must be at least 1"),
         ("kraken-125m-3", None, "did you mean 'kraken-125m-6'"),
+        ("llama-3-8b", None, "did you mean 'llama-13b' .* Another is given as the path of its config.json"),
     ],
 )
 def test_a_forward_step_that_there_is_not(name, sequence, message):

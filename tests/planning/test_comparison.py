@@ -10,7 +10,6 @@ import pytest
 
 from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.clusters.counted_machine import counted_machine
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.comparison import MEASURES, SAVINGS, Order, Saving, compare, comparison_text
 from alpa_dejavu.planning.comparison._orders import changes
@@ -160,7 +159,6 @@ def test_flags_say_the_options():
         "--remat none --zero 0", "--zero 0", "--remat none", "--remat none --zero 0 --offload auto", "",
     ]  # fmt: skip
     assert Saving("all", ("layer",), (3,)).flags == "--remat layer --zero 3"
-    assert counted_machine("12x a b.json") == ("a b.json", 12)
 
 
 @pytest.mark.parametrize(

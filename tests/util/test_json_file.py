@@ -11,9 +11,12 @@ import time
 import pytest
 
 from alpa_dejavu._util.json_file import peek, read_text, write_whole
+from alpa_dejavu._util.yaml_file import read_checked_yaml
 from alpa_dejavu.calibration import chosen_calibration
 from alpa_dejavu.calibration.history import Store
 from alpa_dejavu.clusters import named_cluster, read_cluster
+from alpa_dejavu.exports import read_model
+from alpa_dejavu.planning.inference import Lengths
 from alpa_dejavu.plans.plan_file import read_plan
 from past_runs import run_of
 
@@ -136,3 +139,19 @@ def test_links_in_a_circle_and_endless_names_are_no_files(tmp_path):
             Store(path).append(run_of())
         with pytest.raises(ValueError, match="can't be used"):
             Store(path).runs()
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    """Of JSON, CSV, YAML and a script."""
+    for name, text in (
+        ("cluster.json", '{"version": 1, "name": "one", "hosts": [{"name": "a", "machine": "p3.8xlarge"}]}'),
+        ("lengths.csv", "prompt,output\n64,8\n"),
+        ("scenario.yaml", "version: 1\n"),
+        ("run.sh", "python pretrain_gpt.py --num-layers 2 --hidden-size 8 --num-attention-heads 2 --seq-length 4 "
+                   "--max-position-embeddings 4 --vocab-size 16\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert read_cluster(tmp_path / "cluster.json").num_devices == 4
+    assert Lengths.read(tmp_path / "lengths.csv") == Lengths.fixed(64, 8)
+    assert read_checked_yaml(tmp_path / "scenario.yaml", dict, "").data == {"version": 1}
+    assert read_model(tmp_path / "run.sh").hidden == 8

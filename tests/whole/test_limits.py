@@ -66,13 +66,20 @@ def test_a_host_of_too_many_devices_is_refused(tmp_path, devices):
         read_cluster(cluster)
 
 
-@pytest.mark.parametrize("name", ["0 x p3.16xlarge", "2 x p3.16xlarge", "", " ", "p3.16xlarge\x1b[2J", "a" * 5000])
+@pytest.mark.parametrize("name", ["2 x p3.16", "1" * 5000 + " x p3", "", " ", "p3.16xlarge\x1b[2J", "a" * 5000])
 def test_a_cluster_that_there_is_not_is_one_message(name):
     result = command("plan", "--model", "gpt-125m", "--cluster", name, "--batch", 32)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: ")
     assert "there is no machine" in result.stderr or "File name too long" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 hosts are asked for"), (10**8, "hosts is 100000000, but must")])
+def test_a_number_of_hosts_that_there_is_not_is_one_message(number, said):
+    result = command("plan", "--model", "gpt-125m", "--cluster", f"{number} x p3.16xlarge", "--batch", 32)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert result.stderr.startswith(f"Error: {said}")
 
 
 def test_files_with_too_many_micro_batches_are_refused_too(tmp_path):

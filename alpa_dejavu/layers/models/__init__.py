@@ -15,6 +15,7 @@ from alpa_dejavu._util.lazy import loaded_when_used
 from alpa_dejavu.layers.models._sizes import Kraken
 from alpa_dejavu.layers.models._suites import (
     forward_function,
+    is_marked,
     known_models,
     model_function,
     model_size,
@@ -32,6 +33,7 @@ __all__ = [
     "KrakenModule",
     "Transformer",
     "forward_function",
+    "is_marked",
     "known_models",
     "model_function",
     "model_size",

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from alpa_dejavu.layers._marks import mark_layer_end
+from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models._optimizers import (
     Group,
     Shapes,
@@ -49,7 +50,8 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
     update = updating(optimizer)
 
     def loss(parameters: list[Group], batch: Group) -> jax.Array:
-        log_p = jax.nn.log_softmax(_logits(size, parameters, batch["tokens"]).astype(jnp.float32), axis=-1)
+        x = _normalised(size, parameters, batch["tokens"], mark_layer_end)
+        log_p = jax.nn.log_softmax(_logits(size, parameters, x).astype(jnp.float32), axis=-1)
         return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
 
     def train_step(state: tuple[list[Group], Trained], batch: Group) -> tuple[list[Group], Trained]:
@@ -63,6 +65,27 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
     trained = abstract_state(shapes[first:], dtype, optimizer, master=size.precision != "float32")
     tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
     return train_step, ((frozen, trained), {"tokens": tokens, "labels": tokens})
+
+
+def sized_forward(size: Transformer, batch_size: int) -> Any:
+    """Returns the step from prompts to the logits of their next tokens, and its abstract arguments, in half precision:
+    groups of parameters, and the prompts' tokens, as many as the sizes' sequence has.
+
+    Raises:
+        ValueError: the transformer has experts, or what isn't written here.
+    """
+    _check(size)
+    if size.num_experts:
+        raise ValueError(
+            f"{size.text}: num_experts is {size.num_experts}, but must be 0 for inference by a transformer's sizes; "
+            "give a known mixture of experts, such as moe-1.3b, or your own model function"
+        )
+
+    def forward_step(groups: list[Group], batch: Group) -> jax.Array:
+        return _logits(size, groups, _normalised(size, groups, batch["tokens"], lambda x: x)[:, -1])
+
+    parameters = abstract_state(_shapes(size), jnp.float16, adamw(), master=False).parameters
+    return forward_step, (parameters, {"tokens": jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)})
 
 
 def _check(size: Transformer) -> None:
@@ -123,15 +146,21 @@ def _norm_shapes(size: Transformer, name: str, width: int) -> dict[str, tuple[in
     return shapes if size.rms_norm else shapes | {f"{name}_shift": (width,)}
 
 
-def _logits(size: Transformer, groups: list[Group], tokens: jax.Array) -> jax.Array:
+def _normalised(
+    size: Transformer, groups: list[Group], tokens: jax.Array, ended: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """The normalised activations after the last block; `ended` is called with those between layers."""
     first, *blocks, last = groups
     x = jnp.take(first["tokens"], tokens, axis=0)
     if not size.rotary:
         x = x + first["positions"][: tokens.shape[1]]
     for block in blocks:
-        x = _block(block, mark_layer_end(x), size)
-    x = _norm(last, "norm", mark_layer_end(x))
-    return jnp.dot(x, first["tokens"].T if size.tied else last["head"])
+        x = _block(block, ended(x), size)
+    return _norm(last, "norm", ended(x))
+
+
+def _logits(size: Transformer, groups: list[Group], x: jax.Array) -> jax.Array:
+    return jnp.dot(x, groups[0]["tokens"].T if size.tied else groups[-1]["head"])
 
 
 @functools.partial(jax.jit, static_argnums=2, inline=True)

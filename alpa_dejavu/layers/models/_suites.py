@@ -107,6 +107,15 @@ def tokens_of_sample(name: str) -> int | None:
     return getattr(size, "sequence", None)
 
 
+def is_marked(name: str) -> bool:
+    """Returns whether the model that a name or text stands for marks where its layers end: at a transformer's blocks.
+
+    >>> [is_marked("llama-7b"), is_marked("gpt-1.3b"), is_marked("module:function")]
+    [True, False, False]
+    """
+    return isinstance(SUITES.get(name.lower()) or Transformer.of_text(name), Transformer)
+
+
 def known_models() -> list[str]:
     """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet, Kraken), by family and by size."""
     return list(SUITES)
@@ -144,7 +153,7 @@ def model_function(name: str) -> Callable[[int], Any]:
     return functools.partial(transformer_step, size)
 
 
-def forward_function(name: str | Kraken, sequence: int | None = None) -> Callable[[int], Any]:
+def forward_function(name: str | Kraken | Transformer, sequence: int | None = None) -> Callable[[int], Any]:
     """Returns the function of a language model's step without gradients, which reads prompts to their last token.
 
     It takes the number of prompts and returns `(forward_step, (parameters, batch))`, abstract arrays as those of
@@ -152,14 +161,14 @@ def forward_function(name: str | Kraken, sequence: int | None = None) -> Callabl
     and activations are in half precision. It is planned as inference.
 
     Args:
-        name: the name of a language model that `known_models` lists, or the sizes of a Kraken.
+        name: the name of a language model that `known_models` lists, or the sizes of a Kraken or a transformer.
         sequence: the number of tokens in a prompt, which is also the number of learned positions; None: the model's.
 
     Raises:
         ValueError: there is no model of that name, it isn't a language model, or a sequence without tokens.
     """
-    size = model_size(name) if isinstance(name, str) else name
-    if isinstance(size, (WideResNet, BERT, Transformer)):
+    size = (Transformer.of_text(name) or model_size(name)) if isinstance(name, str) else name
+    if isinstance(size, (WideResNet, BERT)):
         raise ValueError(f"name is {name!r}, but must be that of a language model; take {', '.join(_LANGUAGE)}")
     if sequence is not None:
         if sequence < 1:
@@ -169,12 +178,16 @@ def forward_function(name: str | Kraken, sequence: int | None = None) -> Callabl
         from alpa_dejavu.layers.models._kraken import kraken_forward
 
         return functools.partial(kraken_forward, size)
+    if isinstance(size, Transformer):
+        from alpa_dejavu.layers.models._by_sizes import sized_forward
+
+        return functools.partial(sized_forward, size)
     from alpa_dejavu.layers.models._transformer import transformer_forward
 
     return functools.partial(transformer_forward, size)
 
 
-_LANGUAGE = [name for name, size in SUITES.items() if isinstance(size, (GPT, MoE, Kraken))]
+_LANGUAGE = [name for name, size in SUITES.items() if isinstance(size, (GPT, MoE, Kraken, Transformer))]
 
 
 def model_size(name: str) -> Size:
@@ -186,7 +199,10 @@ def model_size(name: str) -> Size:
     if name.lower() not in SUITES:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(SUITES)}."
-        raise ValueError(f"there is no model named {name!r}; {hint} Your own model is given as 'module:function'.")
+        raise ValueError(
+            f"there is no model named {name!r}; {hint} Another is given as the path of its config.json, which Hugging "
+            "Face has beside its weights, or as 'module:function'."
+        )
     return SUITES[name.lower()]
 
 

@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import itertools
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, final
 
 from alpa_dejavu._util.phases import phases_of
 from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.clusters.counted_machine import counted_machine
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._model import plan_model
 from alpa_dejavu.planning._shapes import micro_batch_counts
@@ -185,13 +185,12 @@ def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Clus
         raise ValueError(f"cluster is {given}, but must be two at least, to be compared; name another one as well")
     flags, named = dict[str, str](), list[Cluster]()
     for one in clusters:
-        machine, hosts = counted_machine(one) if isinstance(one, str) else ("", 0)
-        cluster = named_cluster(machine, hosts) if isinstance(one, str) else one
+        cluster = named_cluster(one) if isinstance(one, str) else one
         if cluster.name in flags:
             raise ValueError(
                 f"cluster is {cluster.name!r} twice, but must be another each time; leave one out, give another number "
                 "of machines, or another name in its file"
             )
-        flags[cluster.name] = f"--cluster {machine}" + (f" --hosts {hosts}" if hosts > 1 else "") if machine else ""
+        flags[cluster.name] = f"--cluster {shlex.quote(one)}" if isinstance(one, str) else ""
         named.append(cluster)
     return flags, named

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.layers.models import Kraken, forward_function, model_size
+from alpa_dejavu.layers.models import Kraken, Transformer, forward_function, is_marked, model_size
 from alpa_dejavu.problem import Model
 
 __all__ = ["HALF", "Decoder", "decoder"]
@@ -143,11 +143,11 @@ class Decoder:
         return self._steps[batch, tokens]
 
 
-def decoder(model: str | Kraken | StepFunction, cache_bytes_per_token: float | None = None) -> Decoder:
+def decoder(model: str | Kraken | Transformer | StepFunction, cache_bytes_per_token: float | None = None) -> Decoder:
     """Returns a language model as inference sees it.
 
     Args:
-        model: the name of a known language model, in half precision, or the sizes of a Kraken or standard transformer;
+        model: the name of a known language model, in half precision, or the sizes of a Kraken or a transformer;
             or a function, or its "module:function", that takes a batch size and a number of tokens and returns a step
             without gradients with its abstract arguments.
         cache_bytes_per_token: the bytes of keys and values of one token in all layers; None: those of the known model.
@@ -161,8 +161,12 @@ def decoder(model: str | Kraken | StepFunction, cache_bytes_per_token: float | N
             f"cache_bytes_per_token is {cache_bytes_per_token!r}, but must be above 0 and at most {_MOST_CACHE:g}; "
             "give 2 x layers x width of keys x bytes of an element"
         )
-    if isinstance(model, Kraken) or (isinstance(model, str) and ":" not in model):
-        return _known(model, cache_bytes_per_token)
+    if isinstance(model, str) and (":" not in model or is_marked(model)):
+        forward_function(model)  # says which models have none
+        return _known(Transformer.of_text(model) or model_size(model), model, cache_bytes_per_token)
+    if isinstance(model, Kraken | Transformer):
+        name = f"a transformer of {units.counted(model.num_blocks, 'layer')}"
+        return _known(model, name, cache_bytes_per_token)
     from alpa_dejavu.layers import resolve
 
     function = resolve(model)
@@ -182,12 +186,11 @@ def decoder(model: str | Kraken | StepFunction, cache_bytes_per_token: float | N
     return Decoder(name, function, cache_bytes_per_token)
 
 
-def _known(model: str | Kraken, cache_bytes_per_token: float | None) -> Decoder:
-    forward_function(model)
-    size: Any = model_size(model) if isinstance(model, str) else model
-    name = model if isinstance(model, str) else f"a transformer of {units.counted(size.num_blocks, 'layer')}"
+def _known(size: Any, name: str, cache_bytes_per_token: float | None) -> Decoder:
     ways = size.ways if isinstance(size, Kraken) else 1
-    each = 2 * size.num_blocks * ways * size.hidden * _HALF_BYTES
+    heads = size.kv_heads if isinstance(size, Transformer) else size.num_heads
+    width = heads * size.head_size if isinstance(size, Transformer) else ways * size.hidden
+    each = 2 * size.num_blocks * width * _HALF_BYTES
     if cache_bytes_per_token is not None and not math.isclose(cache_bytes_per_token, each):
         raise ValueError(
             f"cache_bytes_per_token is {cache_bytes_per_token!r}, but {name} keeps {units.exact_bytes(each)}; leave it "
@@ -195,8 +198,8 @@ def _known(model: str | Kraken, cache_bytes_per_token: float | None) -> Decoder:
         )
 
     def function(batch_size: int, tokens: int) -> Any:
-        return forward_function(model, tokens)(batch_size)
+        return forward_function(size, tokens)(batch_size)
 
     if ways > 1:
         return Decoder(name, function, each, size.num_blocks, ways, "ways")
-    return Decoder(name, function, each, size.num_blocks, size.num_heads)
+    return Decoder(name, function, each, size.num_blocks, heads)

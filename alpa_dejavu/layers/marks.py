@@ -10,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from alpa_dejavu.layers._jaxprs import named
 
-__all__ = ["mark_layer_end", "without_marks"]
+__all__ = ["mark_layer_end", "marked_layers", "without_marks"]
 
 _NAME = "alpa_dejavu.layer_end"
 
@@ -19,6 +19,18 @@ def mark_layer_end(x: jax.Array) -> jax.Array:
     """Returns an array as it is, and marks in a traced step that the layer which computes it ends here."""
     marked: jax.Array = checkpoint_name(x, _NAME)
     return marked
+
+
+def marked_layers(equations: Sequence[core.JaxprEqn]) -> list[list[core.JaxprEqn]]:
+    """Returns equations as a list for each marked layer, each with the mark at its end, and a list of those behind the
+    last mark, where there are any.
+    """
+    rows: list[list[core.JaxprEqn]] = [[]]
+    for equation in equations:
+        rows[-1].append(equation)
+        if _is_mark(equation):
+            rows.append([])
+    return rows if rows[-1] else rows[:-1] or rows
 
 
 def without_marks(loss: core.Jaxpr) -> tuple[core.Jaxpr, tuple[int, ...]]:
