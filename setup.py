@@ -88,6 +88,7 @@ setup(
         "jinja2>=3.1",
         "plotly>=6",
         "pyyaml>=6",
+        'tomli>=2; python_version < "3.11"',
     ],
     entry_points={"console_scripts": ["alpa-dejavu = alpa_dejavu.__main__:main"]},
     extras_require={

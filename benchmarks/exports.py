@@ -121,7 +121,7 @@ def _refused(name: str, plan: Plan, sizes: Transformer) -> str:
 def _read_again(name: str, plan: Plan, sizes: Transformer, paths: Sequence[pathlib.Path]) -> str:
     reader = TARGETS[name].reader
     assert reader is not None, "it was asked for"
-    (path,) = (path for path in paths if path.suffix in (".sh", ".json"))
+    path = next(path for suffix in (".sh", ".json", ".py") for path in paths if path.suffix == suffix)
     outline = reader.read(path, plan.num_devices, sizes).outline
     cuts = [stage.layers for stage in plan.stages]
     return "" if list(outline.layers) == cuts else f"it is read again as {outline.layers}, not {cuts}"

@@ -17,63 +17,27 @@ and nothing that a file names is run. What fails is laid out in a folder, with t
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis import strategies as st
+sys.path.append(str(Path(__file__).parents[1] / "tests/cases"))
+
 from tqdm import tqdm
 
+from fuzzing._draw import Examples, command_examples, drawn, kinds, shares
 from fuzzing._example import Example
-from fuzzing._flags import flag_examples, model_examples, output_examples, size_examples, variable_examples
-from fuzzing._formats import FORMATS
 from fuzzing._outcome import ALLOWED, Limits, Outcome, last_line, tally
-from fuzzing._right import Files, right_files
+from fuzzing._right import right_files
 from fuzzing._runs import Worker, as_command, outcome_of
 from harness import Results, Table, at_least, options
 
 _MOST_KEPT = 3
 """So many examples of a sort of failure are laid out."""
 
-_WEIGHTS = {"flags": 4, "outputs": 2, "models": 2}
-"""So many times as many examples as of other kinds."""
-
-Examples = st.SearchStrategy[Example]
 Failures = Mapping[str, Sequence[Outcome]]
-
-
-def kinds(right: Files) -> dict[str, Examples]:
-    """The examples of each kind, made of right files."""
-    found = {form.name: form.examples(right) for form in FORMATS}
-    others: Mapping[str, Callable[[Files], Examples]] = {
-        "flags": flag_examples,
-        "sizes": size_examples,
-        "outputs": output_examples,
-        "models": model_examples,
-        "variables": variable_examples,
-    }
-    return found | {name: made(right) for name, made in others.items()}
-
-
-def drawn(examples: Examples, count: int, start: int, run: Callable[[Example], Outcome]) -> list[Outcome]:
-    """Runs so many examples, the same ones for the same start."""
-    outcomes: list[Outcome] = []
-
-    @seed(start)
-    @settings(
-        max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @hypothesis.given(examples)
-    def all_of_them(example: Example) -> None:
-        outcomes.append(run(example))
-
-    all_of_them()
-    return outcomes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,30 +77,7 @@ def _as_commands(chosen: Mapping[str, Examples], given: argparse.Namespace, limi
             bar.update()
             return outcome_of(example, lambda one, folder: as_command(one, folder, limits), limits)
 
-        return drawn(command_examples(st.one_of(*chosen.values())), given.commands, given.seed, run)
-
-
-@st.composite
-def command_examples(draw: st.DrawFn, examples: Examples) -> Example:
-    """Examples some of which are interrupted, can't write what they print, or may print few characters alone."""
-    example = draw(examples)
-    stdout = draw(st.sampled_from(("", "", "", "", "full", "closed")))
-    after_s = draw(st.sampled_from((None, None, None, None, 0.05, 0.2, 0.4, 0.8, 1.5)))
-    interrupted_s = None if example.reader else after_s  # only the command line promises how it ends then
-    encodings = ((), (), (), (("PYTHONIOENCODING", "ascii"),), (("LC_ALL", "C"), ("PYTHONUTF8", "0")))
-    environment = (*example.environment, *draw(st.sampled_from(encodings)))
-    return dataclasses.replace(
-        example, kind="as a command", stdout=stdout, interrupted_s=interrupted_s, environment=environment
-    )
-
-
-def shares(names: Iterable[str], total: int) -> dict[str, int]:
-    """How many examples of each kind there are; together so many."""
-    parts = [name for name in names for _ in range(_WEIGHTS.get(name, 1))]
-    found = dict.fromkeys(parts, 0)
-    for place in range(total):
-        found[parts[place % len(parts)]] += 1
-    return {name: count for name, count in found.items() if count}
+        return drawn(command_examples([*chosen.values()]), given.commands, given.seed, run)
 
 
 def _kept(sort: int, alike: Sequence[Outcome], where: Path) -> list[str]:
@@ -204,7 +145,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = options(__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the examples (default: %(default)s)")
     said = "how many in one process (default: %(default)s)"
-    parser.add_argument("--examples", type=at_least(0), default=1800, help=said)
+    parser.add_argument("--examples", type=at_least(0), default=2800, help=said)
     parser.add_argument("--commands", type=at_least(0), default=200, help="how many as commands (default: %(default)s)")
     parser.add_argument("--only", nargs="+", metavar="KIND", help="examples of these kinds alone (default: all)")
     said = "that an example may take (default: %(default)s)"

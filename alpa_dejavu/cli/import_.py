@@ -37,8 +37,8 @@ from alpa_dejavu.cli.working import working
 )
 @click.argument("path", type=PLAN_FILE, metavar="FILE")
 @click.option(
-    "--from", "source", type=click.Choice(("megatron", "galvatron", "deepspeed")), required=True,
-    help="Whose configuration it is: Megatron's command line in a script, Galvatron's JSON or DeepSpeed's.",
+    "--from", "source", type=click.Choice(("megatron", "torchtitan", "deepspeed", "galvatron")), required=True,
+    help="Whose configuration it is: Megatron's command line in a script, torchtitan's TOML, or another's JSON.",
 )  # fmt: skip
 @click.option("--cluster", required=True, help="A known machine (`p4d.24xlarge`), or a JSON file.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")

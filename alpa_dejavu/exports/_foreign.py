@@ -6,12 +6,14 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.layers.models import Transformer
 
-__all__ = ["Foreign", "Reader"]
+__all__ = ["Foreign", "Reader", "short"]
+
+_LONGEST = 100
 
 
 @final
@@ -22,14 +24,19 @@ class Foreign:
     Attributes:
         outline: the plan.
         model: the sizes of its model; None: the configuration doesn't say them.
-        ignored: sentences on what was left aside, with its line.
+        ignored: sentences on what was left aside, with its line: what changes neither the model nor its division, its
+            memory or its price.
         priced_by: how it is priced where nothing else is asked for, by the names of `PlanEstimator`'s arguments.
+        otherwise: sentences on what is priced otherwise than it runs, and by how much.
+        sequence_parallel: whether tensor-parallel devices divide norms and residuals, where the runtime can choose.
     """
 
     outline: Outline
     model: Transformer | None
     ignored: tuple[str, ...] = ()
     priced_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    otherwise: tuple[str, ...] = ()
+    sequence_parallel: bool = True
 
 
 class Reader(abc.ABC):
@@ -48,3 +55,13 @@ class Reader(abc.ABC):
             ValueError: the file can't be read, or contradicts itself, or asks for what isn't planned; says in which
                 line, and what would do.
         """
+
+
+def short(value: Any) -> str:
+    """Returns a value as an error shows it, cut where it is long.
+
+    >>> short("a" * 1000)[-9:]
+    'aaaaa ...'
+    """
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -9,15 +9,21 @@ from typing import Any, final
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.costs.runtime import ALPA, runtime_names
+from alpa_dejavu.costs.runtime import ALPA, runtime_names, runtime_profile
 from alpa_dejavu.exports._foreign import Foreign
 from alpa_dejavu.exports._targets import TARGETS, named_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.sized_transformer import sized_transformer
 from alpa_dejavu.problem import Cluster, PricedBy
 
 __all__ = ["Imported", "import_plan"]
+
+_UNDIVIDED = (
+    "without sequence parallelism each tensor-parallel device keeps norms and residuals whole, which is priced so; "
+    "estimates of the plan's file have them divided"
+)
 
 
 @final
@@ -27,7 +33,8 @@ class Imported:
 
     Attributes:
         result: the plan, estimated.
-        ignored: sentences on what of the configuration was left aside, with its line.
+        ignored: sentences on what of the configuration was left aside, with its line. What is priced otherwise than it
+            runs is among the plan's notes.
     """
 
     result: PlanningResult
@@ -45,8 +52,9 @@ def import_plan(
     """Returns the plan that another runtime's configuration says, with its predicted seconds and bytes.
 
     Args:
-        path: the configuration: a script with Megatron's command line, Galvatron's JSON, or DeepSpeed's.
-        source: the runtime's name: "megatron", "galvatron" or "deepspeed".
+        path: the configuration: a script with Megatron's command line, torchtitan's TOML, DeepSpeed's or Galvatron's
+            JSON.
+        source: the runtime's name: "megatron", "torchtitan", "galvatron" or "deepspeed".
         cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         hosts: how many machines of that type.
         model: the sizes of the model; None: they are in the configuration.
@@ -69,6 +77,14 @@ def import_plan(
     runtime = source if source in runtime_names() else ALPA.name
     plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source, runtime=runtime))
     choices = {**foreign.priced_by, **{name: value for name, value in priced_by.items() if value is not None}}
-    estimator = PlanEstimator(plan, cluster=given, **choices)
-    by, here = estimator.prices.named(plan.priced_by), summary_of(estimator.cluster)
-    return Imported(estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=here)), foreign.ignored)
+    described, otherwise = None, foreign.otherwise
+    if not foreign.sequence_parallel:
+        chosen = runtime_profile(choices.get("runtime") or runtime).name
+        micro_batch = foreign.outline.batch // foreign.outline.num_micro_batches
+        described = sized_transformer(foreign.model.text, chosen, micro_batch, choices.get("attention") or "", False)
+        otherwise = otherwise if described is None else (*otherwise, _UNDIVIDED)
+    estimator = PlanEstimator(plan, described, given, **choices)
+    by, hardware = estimator.prices.named(plan.priced_by), summary_of(estimator.cluster)
+    result = estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=hardware))
+    noted = dataclasses.replace(result.plan, notes=(*otherwise, *result.plan.notes))
+    return Imported(dataclasses.replace(result, plan=noted), foreign.ignored)

@@ -40,6 +40,7 @@ class Outline:
         remat: for each stage whether its blocks are computed again for their backward pass.
         zero: the ZeRO level of all stages.
         offload: what all stages offload.
+        selective: whether blocks that aren't computed again as a whole are where the runtime finds it cheap.
     """
 
     batch: int
@@ -51,6 +52,7 @@ class Outline:
     remat: tuple[bool, ...]
     zero: int = 0
     offload: Offload = NO_OFFLOAD
+    selective: bool = False
 
     @classmethod
     def of(cls, plan: Plan) -> Outline:
@@ -125,11 +127,11 @@ class Outline:
         config = MeshConfig((self.data_parallel, self.tensor_parallel), self.data_parallel, self.tensor_parallel)
         places = _places(cluster, config.data_parallel * config.tensor_parallel, self.pipeline)
         on = schedule_form(self.schedule).submesh_of(len(self.blocks))
-        kept = StageOffload(self.offload) if self.offload.any else None
+        kept, less = StageOffload(self.offload) if self.offload.any else None, "selective" if self.selective else "none"
         stages = [
             StagePlan(
                 layers, places[on[n]][0], config.shape, places[on[n]][1], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
-                options={"force_batch_dim_to_mesh_dim": 0}, remat="layer" if self.remat[n] else "none", zero=self.zero,
+                options={"force_batch_dim_to_mesh_dim": 0}, remat="layer" if self.remat[n] else less, zero=self.zero,
                 offload=kept,
             )
             for n, layers in enumerate(self.layers)

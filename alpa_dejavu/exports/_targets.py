@@ -25,6 +25,7 @@ _ALL = (
         "torchtitan", torchtitan.RELEASE, torchtitan.TorchtitanWriter(), RUNTIMES["torchtitan"],
         f"{_RULES}; torchtitan 0.3.0's configuration took the settings of parallelism on a CPU, and PyTorch 2.13.0's "
         "pipelining ran the schedules; no step of torchtitan was run",
+        torchtitan.TorchtitanReader(),
     ),
     Target(
         "deepspeed", deepspeed.RELEASE, deepspeed.DeepSpeedWriter(), RUNTIMES["deepspeed"],

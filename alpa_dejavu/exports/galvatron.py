@@ -16,7 +16,7 @@ from typing import Any, Final, final
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._comments import commented, heading
-from alpa_dejavu.exports._foreign import Foreign, Reader
+from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline, sizes_of
 from alpa_dejavu.exports._target import Files, Writer
 from alpa_dejavu.layers.models import Transformer
@@ -161,8 +161,8 @@ class _Said:
         for key, planned in (("vtp", along), ("vsp", 0), ("vcp", 1)):
             value = self._data.get(key)
             if value is not None and (isinstance(value, bool) or value != planned):
-                said = f"{key} is {value!r}, but must be {planned}: the vocabulary is planned as divided like blocks"
-                raise self._wrong(key, said)
+                why = "the vocabulary is planned as divided like blocks"
+                raise self._wrong(key, f"{key} is {short(value)}, but must be {planned}: {why}")
         apart = 0 in self._numbers("tp_consecutive_flags", each)
         if apart and along > 1 and across > 1:
             said = "tp_consecutive_flags has 0, but must have 1: tensor-parallel devices are next to each other"
@@ -192,13 +192,13 @@ class _Said:
     def _one_of(self, key: str, known: dict[str, Any], default: str) -> str:
         value = self._data.get(key, default)
         if not isinstance(value, str) or value not in known:
-            raise self._wrong(key, f"{key} is {value!r}, but must be one of {', '.join(known)}")
+            raise self._wrong(key, f"{key} is {short(value)}, but must be one of {', '.join(known)}")
         return value
 
     def _number(self, key: str, least: int = 1) -> int:
         value = self._data.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self._wrong(key, f"{key} is {value!r}, but must be a whole number of at least {least}")
+            raise self._wrong(key, f"{key} is {short(value)}, but must be a whole number of at least {least}")
         return value
 
     def _numbers(self, key: str, count: int = 0, default: int = 1) -> list[int]:
@@ -207,7 +207,7 @@ class _Said:
             return [default] * count
         parts = value.split(",") if isinstance(value, str) else []
         if not parts or not all(_DIGITS.fullmatch(part) for part in parts):
-            raise self._wrong(key, f"{key} is {value!r}, but must be whole numbers with commas between, in quotes")
+            raise self._wrong(key, f"{key} is {short(value)}, but must be whole numbers with commas between, in quotes")
         if count and len(parts) != count:
             raise self._wrong(key, f"{key} has {len(parts)} numbers, but must have {count}, as tp_sizes_enc has")
         return [int(part) for part in parts]

@@ -20,6 +20,7 @@ from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._source import attention_on, model_source
 from alpa_dejavu.planning.fits import PRICED_OPTIONS
+from alpa_dejavu.planning.model_source import ModelSource
 from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
@@ -32,7 +33,8 @@ class PlanEstimator:
 
     Args:
         plan: one of the plans that are going to be estimated.
-        model: the name of a model, or a function that returns its train step; None: the plan's, a known name.
+        model: the name of a model, a function that returns its train step, or its layers' source; None: the plan's, a
+            known name.
         cluster: a cluster, the name of a machine type or the path of its file, of which as many hosts are taken as the
             plan is for; None: the plan's cluster.
         latency: a latency model or its name; "auto": the plan's, if its name is enough to make it and nothing else is
@@ -57,7 +59,7 @@ class PlanEstimator:
     def __init__(
         self,
         plan: Plan,
-        model: str | Callable[..., Any] | None = None,
+        model: str | Callable[..., Any] | ModelSource | None = None,
         cluster: str | Cluster | None = None,
         latency: str | LatencyModel = "auto",
         communication: str | CommunicationModel = "auto",
@@ -71,7 +73,7 @@ class PlanEstimator:
     ) -> None:
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
-        chosen = trusted_model(plan, model, trust_model)
+        chosen = model if isinstance(model, ModelSource) else trusted_model(plan, model, trust_model)
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
         if cluster is None and calibration is None and (latency, communication) == ("auto", "auto"):

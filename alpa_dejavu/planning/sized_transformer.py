@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import final
 
@@ -77,7 +78,9 @@ class SizedTransformer(ModelSource):
         """Saves nothing: it is described anew in no time."""
 
 
-def sized_transformer(model: object, runtime: str, micro_batch: int, attention: str = "") -> SizedTransformer | None:
+def sized_transformer(
+    model: object, runtime: str, micro_batch: int, attention: str = "", sequence_parallel: bool = True
+) -> SizedTransformer | None:
     """Returns the source of the transformer that a model's name stands for, where a training framework is known to run
     it in its own way; None for other models, for those of which a part is frozen, and for Alpa.
 
@@ -86,10 +89,14 @@ def sized_transformer(model: object, runtime: str, micro_batch: int, attention: 
         runtime: the framework's name.
         micro_batch: samples in a micro-batch.
         attention: "fused" or "plain"; empty: as the framework has it.
+        sequence_parallel: whether tensor-parallel devices divide norms and residuals, where the framework does that.
     """
     if not isinstance(model, str) or runtime.partition("+")[0] not in EXECUTIONS:
         return None
     size, execution = transformer_size(model), EXECUTIONS[runtime.partition("+")[0]]
     if size is None or size.train_last:
         return None
-    return SizedTransformer(size, execution.with_attention(attention), micro_batch)
+    runs = execution.with_attention(attention)
+    if not sequence_parallel:
+        runs = dataclasses.replace(runs, sequence_parallel=False)
+    return SizedTransformer(size, runs, micro_batch)

@@ -3,12 +3,12 @@
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from alpa_dejavu.exports._command_line import command_line_of
-
-NEEDED = "--num-layers 2"
+from alpa_dejavu.exports._shell import Script
 
 
 def arguments(tmp_path, text):
@@ -19,6 +19,7 @@ def arguments(tmp_path, text):
 
 KNOWN = [
     "A=\"--x 1 --y 2\"\npython t.py --num-layers 2 $A",
+    "A=1\v2\npython t.py --num-layers 2 --x $A --y \f\u00a0\u2003",
     "A='--x 1\n --y 2'\npython t.py --num-layers 2 $A",
     "A=(--x 'a b' \"--y 2\")\npython t.py --num-layers 2 ${A[@]}",
     "A=(--x 'a b' \"--y 2\")\npython t.py --num-layers 2 \"${A[@]}\"",
@@ -123,6 +124,42 @@ def test_files_of_arguments_alone(tmp_path):
     assert [(one.name, one.line) for one in arrays] == [("num-layers", 2), ("x", 4)]
 
 
-def test_long_scripts_take_time_in_proportion(tmp_path):
-    many = arguments(tmp_path, f"python t.py {NEEDED} --x " + "word " * 100_000)
-    assert len(many[-1].values) == 100_000
+def calls(text):
+    """How many functions are called as a script is read."""
+    count = 0
+
+    def called(frame, event, _):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        Script(text).read()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["w ", "'a' ", '"a$B" ', "$A ", "${a:-b} ", "`a` ", "$(a) ", "A=1\n", "true;", "# x\n", "\\\n", "{a,b}"],
+)
+def test_reading_takes_as_many_steps_as_there_are_words(word):
+    few, many = calls("A=1 ; x " + 100 * word), calls("A=1 ; x " + 1000 * word)
+    assert many <= 10 * few
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=xxxxxxxxxx\n" + "A=$A$A\n" * 40 + "python a.py $A",
+        "".join(f"A{n}=1\n" for n in range(2000)) + "source x\n" * 1000,
+        "export" + "".join(f" A{n}=1" for n in range(2000)) + "\n" + "bash -c true\n" * 1000,
+        "A=(" + "x " * 2000 + ")\n" + "echo ${A[1]}\n" * 1000,
+    ],
+    ids=["doubled", "source", "bash -c", "elements"],
+)
+def test_what_variables_make_is_bounded(text):
+    with pytest.raises(SyntaxError, match="variables make more than 8000000 characters; shorten them"):
+        Script(text).read()

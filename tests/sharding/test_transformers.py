@@ -245,6 +245,10 @@ def test_a_model_comes_back_from_its_data():
     again = transformer_of(transformer_data(model))
     assert again.sharding == model.sharding
     assert again.flop == model.flop
+    whole = transformer_model(LATENT, dataclasses.replace(MEGATRON, sequence_parallel=False), 8)
+    assert transformer_of(transformer_data(whole)).sharding == whole.sharding
+    before = {key: value for key, value in transformer_data(model).items() if key != "sequence_parallel"}
+    assert transformer_of(before).sharding == model.sharding
 
 
 @settings(max_examples=30, deadline=None)

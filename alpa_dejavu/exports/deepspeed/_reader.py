@@ -8,20 +8,22 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._foreign import Foreign, Reader
+from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports.deepspeed._known import APPLIED, OFF, WITHOUT_EFFECT, is_off
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
+from alpa_dejavu.sharding.transformers import execution
 
 __all__ = ["DeepSpeedReader"]
 
 _REMEDY = 'a configuration of DeepSpeed\'s is a JSON object, such as {"train_batch_size": 32}'
 _ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "fused_adam")
 _SHORT_NAMES = {"bfloat16": ("bf16", "bfp16"), "float16": ("fp16",), "float32": ("fp32",)}
-_DEEPEST, _LONGEST = 20, 60
+_DEEPEST = 20
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
@@ -34,7 +36,8 @@ class DeepSpeedReader(Reader):
         """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
         said = _Said(read_checked(path, dict[str, Any], _REMEDY))
         sizes = None if model is None else dataclasses.replace(model, precision=said.precision())
-        return Foreign(said.outline(num_devices, sizes), sizes, tuple(said.ignored()), said.priced_by())
+        outline = said.outline(num_devices, sizes)
+        return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
 
 
 @final
@@ -54,7 +57,7 @@ class _Said:
         for path, value in self._places():
             section, key = _section_of(path), path[-1]
             if key in OFF.get(section, {}) and not (is_off(value) or value in OFF[section][key]):
-                said = f"{'.'.join(path)} is {_short(value)}, which isn't planned; leave it out, or switch it off"
+                said = f"{'.'.join(path)} is {short(value)}, which isn't planned; leave it out, or switch it off"
                 raise self._wrong(path, said)
             known = (*APPLIED[section], *OFF.get(section, {}), *WITHOUT_EFFECT[section])
             if key not in known:
@@ -66,7 +69,7 @@ class _Said:
         self._check_tensor_parallel(("tensor_parallel",), self._data.get("tensor_parallel"))
         kind = self._section("optimizer").get("type")
         if kind is not None and str(kind).lower() not in _ADAM:
-            said = f"optimizer.type is {kind!r}, but must be Adam or AdamW to be planned; change it"
+            said = f"optimizer.type is {short(kind)}, but must be Adam or AdamW to be planned; change it"
             raise self._wrong(("optimizer", "type"), said)
         kinds = _SHORT_NAMES[self.precision()]
         for path, value in (
@@ -74,7 +77,7 @@ class _Said:
             (("communication_data_type",), self._data.get("communication_data_type")),
         ):
             if value is not None and value not in kinds:
-                said = f"{'.'.join(path)} is {value!r}, but must be {kinds[0]} to be planned; leave it out"
+                said = f"{'.'.join(path)} is {short(value)}, but must be {kinds[0]} to be planned; leave it out"
                 raise self._wrong(path, said)
 
     def _places(self) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -95,16 +98,21 @@ class _Said:
                 if len(path) < _DEEPEST:
                     self._check_tensor_parallel((*path, key), inside)
             elif key.endswith("size") and inside not in (0, 1, None):
-                said = f"{'.'.join((*path, key))} is {inside!r}, but must be 1 to be planned; leave it out"
+                said = f"{'.'.join((*path, key))} is {short(inside)}, but must be 1 to be planned; leave it out"
                 raise self._wrong((*path, key), said)
 
     def ignored(self) -> list[str]:
         lines = [(self._file.line_of(self._file.text, path), ".".join(path)) for path in self._aside]
-        found = [key if line is None else f"line {line}: {key}" for line, key in lines]
-        if self._section("zero_optimization").get("stage") == 2:
-            line = self._file.line_of(self._file.text, ("zero_optimization", "stage"))
-            found.append(f"line {line}: that ZeRO 2 shares gradients, too; it is priced as ZeRO 1")
-        return found
+        return [key if line is None else f"line {line}: {key}" for line, key in lines]
+
+    def otherwise(self, outline: Outline, model: Transformer | None) -> Iterator[str]:
+        """Yields what ZeRO 2 does beside what is priced: it shares gradients, too."""
+        across = outline.data_parallel
+        if model is not None and across > 1 and self._section("zero_optimization").get("stage") == 2:
+            count, each = outline.num_micro_batches, execution("deepspeed").in_precision(model.precision).gradient_bytes
+            less = each * model.num_parameters * (1 - 1 / across) * (1 - outline.offload.gradients)
+            shares = f", and shares them, which keeps {units.size(less)} less on each device" if less else ""
+            yield f"ZeRO 2 is priced as ZeRO 1: it sums gradients after each of {count} micro-batches, not once{shares}"
 
     def precision(self) -> str:
         """Returns the dtype that it trains in: single precision without one of DeepSpeed's two others."""
@@ -112,7 +120,7 @@ class _Said:
         for key, precision in (("bf16", "bfloat16"), ("fp16", "float16")):
             value = self._section(key).get("enabled", False)
             if value not in (True, False, None) or isinstance(value, int) is not isinstance(value, bool):
-                said = f"{key}.enabled is {value!r}, but must be true or false; write out what the run decides"
+                said = f"{key}.enabled is {short(value)}, but must be true or false; write out what the run decides"
                 raise self._wrong((key, "enabled"), said)
             enabled += [precision] if value else []
         if len(enabled) > 1:
@@ -146,7 +154,8 @@ class _Said:
         if value == "auto":
             return 1
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self._wrong(("pipeline", "stages"), f"pipeline.stages is {value!r}, but must be a number, or 'auto'")
+            said = f"pipeline.stages is {short(value)}, but must be a number, or 'auto'"
+            raise self._wrong(("pipeline", "stages"), said)
         return value
 
     def _batches(self, across: int) -> tuple[int, int]:
@@ -154,7 +163,7 @@ class _Said:
         values = [self._data.get(key) for key in _BATCHES]
         for key, value in zip(_BATCHES, values, strict=True):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise self._wrong((key,), f"{key} is {value!r}, but must be a whole number of at least 1")
+                raise self._wrong((key,), f"{key} is {short(value)}, but must be a whole number of at least 1")
         batch, micro, count = values
         if batch is None and micro is not None:
             batch = micro * (count or 1) * across
@@ -174,14 +183,14 @@ class _Said:
                 raise self._wrong((), "the number of blocks isn't said; give --model")
             how = self._section("pipeline").get("partition") or "uniform"
             if stages > 1 and how not in ("uniform", "best"):
-                said = f"pipeline.partition is {how!r}, but must be uniform, or give the ends of stages as parts"
+                said = f"pipeline.partition is {short(how)}, but must be uniform, or give the ends of stages as parts"
                 raise self._wrong(("pipeline", "partition"), said)
             equal, more = divmod(model.num_layers, stages)
             numbers = [equal + (n >= stages - more) for n in range(stages)]
         else:
             numbers = [b - a for a, b in itertools.pairwise(parts)] if _whole(parts) else []
             if len(numbers) != stages or parts[0] != 0 or min(numbers) < 1:
-                said = f"pipeline.parts is {parts!r}, but must be 0 and the ascending ends of {stages} stages"
+                said = f"pipeline.parts is {short(parts)}, but must be 0 and the ascending ends of {stages} stages"
                 raise self._wrong(where, said)
         numbers[0] -= 1
         numbers[-1] -= 1
@@ -192,11 +201,11 @@ class _Said:
         interval = section.get("activation_checkpoint_interval") or 0
         if interval not in (0, 1):
             where = ("pipeline", "activation_checkpoint_interval")
-            raise self._wrong(where, f"{'.'.join(where)} is {interval!r}, but must be 0 or 1 to be planned")
+            raise self._wrong(where, f"{'.'.join(where)} is {short(interval)}, but must be 0 or 1 to be planned")
         every = bool(interval)
         again = section.get("recompute", [every] * stages)
         if not isinstance(again, list) or len(again) != stages:
-            said = f"pipeline.recompute is {again!r}, but must have a number for each of {stages} stages"
+            said = f"pipeline.recompute is {short(again)}, but must have a number for each of {stages} stages"
             raise self._wrong(("pipeline", "recompute"), said)
         return tuple(map(bool, again))
 
@@ -204,7 +213,7 @@ class _Said:
         where = ("zero_optimization", "stage")
         stage = self._section("zero_optimization").get("stage") or 0
         if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-            raise self._wrong(where, f"zero_optimization.stage is {stage!r}, but must be 0, 1, 2 or 3")
+            raise self._wrong(where, f"zero_optimization.stage is {short(stage)}, but must be 0, 1, 2 or 3")
         if stage > 1 and self._stages() > 1:
             raise self._wrong(where, f"zero_optimization.stage is {stage}, but must be 0 or 1 under a pipeline")
         return {0: 0, 1: 2, 2: 2, 3: 3}[stage] if across > 1 else 0
@@ -219,7 +228,7 @@ class _Said:
                 there = {"device": "cpu"} if section.get(old) or section.get(f"{old}s") else {}
             device = (there.get("device") or "none") if isinstance(there, dict) else there
             if device not in ("none", "cpu", "nvme"):
-                said = f"{key}.device is {device!r}, but must be none, cpu or nvme"
+                said = f"{key}.device is {short(device)}, but must be none, cpu or nvme"
                 raise self._wrong(("zero_optimization", key), said)
             if device != "none":
                 if (section.get("stage") or 0) < least[key]:
@@ -241,7 +250,7 @@ class _Said:
         value = self._data.get(key)
         value = {} if value is None else value
         if not isinstance(value, dict):
-            raise self._wrong((key,), f"{key} is {value!r}, but must be an object")
+            raise self._wrong((key,), f"{key} is {short(value)}, but must be an object")
         return value
 
     def _wrong(self, where: tuple[str, ...], said: str) -> ValueError:
@@ -252,10 +261,6 @@ def _section_of(path: tuple[str, ...]) -> str:
     """The section that a place is in, by its name in `APPLIED`."""
     return "" if len(path) == 1 else "bf16" if path[-2] == "bfloat16" else path[-2]
 
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _whole(values: Any) -> bool:

@@ -6,6 +6,7 @@ import pathlib
 from typing import Final
 
 from alpa_dejavu.exports._command_line import Argument, CommandLine, wrong_line
+from alpa_dejavu.exports._foreign import short
 from alpa_dejavu.exports.megatron._sizes import MOST_DIGITS
 
 __all__ = ["check_processes"]
@@ -58,5 +59,5 @@ def _count(path: pathlib.Path, one: Argument) -> int:
     least, _, most = value.partition(":")
     value = least if least == most else value
     if not (value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS):
-        raise wrong_line(path, one.line, f"--{one.name} is {value!r}, but must be a whole number; write it out")
+        raise wrong_line(path, one.line, f"--{one.name} is {short(value)}, but must be a whole number; write it out")
     return int(value)

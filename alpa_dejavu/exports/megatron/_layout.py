@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from alpa_dejavu.exports._foreign import short
 from alpa_dejavu.exports._outline import runs
 
 __all__ = ["blocks_of_layout", "layout_of"]
@@ -46,12 +47,14 @@ def blocks_of_layout(layout: str) -> tuple[int, ...]:
     for pattern in (_GROUP, _TIMES):
         plain = pattern.sub(lambda found: found[1] * min(int(found[2]), _MOST), plain)
         if len(plain) > _MOST:
-            raise ValueError(f"layout is {layout!r}, but must have at most {_MOST} layers; give fewer")
+            raise ValueError(f"layout is {short(layout)}, but must have at most {_MOST} layers; give fewer")
     letters = plain.replace("|", "")
     wrong = sorted(set(letters) - set("EtL"))
     if wrong:
         hint = ": multi-token prediction isn't planned" if "m" in wrong else ""
-        raise ValueError(f"layout is {layout!r}, but must have the letters E, t and L alone, not {wrong[0]!r}{hint}")
+        said = f"layout is {short(layout)}, but must have the letters E, t and L alone, not {wrong[0]!r}{hint}"
+        raise ValueError(said)
     if letters != "E" + "t" * letters.count("t") + "L":
-        raise ValueError(f"layout is {layout!r}, but must begin with the one E and end with the one L; move them there")
+        said = f"layout is {short(layout)}, but must begin with the one E and end with the one L; move them there"
+        raise ValueError(said)
     return tuple(stage.count("t") for stage in plain.split("|"))

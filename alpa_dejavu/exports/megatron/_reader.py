@@ -10,7 +10,7 @@ from typing import Final, final
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._command_line import Argument, CommandLine, command_line_of, wrong_line
-from alpa_dejavu.exports._foreign import Foreign, Reader
+from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports.megatron._known import (
     APPLIED_FLAGS,
@@ -28,6 +28,8 @@ from alpa_dejavu.problem import NO_OFFLOAD, Offload
 
 __all__ = ["MegatronReader", "megatron_sizes"]
 
+_MOST_NAMES, _LONGEST = 10, 60
+"""So many names does an error list, and so many characters of each."""
 _DEFAULTS: Final = {"tensor-model-parallel-size": 1, "pipeline-model-parallel-size": 1}
 _OTHER_PROGRAMS: Final = re.compile(
     r"(?:^|[_\W])(?:bert|t5|ict|retro|retriever|vision|vlm|mamba|hybrid|llava|multimodal|biencoder|realm|generation|"
@@ -44,7 +46,9 @@ class MegatronReader(Reader):
         """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
         said = _Said(path, command_line_of(path, TELLING))
         sizes = said.sizes() if model is None else dataclasses.replace(model, precision=said.precision())
-        return Foreign(said.outline(num_devices, sizes.num_blocks), sizes, tuple(said.ignored()), said.priced_by())
+        outline = said.outline(num_devices, sizes.num_blocks)
+        ignored, divided = tuple(said.ignored()), said.sequence_parallel
+        return Foreign(outline, sizes, ignored, said.priced_by(), sequence_parallel=divided)
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -78,51 +82,53 @@ class _Said:
                 continue
             before = self._by_name.setdefault(one.name, one)
             if before.values != one.values:
+                other = f"line {before.line} has {short(before.value)}"
                 raise wrong_line(
-                    path,
-                    one.line,
-                    f"--{one.name} is {one.value!r}, but line {before.line} has {before.value!r}; leave one out",
+                    path, one.line, f"--{one.name} is {short(one.value)}, but {other}; leave one out"
                 )
 
     def _check(self, one: Argument, strange: Sequence[Argument]) -> None:
         """Raises what is wrong with an argument by itself."""
-        shown = " ".join((f"--{one.name}" if one.name else "", *one.values)).strip()
+        shown = short(" ".join((f"--{one.name}" if one.name else "", *one.values)).strip())
         taken = 1 if one.name in APPLIED_VALUES else WITHOUT_EFFECT.get(one.name, 0)
         harmless = one.name in WITHOUT_EFFECT and (taken == 2 or len(one.values) <= taken)
         if one.unknown is not None and (one.unknown.flow or not harmless):
             raise wrong_line(
-                self._path, one.unknown.line, f"{shown!r} of line {one.line} isn't known: {one.unknown.said}"
+                self._path, one.unknown.line, f"{shown} of line {one.line} isn't known: {one.unknown.said}"
             )
         if not one.name:
-            raise wrong_line(self._path, one.line, f"{one.value!r} isn't an argument; leave it out")
+            raise wrong_line(self._path, one.line, f"{short(one.value)} isn't an argument; leave it out")
         if one.name in REFUSED:
-            raise wrong_line(self._path, one.line, f"{shown!r} {REFUSED[one.name]}; leave it out, or plan without it")
+            raise wrong_line(self._path, one.line, f"{shown} {REFUSED[one.name]}; leave it out, or plan without it")
         if one.name in NEUTRAL:
             known = NEUTRAL[one.name]
             if not one.values or not {*one.values} <= {*known}:
                 but = f"make it {known[0]}, or leave it out" if known else "leave it out"
-                raise wrong_line(self._path, one.line, f"{shown!r} isn't planned; {but}")
+                raise wrong_line(self._path, one.line, f"{shown} isn't planned; {but}")
         elif one in strange:
-            names = ", ".join(dict.fromkeys(f"--{other.name}" for other in strange))
+            names = [*dict.fromkeys(f"--{other.name[:_LONGEST]}" for other in strange)]
+            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             raise wrong_line(
-                self._path, one.line, f"{names} isn't known, so it may change what is planned"
-                f"{near(one.name, _ALL)}; leave it out if it changes neither the model nor its division, memory or "
-                "time",
+                self._path, one.line, f"{', '.join(names[:_MOST_NAMES])}{more} isn't known, so it may change what is "
+                f"planned{near(one.name[:_LONGEST], _ALL)}; leave it out if it changes neither the model nor its "
+                "division, memory or time",
             )  # fmt: skip
         elif taken < 2 and len(one.values) != taken:
             wanted = "one value" if taken else "no value"
-            raise wrong_line(self._path, one.line, f"{shown!r} must have {wanted}; mend it")
+            raise wrong_line(self._path, one.line, f"{shown} must have {wanted}; mend it")
 
     def ignored(self) -> list[str]:
         """Returns for each argument that says nothing of the plan that it is left aside, by line."""
-        lines: dict[int, list[str]] = {}
+        lines: dict[int, dict[str, None]] = {}
         without = [one for one in self._by_name.values() if one.name == "attention-backend" and not _is_plain(one)]
         for one in (*self._others, *without):
-            lines.setdefault(one.line, []).append(f"--{one.name}")
-        aside = [f"line {line}: {', '.join(names)}" for line, names in lines.items()]
-        if self._number("tensor-model-parallel-size") > 1 and "sequence-parallel" not in self._by_name:
-            aside.append("there is no --sequence-parallel, but tensor parallelism is priced with it")
-        return aside
+            lines.setdefault(one.line, {})[f"--{one.name}"] = None
+        return [f"line {line}: {', '.join(names)}" for line, names in lines.items()]
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Returns whether tensor-parallel devices divide norms and residuals; True where there is one."""
+        return self._number("tensor-model-parallel-size") <= 1 or "sequence-parallel" in self._by_name
 
     def priced_by(self) -> dict[str, str]:
         """Returns how the command line's choices are priced, by the names of `PlanEstimator`'s arguments."""
@@ -131,8 +137,8 @@ class _Said:
         if backend is not None:
             if backend.value not in ("auto", "flash", "fused", "unfused", "local"):
                 raise self._wrong(
-                    "attention-backend", f"--attention-backend is {backend.value!r}, but must be auto, flash, fused, "
-                    "unfused or local; mend it",
+                    "attention-backend", f"--attention-backend is {short(backend.value)}, but must be auto, flash, "
+                    "fused, unfused or local; mend it",
                 )  # fmt: skip
             if _is_plain(backend):
                 choices["attention"] = "plain"
@@ -274,7 +280,7 @@ class _Said:
             return False
         if granularity.value != "full":
             raise self._wrong(
-                "recompute-granularity", f"--recompute-granularity is {granularity.value!r}, but must be full or "
+                "recompute-granularity", f"--recompute-granularity is {short(granularity.value)}, but must be full or "
                 "selective; mend it",
             )  # fmt: skip
         method, number = self._by_name.get("recompute-method"), self._number("recompute-num-layers")
@@ -302,7 +308,7 @@ class _Said:
             if value not in levels:
                 raise self._wrong(
                     "data-parallel-sharding-strategy",
-                    f"--data-parallel-sharding-strategy is {value!r}, but must be one of {', '.join(levels)}",
+                    f"--data-parallel-sharding-strategy is {short(value)}, but must be one of {', '.join(levels)}",
                 )
             return levels[value]
         return 2 if "use-distributed-optimizer" in self._by_name else 0
@@ -321,7 +327,7 @@ class _Said:
             return _DEFAULTS.get(name, 0)
         value = self._by_name[name].value
         if not (value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS):
-            raise self._wrong(name, f"--{name} is {value!r}, but must be a whole number; write it out")
+            raise self._wrong(name, f"--{name} is {short(value)}, but must be a whole number; write it out")
         return int(value)
 
     def _needed(self, name: str) -> int:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, final
 
+from alpa_dejavu.exports._foreign import short
 from alpa_dejavu.layers.models import Transformer
 
 __all__ = [
@@ -201,7 +202,7 @@ def _dense_blocks(given: Mapping[str, Any], blocks: int) -> int:
     if text == "1":
         return 0
     wrong = WrongArgumentError(
-        name, f"--{name} is {text!r}, but must be 1 or as '([0]*1+[1]*{max(blocks - 1, 1)})', with experts in all "
+        name, f"--{name} is {short(text)}, but must be 1 or as '([0]*1+[1]*{max(blocks - 1, 1)})', with experts in all "
         "blocks but the first ones; mend it",
     )  # fmt: skip
     if not _FREQUENCY.fullmatch(text) or "[" not in text:
@@ -237,14 +238,14 @@ def _factor(given: Mapping[str, Any]) -> float:
     try:
         return float(value)
     except ValueError:
-        said = f"--rope-scaling-factor is {value!r}, but must be a number; mend it"
+        said = f"--rope-scaling-factor is {short(value)}, but must be a number; mend it"
         raise WrongArgumentError("rope-scaling-factor", said) from None
 
 
 def _one_of(given: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str:
     value = given.get(name, known[0])
     if value not in known:
-        said = f"--{name} is {value!r}, but must be {' or '.join(known)} to be planned; change it"
+        said = f"--{name} is {short(value)}, but must be {' or '.join(known)} to be planned; change it"
         raise WrongArgumentError(name, said)
     return str(value)
 
@@ -255,4 +256,4 @@ def _number(given: Mapping[str, Any], name: str, default: int | None = None) -> 
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS:
         return int(value)
-    raise WrongArgumentError(name, f"--{name} is {value!r}, but must be a whole number; mend it")
+    raise WrongArgumentError(name, f"--{name} is {short(value)}, but must be a whole number; mend it")

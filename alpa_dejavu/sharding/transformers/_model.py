@@ -43,7 +43,7 @@ def transformer_data(model: Model) -> dict[str, Any] | None:
     runs = sharding.execution
     return {
         "transformer": sharding.size.text, "execution": runs.name, "attention": runs.attention,
-        "samples": sharding.samples,
+        "samples": sharding.samples, "sequence_parallel": runs.sequence_parallel,
     }  # fmt: skip
 
 
@@ -56,7 +56,9 @@ def transformer_of(data: Mapping[str, Any]) -> Model:
     size = Transformer.of_text(data["transformer"])
     if size is None:
         raise ValueError(f"transformer is {data['transformer']!r}, but must be the sizes of one; plan again")
-    runs = dataclasses.replace(execution(data["execution"]), attention=data["attention"])
+    runs = execution(data["execution"])
+    divided = data.get("sequence_parallel", runs.sequence_parallel)
+    runs = dataclasses.replace(runs, attention=data["attention"], sequence_parallel=divided)
     return transformer_model(size, runs, float(data["samples"]))
 
 

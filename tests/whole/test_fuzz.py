@@ -16,11 +16,12 @@ import fuzz
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.planning.kept.packed import packed_json
 from alpa_dejavu.plans.plan_file import plan_data
-from fuzzing import _outcome, _runs
+from fuzzing import _draw, _outcome, _runs
 from fuzzing._breaks import broken_json, json_bytes
 from fuzzing._example import Example, Placed
 from fuzzing._figures import contradictions_in
 from fuzzing._flags import flag_examples
+from fuzzing._formats import FORMATS
 from fuzzing._outcome import Ended, Limits, Watch, tally
 from fuzzing._read import READERS
 from fuzzing._right import right_files
@@ -58,11 +59,11 @@ def failures(outcomes):
 
 def test_broken_files_and_flags_end_as_they_should(right):
     kinds = {
-        name: made for name, made in fuzz.kinds(right).items() if name not in LEFT_OUT and not name.startswith(READ)
+        name: made for name, made in _draw.kinds(right).items() if name not in LEFT_OUT and not name.startswith(READ)
     }
     outcomes = []
-    for number, (name, count) in enumerate(fuzz.shares(kinds, 60).items()):
-        outcomes += fuzz.drawn(
+    for number, (name, count) in enumerate(_draw.shares(kinds, 60).items()):
+        outcomes += _draw.drawn(
             smaller(kinds[name]), count, number, lambda example: outcome_of(example, patiently, PATIENT)
         )
     assert not failures(outcomes)
@@ -71,10 +72,10 @@ def test_broken_files_and_flags_end_as_they_should(right):
 
 
 def test_hundreds_of_broken_files_are_read_or_refused_and_contradict_themselves_in_none(right):
-    kinds = {name: made for name, made in fuzz.kinds(right).items() if name.startswith(READ)}
+    kinds = {name: made for name, made in _draw.kinds(right).items() if name.startswith(READ)}
     outcomes = []
-    for number, (name, count) in enumerate(fuzz.shares(kinds, 300).items()):
-        outcomes += fuzz.drawn(
+    for number, (name, count) in enumerate(_draw.shares(kinds, 300).items()):
+        outcomes += _draw.drawn(
             smaller(kinds[name]), count, number, lambda example: outcome_of(example, patiently, PATIENT)
         )
     assert not failures(outcomes)
@@ -115,16 +116,16 @@ def test_bytes_below_zero_and_times_that_fall_are_seen(tmp_path):
 
 
 def test_so_do_commands(right):
-    kinds = fuzz.kinds(right)
+    kinds = _draw.kinds(right)
     mixed = smaller(st.one_of(*(kinds[name] for name in ("plan", "cluster", "history", "result"))))
-    outcomes = fuzz.drawn(
+    outcomes = _draw.drawn(
         mixed, 4, 1, lambda example: outcome_of(example, lambda one, folder: as_command(one, folder, PATIENT), PATIENT)
     )
     assert not failures(outcomes)
 
 
 def test_right_files_are_read(right, tmp_path):
-    for form in fuzz.FORMATS:
+    for form in FORMATS:
         for place, command in enumerate(form.commands):
             folder = tmp_path / form.name / str(place)
             folder.mkdir(parents=True)
@@ -141,7 +142,7 @@ def test_the_same_seed_draws_the_same_examples(right):
     drawn = []
     for start in (1, 1, 2):
         found = []
-        fuzz.drawn(flag_examples(right), 12, start, found.append)
+        _draw.drawn(flag_examples(right), 12, start, found.append)
         drawn.append(found)
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 12
@@ -150,7 +151,7 @@ def test_the_same_seed_draws_the_same_examples(right):
 def test_files_are_broken_in_many_ways():
     before = {"a": [1, 2.5, {"b": "text"}], "c": {"d": None, "e": 3}}
     found = []
-    fuzz.drawn(broken_json(json.dumps(before).encode()), 600, 1, found.append)
+    _draw.drawn(broken_json(json.dumps(before).encode()), 600, 1, found.append)
     texts = [each.decode("utf-8", "replace") for each in found]
     assert len(set(found)) > 100
     for part in ("NaN", "Infinity", "1e+308", str(2**60), "[" * 900, r"\u001b", "名前", "trap:run", "null"):
@@ -251,7 +252,7 @@ def test_a_file_that_is_lost_is_a_fault(tmp_path):
 
 def test_examples_of_evil_files_would_run_code_where_files_are_trusted(right, tmp_path, monkeypatch):
     found = []
-    fuzz.drawn(fuzz.kinds(right)["pickle"], 300, 1, found.append)
+    _draw.drawn(_draw.kinds(right)["pickle"], 300, 1, found.append)
     monkeypatch.chdir(tmp_path)
     for example in found:
         for file in example.files:
@@ -338,8 +339,8 @@ def _names(folder):
 
 
 def test_kinds_get_their_shares():
-    assert fuzz.shares(["plan", "flags"], 10) == {"plan": 2, "flags": 8}
-    assert fuzz.shares(["plan", "kept"], 1) == {"plan": 1}
+    assert _draw.shares(["plan", "flags"], 10) == {"plan": 2, "flags": 8}
+    assert _draw.shares(["plan", "kept"], 1) == {"plan": 1}
 
 
 def test_devices_that_were_made_are_taken_away(monkeypatch, tmp_path):

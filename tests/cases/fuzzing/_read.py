@@ -64,6 +64,19 @@ def _history(path: pathlib.Path) -> object:
     return Store(path).runs()
 
 
+def _hosts(path: pathlib.Path) -> object:
+    from alpa_dejavu.playground.jobs.trace import read_host_changes
+
+    return read_host_changes(path, 2)
+
+
+def _jobs(path: pathlib.Path) -> object:
+    from alpa_dejavu.playground.jobs import StepCurve
+    from alpa_dejavu.playground.jobs.trace import read_jobs
+
+    return read_jobs(path, [StepCurve({1: 1.0, 2: 0.5, 4: 0.25})])
+
+
 def _kept(path: pathlib.Path) -> object:
     from alpa_dejavu.planning.kept import read_kept
 
@@ -95,6 +108,12 @@ def _scenario(path: pathlib.Path) -> object:
     return read_scenario(path)
 
 
+def _serving(path: pathlib.Path) -> object:
+    from alpa_dejavu.planning.inference.serving_file import read_serving_plan
+
+    return read_serving_plan(path)
+
+
 def _schedule(path: pathlib.Path) -> object:
     from alpa_dejavu.schedules.schedule_file import read_schedule
 
@@ -107,6 +126,8 @@ READERS: Mapping[str, Callable[[pathlib.Path], object]] = {
     "deepspeed": _foreign("deepspeed"),
     "galvatron": _foreign("galvatron"),
     "history": _history,
+    "hosts": _hosts,
+    "jobs": _jobs,
     "kept": _kept,
     "lengths": _lengths,
     "megatron": _foreign("megatron"),
@@ -115,6 +136,9 @@ READERS: Mapping[str, Callable[[pathlib.Path], object]] = {
     "runs": _runs,
     "scenario": _scenario,
     "schedule": _schedule,
+    "serving": _serving,
+    "torchtitan": _foreign("torchtitan"),
+    "written for torchtitan": _foreign("torchtitan"),
 }
 """What reads a file of each kind."""
 

@@ -1,13 +1,10 @@
-"""torchtitan as a target: a function that returns its configuration, and the schedule as CSV.
-
-References:
-    Liang et al., TorchTitan: One-stop PyTorch Native Solution for Production Ready LLM Pretraining, ICLR 2025.
-"""
+"""A plan as a function that returns torchtitan's configuration, with the schedule as CSV."""
 
 from __future__ import annotations
 
 import dataclasses
 import pprint
+from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.exports._comments import commented, heading
@@ -18,10 +15,10 @@ from alpa_dejavu.problem import Plan
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.schedules.schedule_file import schedule_text
 
-__all__ = ["RELEASE", "TorchtitanWriter", "module_names"]
+__all__ = ["NAMES", "RELEASE", "TorchtitanWriter", "module_names"]
 
 RELEASE = "torchtitan 0.3.0"
-_NAMES = {
+NAMES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb_v": "ZBVZeroBubble",
     "dualpipe_v": "DualPipeV",
 }  # fmt: skip
@@ -47,10 +44,10 @@ class TorchtitanWriter(Writer):
         return files
 
 
-def module_names(outline: Outline) -> list[list[str]]:
-    """Returns the names of the modules of each stage, as torchtitan's `module_fqns_per_model_part` takes them."""
+def module_names(blocks: Sequence[int]) -> list[list[str]]:
+    """Returns the names of the modules of stages of so many blocks, as `module_fqns_per_model_part` takes them."""
     parts, begin = [], 0
-    for number in outline.blocks:
+    for number in blocks:
         parts.append([f"layers.{n}" for n in range(begin, begin + number)])
         begin += number
     parts[0].insert(0, "tok_embeddings")
@@ -80,6 +77,7 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         precision=sizes.precision,
         offload=outline.offload.any,
         checkpoint="FullAC.Config()" if outline.remat[0] else "None",
+        compiled=_is_compiled(plan),
     )
 
 
@@ -89,7 +87,7 @@ import pathlib
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
@@ -119,6 +117,8 @@ def config() -> Trainer.Config:
         ),
         # The plan's remat, which torchtitan has alike in all stages.
         activation_checkpoint={checkpoint},
+        # Whether models are compiled in the runtime that the plan was priced for.
+        compile=CompileConfig(enable={compiled}),
         # Yours: what follows is for a trial.
         hf_assets_path="./tests/assets/tokenizer",
         optimizer=default_adamw(lr=3e-4),
@@ -126,6 +126,10 @@ def config() -> Trainer.Config:
         checkpoint=CheckpointManager.Config(interval=500),
     )
 """
+
+
+def _is_compiled(plan: Plan) -> bool:
+    return plan.priced_by is None or plan.priced_by.runtime.partition("+")[0] != "fsdp"
 
 
 def _local_batch(outline: Outline) -> int:
@@ -143,11 +147,11 @@ def _parallelism(outline: Outline) -> str:
         f"pipeline_parallel_degree={outline.pipeline},",
     ]
     if outline.pipeline > 1:
-        name = _NAMES.get(outline.schedule.partition("_")[0] if "interleaved" in outline.schedule else outline.schedule)
+        name = NAMES.get(outline.schedule.partition("_")[0] if "interleaved" in outline.schedule else outline.schedule)
         fields += [
             "# The plan's stages.",
             "module_fqns_per_model_part=[",
-            *(f"    {_listed(part)}," for part in module_names(outline)),
+            *(f"    {_listed(part)}," for part in module_names(outline.blocks)),
             "],",
             f"pipeline_parallel_microbatch_size={outline.micro_batch},",
         ]

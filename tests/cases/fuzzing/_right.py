@@ -17,9 +17,14 @@ from typing import Any, final
 import numpy as np
 from click.testing import CliRunner
 
+import serving_plans
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
-from fuzzing._read import SHAPES
+from alpa_dejavu.exports import TARGETS
+from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.planning.inference.serving_file import write_serving_plan
+from alpa_dejavu.testing import example_cluster
+from fuzzing._read import SHAPES, SIZES
 
 MODEL = "fuzzing._models:mlp"
 MACHINE = "p3.8xlarge"
@@ -48,6 +53,16 @@ FOREIGN: Mapping[str, str] = {
         "--seq-length 16 --max-position-embeddings 16 --vocab-size 128 --swiglu --disable-bias-linear \\\n"
         "    --position-embedding-type rope --normalization RMSNorm --untie-embeddings-and-output-weights "
         "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size=16\n"
+    ),
+    "jobs.csv": "a,worker,2,Terminated,0,100,600,10,100,T4\nb,worker,4,Terminated,50,80,600,10,100,\n",
+    "hosts.csv": "m0,0,1,x,96,512,USING\nm1,0,1,x,96,512,USING\nm1,30,1,x,96,512,ERROR\nm1,60,1,x,96,512,USING\n",
+    "job.toml": (
+        '[model]\nname = "llama3"\nflavor = "8B"\n\n[optimizer]\nname = "AdamW"\nlr = 3e-4\n\n[training]\n'
+        'local_batch_size = 4\nseq_len = 16\n\n[parallelism]\ndata_parallel_shard_degree = -1\n'
+        'pipeline_parallel_degree = 2\npipeline_parallel_schedule = "Interleaved1F1B"\n'
+        'module_fqns_per_model_part = [["tok_embeddings", "layers.0", "layers.1"], ["layers.2", "layers.3"], '
+        '["layers.4", "layers.5"], ["layers.6", "layers.7", "norm", "output"]]\n\n[activation_checkpoint]\n'
+        'mode = "full"\n\n[compile]\nenable = true\n'
     ),
     "scenario.yaml": (
         "version: 1\nproblem: sparse-least-squares\ncluster: {name: p3.8xlarge, hosts: 1}\ncompute_s: 0.5\nbatch: 16\n"
@@ -103,12 +118,17 @@ def _write_all() -> None:
     _write_result()
     _write_foreign()
     _write_runs()
+    write_serving_plan(serving_plans.PLAN, "serving.json")
 
 
 def _write_foreign() -> None:
     """The files of other programs that are read."""
     for name, text in FOREIGN.items():
         pathlib.Path(name).write_text(text, encoding="utf-8")
+    plan = Outline(16, 4, "1f1b", 2, 1, (4, 4), (True, True), 2).plan(example_cluster(1, 4), SIZES)
+    for name, written in TARGETS["torchtitan"].writer.write(plan, SIZES).items():
+        path = pathlib.Path("job.py" if name == "torchtitan_plan.py" else name)
+        path.write_bytes(written if isinstance(written, bytes) else written.encode())
 
 
 def _write_runs() -> None:

@@ -27,8 +27,9 @@ from fuzzing._example import Example
 from fuzzing._outcome import Ended, Limits, Outcome, Watch
 from harness import peak_bytes
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_PATH = os.pathsep.join((str(_ROOT / "benchmarks"), str(_ROOT)))
+_CASES = pathlib.Path(__file__).resolve().parents[1]
+_ROOT = _CASES.parents[1]
+_PATH = os.pathsep.join((str(_CASES), str(_ROOT / "benchmarks"), str(_ROOT)))
 
 Run = Callable[[Example, pathlib.Path], Ended]
 

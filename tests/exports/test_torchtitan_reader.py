@@ -1,0 +1,198 @@
+"""torchtitan's configurations: each setting is applied, refused by its line, or left aside."""
+
+import pytest
+
+from alpa_dejavu.exports import TARGETS, import_plan
+from alpa_dejavu.exports._outline import Outline
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import Offload
+from alpa_dejavu.testing import example_cluster
+
+JOB = """\
+[job]
+description = "ours"
+
+[model]
+name = "llama3"
+flavor = "8B"
+
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+
+[training]
+local_batch_size = 4
+seq_len = 4096
+
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+
+[activation_checkpoint]
+mode = "full"
+
+[compile]
+enable = true
+"""
+LLAMA = Transformer(
+    4096, 32, 32, 128256, 4096, kv_heads=8, feed_forward=14336, rotary_base=500_000, rotary_scaling=8.0
+)
+SIZES = Transformer(64, 8, 4, 128, 16, feed_forward=128)
+
+
+def read(tmp_path, text, devices=8, model=None, name="job.toml"):
+    (tmp_path / name).write_text(text)
+    return TARGETS["torchtitan"].reader.read(tmp_path / name, devices, model)
+
+
+def test_a_job_as_people_write_it(tmp_path):
+    foreign = read(tmp_path, JOB)
+    assert foreign.outline == Outline(16, 1, "1f1b", 4, 2, (32,), (True,), 3)
+    assert foreign.model == LLAMA
+    assert foreign.ignored == ("line 2: job.description", "line 10: optimizer.lr")
+    assert (foreign.priced_by, foreign.otherwise) == ({}, ())
+
+
+def test_flavors_have_as_many_parameters_as_they_are_known_for(tmp_path):
+    numbers = [read(tmp_path, JOB.replace("8B", flavor)).model.num_parameters for flavor in ("8B", "70B", "405B")]
+    assert numbers == [8_030_261_248, 70_553_706_496, 405_853_388_800]
+
+
+def changed(tmp_path, old, new, devices=8, model=None):
+    assert old in JOB
+    return read(tmp_path, JOB.replace(old, new), devices, model)
+
+
+def test_settings_of_the_division_are_applied(tmp_path):
+    grown = changed(tmp_path, "seq_len = 4096", "global_batch_size = 48")
+    assert (grown.outline.batch, grown.outline.num_micro_batches, grown.model.sequence) == (48, 3, 2048)
+    copied = changed(tmp_path, "data_parallel_shard_degree = -1", "data_parallel_replicate_degree = 4")
+    assert (copied.outline.data_parallel, copied.outline.zero) == (4, 0)
+    kept = changed(tmp_path, "tensor_parallel_degree = 2", "fsdp_reshard_after_forward = 'never'")
+    assert (kept.outline.data_parallel, kept.outline.zero) == (8, 2)
+    assert read(tmp_path, JOB, devices=2).outline.zero == 0
+    away = changed(tmp_path, "seq_len = 4096", "enable_cpu_offload = true")
+    assert away.outline.offload == Offload(1.0, 1.0, 1.0)
+    single = changed(tmp_path, "seq_len = 4096", "mixed_precision_param = 'float32'", model=SIZES)
+    assert (single.model.precision, single.model.sequence) == ("float32", 16)
+
+
+def test_what_is_computed_again_is_applied(tmp_path):
+    some = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = 'op'").outline
+    assert (some.remat, some.selective) == ((False,), True)
+    assert [stage.remat for stage in some.plan(example_cluster(1, 8), LLAMA).stages] == ["selective"]
+    every = changed(tmp_path, 'mode = "full"', "mode = 'selective'\nselective_ac_option = '1'").outline
+    assert (every.remat, every.selective) == ((True,), False)
+    none = changed(tmp_path, 'mode = "full"', "mode = 'none'").outline
+    assert (none.remat, none.selective) == ((False,), False)
+
+
+def test_a_run_without_a_compiler_is_priced_so_and_says_what_its_loss_takes(tmp_path):
+    foreign = changed(tmp_path, "enable = true", "enable = false")
+    assert foreign.priced_by == {"runtime": "fsdp"}
+    (said,) = foreign.otherwise
+    assert f"{10 * 4 * 4096 * 128256 / 2 / 2**30:.2f} GiB more" in said
+    assert changed(tmp_path, "[compile]\nenable = true", "").otherwise == foreign.otherwise
+    (tmp_path / "job.toml").write_text(JOB.replace("= true", "= false").replace('"8B"', '"8B" # ours'))
+    plan = import_plan(tmp_path / "job.toml", "torchtitan", example_cluster(1, 8), model=SIZES).result.plan
+    assert plan.priced_by.runtime == "fsdp"
+    assert plan.notes[0].startswith("compile.enable isn't true")
+
+
+TENSOR = "tensor_parallel_degree = 2"
+PIPELINE = f"pipeline_parallel_degree = 2\n{TENSOR}\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "blocks", "schedule"),
+    [  # where nothing is said, the ends count as a block each
+        ("", (16, 16), "1f1b"),
+        ("pipeline_parallel_schedule = 'GPipe'", (16, 16), "gpipe"),
+        ("pipeline_parallel_schedule = 'Interleaved1F1B'", (8, 9, 8, 7), "interleaved"),
+        ("pipeline_parallel_schedule = 'ZBVZeroBubble'", (8, 9, 8, 7), "zb_v"),
+        ("pipeline_parallel_last_stage_less_layers = 3", (17, 15), "1f1b"),
+        ("pipeline_parallel_split_points = ['layers.20']", (20, 12), "1f1b"),
+        ("pipeline_parallel_schedule = 'Interleaved1F1B'\npipeline_parallel_layers_per_stage = 6",
+         (5, 6, 6, 6, 5, 4), "interleaved_3"),
+    ],
+)  # fmt: skip
+def test_stages_are_those_that_torchtitan_makes(tmp_path, settings, blocks, schedule):
+    outline = changed(tmp_path, TENSOR, PIPELINE + settings).outline
+    assert (outline.blocks, outline.schedule) == (blocks, schedule)
+    assert (outline.num_micro_batches, outline.data_parallel, outline.zero) == (4, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (TENSOR, "tensor_parallel_degree = 3", "line 17: the degrees' product is 6, but must be"),
+        (TENSOR, "data_parallel_replicate_degree = 2", "line 18: .* is 2 beside shares of 4"),
+        (TENSOR, "context_parallel_degree = 2", "line 18: .* is 2, which isn't planned; make it 1"),
+        (TENSOR, "context_parallel_degree = true", "context_parallel_degree is True, which isn't"),
+        (TENSOR, "tensor_paralel_degree = 2", "line 18: .* isn't known.*did you mean"),
+        (TENSOR, PIPELINE + "pipeline_parallel_schedule = 'LoopedBFS'", "must be one of 1F1B"),
+        (TENSOR, PIPELINE + "module_fqns_per_model_part = [['layers.0']]", "must be stages of all"),
+        (TENSOR, PIPELINE + "pipeline_parallel_split_points = ['x']", "must be stages of all 32"),
+        (TENSOR, PIPELINE + "pipeline_parallel_layers_per_stage = 6", "can't have 3 stages on each"),
+        (TENSOR, PIPELINE + "pipeline_parallel_microbatch_size = 3", "cut into whole micro-batches"),
+        ("[parallelism]", "[paralelism]", r"line 16: \[paralelism\] isn't known"),
+        ("seq_len = 4096", "global_batch_size = 10", "line 13: .* is 10, but must be a multiple of 16"),
+        ("seq_len = 4096", "seq_len = 4096.5", "line 14: training.seq_len is 4096.5, but must be a whole number"),
+        ("seq_len = 4096", "dtype = 'bfloat16'", "line 14: training.dtype is 'bfloat16', which isn't planned"),
+        ('"AdamW"', '"SGD"', "line 9: optimizer.name is 'SGD', but must be Adam or AdamW"),
+        ('"8B"', '"8B_flex"', "line 6: the sizes of 'llama3' '8B_flex' aren't known; give --model"),
+        ('flavor = "8B"', 'converters = ["float8"]', r"line 6: model.converters is \['float8'\], which isn't planned"),
+        ('mode = "full"', 'mode = "selective"', "selective_ac_option is None, but must be 'op'"),
+        ("enable = true", "enable = 1", "line 24: compile.enable is 1, but must be true or false"),
+        ("[job]", "job = 1\n[jobs]", "line 1: job is outside of all sections"),
+        ("[job]", "[job", "this isn't TOML: .*line 1"),
+        ("lr = 3e-4", f"lr = {'[' * 5000}", "this isn't TOML: it is too deep"),
+        ("lr = 3e-4", f"lr = {'9' * 5000}", "this isn't TOML"),
+        ("lr = 3e-4", f"{'a.' * 20}a = 1", "line 10: a name has more than 20 parts"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_by_its_line(tmp_path, old, new, said):
+    with pytest.raises(ValueError, match=said):
+        changed(tmp_path, old, new)
+
+
+def test_a_configuration_is_no_longer_than_any_is(tmp_path):
+    with pytest.raises(ValueError, match="has 1000331 characters, but must have 1000000 at most"):
+        read(tmp_path, JOB + "#" * (1_000_331 - len(JOB)))
+
+
+def written(outline, tmp_path):
+    plan = outline.plan(example_cluster(1, outline.num_devices), SIZES)
+    for name, text in TARGETS["torchtitan"].writer.write(plan, SIZES).items():
+        (tmp_path / name).write_text(text)
+    return (tmp_path / "torchtitan_plan.py").read_text()
+
+
+def test_the_function_that_is_written_is_read_back(tmp_path):
+    outline = Outline(32, 4, "zb_h1", 2, 1, (3, 5), (True, True), 2)
+    text = written(outline, tmp_path)
+    assert read(tmp_path, text, 4, SIZES, "torchtitan_plan.py").outline == outline
+    assert "compile=CompileConfig(enable=True)" in text
+    (tmp_path / "schedule.csv").write_text("0F0\n1F0\n")
+    with pytest.raises(ValueError, match=r"line \d+: .*schedule.csv is none of the schedules zb_h1, v_half, v_min"):
+        read(tmp_path, text, 4, SIZES, "torchtitan_plan.py")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("import pathlib", "import pathlib\nconfig.x = 1", "line 12: it may change what is planned; leave it out"),
+        ("    spec = model_spec()", "    spec = other()", r"line \d+: it may change what is planned"),
+        ("local_batch_size=16", "local_batch_size=len([1])", r"line \d+: 'len\(\[1\]\)' is decided as it runs"),
+        ("training=TrainingConfig(", "training=mine(", "training isn't made by one of Trainer.Config"),
+        ("training=TrainingConfig(", "training=TrainingConfig(*x, ", "it has arguments without names"),
+        ("def config()", "def config(", r"line \d+: this isn't Python: "),
+        ("return Trainer.Config", "return Other", "has 0 functions that return a Trainer.Config, but must have one"),
+        ("steps=100", f"steps={'-' * 100_000}1", "this isn't Python that is read: it is too deep"),
+    ],
+)
+def test_python_that_decides_more_is_refused(tmp_path, old, new, said):
+    text = written(Outline(32, 1, "1f1b", 2, 1, (8,), (True,), 2), tmp_path)
+    assert old in text
+    with pytest.raises(ValueError, match=said):
+        read(tmp_path, text.replace(old, new), 2, SIZES, "torchtitan_plan.py")
