@@ -8,8 +8,7 @@ parameters on held-out digits. Learning rates are chosen of the same four for ea
 shuffling with a seed that isn't judged, and hold for all policies; those of margins so for each problem.
 
 - Splits: independent, dirichlet (labels over workers, alpha 0.1), and one label for each worker.
-- Policies move 7 of a worker's 144 samples each epoch (5 %), of 260 bytes. Those that need 64 numbers of another worker
-  for that are set against random ones that move 8, which is the same number of bytes.
+- Policies move 7 of a worker's 144 samples each epoch (5 %), of 260 bytes.
 - Samples that came rest for 10 epochs before policies choose them, unless "no rest" is said.
 - "Full" hands on all samples each epoch; "stay" hands on none.
 - Equal bytes: the accuracy of both sides at the bytes at which the one that sends fewer ends.
@@ -48,7 +47,7 @@ RATES = (0.03, 0.1, 0.3, 1.0)
 LONG_STEPS, RAREST = 400, 3
 NEAR = 0.01
 """A share is near to full shuffling if its accuracy is at most so much below."""
-SHARE, SAME_BYTES = 7 / 143.7, 8 / 143.7
+SHARE = 7 / 143.7
 EXCHANGES: Mapping[str, Exchange] = {"local-sgd, 16 steps": LocalSteps(16), "gossip on a ring": Gossip("ring")}
 SPREAD: Mapping[str, Split] = {
     "independent": split("independent"),
@@ -59,19 +58,10 @@ MOVED: Mapping[str, DataMove | None] = {
     "stay": None,
     "full": move("random-share", share=1.0),
     "random, 7": move("random-share", share=SHARE),
-    "random, 8": move("random-share", share=SAME_BYTES),
-    "random, 13 falling to 1": move("scheduled", move=move("random-share"), first=13 / 143.7, last=1 / 143.7,
-                                    epochs=18),
     "highest loss": move("by-loss", share=SHARE),
-    "lowest loss": move("by-loss", share=SHARE, which="lowest"),
     "highest loss, no rest": move("by-loss", share=SHARE, rest=0),
-    "conflict": move("by-conflict", share=SHARE),
-    "conflict, no rest": move("by-conflict", share=SHARE, rest=0),
-    "evolved": move("evolved", share=SHARE),
-}  # fmt: skip
-SAME = {"random, 13 falling to 1": "random, 7", "highest loss": "random, 7", "lowest loss": "random, 7",
-        "highest loss, no rest": "random, 7", "conflict": "random, 8", "conflict, no rest": "random, 8",
-        "evolved": "random, 8"}  # fmt: skip
+}
+SAME = {"highest loss": "random, 7", "highest loss, no rest": "random, 7"}
 """The random exchange of the same bytes."""
 STILL: Mapping[str, Split] = {
     **SPREAD,

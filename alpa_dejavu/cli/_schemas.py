@@ -18,7 +18,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.planning.comparison.comparison_format import ComparisonData
     from alpa_dejavu.planning.inference.serving_format import ServingData
     from alpa_dejavu.plans.plan_format import PlanData
-    from alpa_dejavu.playground.scenarios.runs_format import RunsData
+    from alpa_dejavu.playground.scenarios.runs_file import RunsData
     from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
     from alpa_dejavu.training.initialization.result_format import ResultData
 

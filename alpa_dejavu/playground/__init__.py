@@ -3,7 +3,7 @@
 In: a job, a cluster, an exchange (how workers train together), faults, and when to end.
 Out: a `History`: loss against virtual seconds, bytes of links, staleness, idle time. See docs/concepts/playground.md.
 An exchange has one method, a program that each worker runs: it yields what it waits for. Patterns of fixed rounds are
-exchanges over a `Topology`; their time alone is simulated in machine code by the same rules.
+exchanges over a `Topology`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from alpa_dejavu._util.lazy import loaded_when_used
 if TYPE_CHECKING:
     from alpa_dejavu.playground._exchange import Exchange
     from alpa_dejavu.playground._simulate import simulate
-    from alpa_dejavu.playground._worker import Worker
+    from alpa_dejavu.playground._world import Worker
     from alpa_dejavu.playground.exchanges import EXCHANGES, exchange
     from alpa_dejavu.playground.fault import Fault
     from alpa_dejavu.playground.history import History
@@ -47,7 +47,7 @@ _HOME = {
     "problem": "problems",
     "simulate": "_simulate",
     "Topology": "topology",
-    "Worker": "_worker",
+    "Worker": "_world",
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

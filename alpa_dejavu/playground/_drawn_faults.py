@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar, final
 
 from alpa_dejavu.playground._fault import Changed, Fault
-from alpa_dejavu.playground._worker import Program, Sleeping
+from alpa_dejavu.playground._queue import Sleeping
+from alpa_dejavu.playground._world import Program
 from alpa_dejavu.problem import checks
 
 __all__ = ["DrawnCongestion", "DrawnCrashes", "DrawnSlowDowns"]
@@ -38,12 +39,13 @@ class DrawnCrashes(Fault):
 
     def run(self, world: Changed) -> Program:
         """Draws for each worker."""
-        def lost(worker: int, share: float) -> Program:
-            if world.crash(worker):
-                yield Sleeping(math.inf if self.back_after_s is None else share * self.back_after_s)
+        def lose(worker: int, ends: bool) -> bool:
+            if ends:
                 world.start(worker)
+            return ends or world.crash(worker)
 
-        return _drawn(world, "drawn crashes", self.per_s, self.until_s, range(world.size), lost)
+        back_after_s = math.inf if self.back_after_s is None else self.back_after_s
+        return _drawn(world, "drawn crashes", self.per_s, self.until_s, back_after_s, range(world.size), lose)
 
 
 @final
@@ -70,12 +72,8 @@ class DrawnSlowDowns(Fault):
 
     def run(self, world: Changed) -> Program:
         """Draws for each worker."""
-        def slowed(worker: int, share: float) -> Program:
-            world.slow(worker, self.factor)
-            yield Sleeping(share * self.for_s)
-            world.slow(worker, self.factor, ends=True)
-
-        return _drawn(world, "drawn slow-downs", self.per_s, self.until_s, range(world.size), slowed)
+        return _drawn(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
+                      lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
 
 
 @final
@@ -102,36 +100,35 @@ class DrawnCongestion(Fault):
 
     def run(self, world: Changed) -> Program:
         """Draws for each pair of hosts that have workers."""
-        def congested(link: tuple[int, int], share: float) -> Program:
-            world.scale_link(*link, self.factor)
-            yield Sleeping(share * self.for_s)
-            world.scale_link(*link, self.factor, ends=True)
-
         links = itertools.combinations(sorted(set(world.hosts)), 2)
-        return _drawn(world, "drawn congestion", self.per_s, self.until_s, links, congested)
+        return _drawn(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
+                      lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip
 
 
-def _drawn(world: Changed, owner: str, per_s: float, until_s: float, things: Iterable[T],
-           happens: Callable[[T, float], Program]) -> Program:  # fmt: skip
-    """Returns the program of a fault that draws for each of some things; it happens with an exponential number of mean
-    1 by which the seconds that it lasts are multiplied.
+def _drawn(world: Changed, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
+           change: Callable[[T, bool], bool | None]) -> Program:  # fmt: skip
+    """Returns the program of a fault that draws for each of some things; `change` begins it, unless it returns False,
+    and ends it where it is called with True.
     """
     last_s = min(until_s, world.ends_s)
     if per_s and last_s == math.inf:
         raise ValueError(f"{owner}: until_s is inf, but must be finite where Until.seconds is inf; give either: "
                          "what stalls would never end")  # fmt: skip
 
-    def one(thing: T) -> Program:
+    def repeated(thing: T) -> Program:
         generator = world.fault_generator()
         while True:
             yield Sleeping(generator.exponential(1 / per_s))
             if world.now_s > last_s:
                 return
-            yield from happens(thing, generator.exponential())
+            lasts_s = generator.exponential() * for_s
+            if change(thing, False) is not False:
+                yield Sleeping(lasts_s)
+                change(thing, True)
 
     def every() -> Program:
         for thing in things if per_s else ():
-            world.spawn(None, one(thing))
+            world.spawn(None, repeated(thing))
         yield from ()
 
     return every()

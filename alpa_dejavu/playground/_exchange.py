@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import ClassVar
 
-from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._world import Program, Worker
 
 __all__ = ["Exchange"]
 

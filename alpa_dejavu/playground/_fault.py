@@ -1,24 +1,25 @@
-"""The interface of faults, and what they have in common."""
+"""The interface of faults, what they have in common, and those of wrong gradients."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, final
 
 import numpy as np
 
-from alpa_dejavu.playground._worker import Program, Sleeping
+from alpa_dejavu.playground._gradient import Vector
+from alpa_dejavu.playground._queue import Sleeping
+from alpa_dejavu.playground._world import Program, Worker
 from alpa_dejavu.problem import checks
 
-if TYPE_CHECKING:
-    from alpa_dejavu.playground._gradient import Vector
-    from alpa_dejavu.playground._worker import Worker
-    from alpa_dejavu.playground._wrong_stage import WrongStage
+__all__ = ["Changed", "Fault", "WrongGradient", "WrongStage", "change", "check_hosts", "check_times", "check_worker",
+           "for_a_while", "scaled"]  # fmt: skip
 
-__all__ = ["Changed", "Fault", "change", "check_hosts", "check_times", "check_worker", "for_a_while",
-           "scaled"]  # fmt: skip
+_ALONE = ("sign-flip", "gaussian", "not-finite", "bit-flip", "zero")
+"""The attacks that look at no other worker's gradient."""
 
 
 class Changed(Protocol):
@@ -106,9 +107,9 @@ def check_worker(world: Changed, worker: int) -> None:
 
 def check_hosts(world: Changed, hosts: tuple[int, ...]) -> None:
     """Raises ValueError unless there may be workers on hosts."""
-    known = max(world.hosts) + 1
-    if not all(host in range(known) for host in hosts):
-        raise ValueError(f"fault: hosts is {hosts}, but must be of 0..{known - 1}; name hosts with workers")
+    count = max(world.hosts) + 1
+    if not all(host in range(count) for host in hosts):
+        raise ValueError(f"fault: hosts is {hosts}, but must be of 0..{count - 1}; name hosts with workers")
 
 
 def change(factors: list[float], factor: float, ends: bool) -> None:
@@ -117,3 +118,112 @@ def change(factors: list[float], factor: float, ends: bool) -> None:
         factors.remove(factor)
     else:
         factors.append(factor)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WrongGradient(Fault):
+    """A worker whose gradients are wrong for a while; those that are under way already aren't changed.
+
+    Attributes:
+        worker: its number.
+        attack: an attack of `alpa_dejavu.training.robust.attacks`: "sign-flip", "gaussian", "not-finite", "bit-flip" or
+            "zero".
+        at_s, until_s: from when until when.
+    """
+
+    worker: int
+    attack: str = "sign-flip"
+    at_s: float = 0.0
+    until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        checks.one_of("wrong gradient", "attack", self.attack, _ALONE)
+        check_times("wrong gradient", self.at_s, self.until_s)
+
+    def run(self, world: Changed) -> Program:
+        """Has the worker send wrong gradients, and right ones again."""
+        check_worker(world, self.worker)
+        return for_a_while(
+            lambda ends: world.spoil(self.worker, None if ends else self._spoilt), self.at_s, self.until_s
+        )
+
+    def _spoilt(self, worker: int, step: int, right: Vector) -> Vector:
+        if not right.size:  # time alone
+            return right
+        import jax
+
+        from alpa_dejavu.training.robust.attacks import ATTACKS
+
+        key = jax.random.fold_in(jax.random.PRNGKey(worker), step)
+        sent, _ = ATTACKS[self.attack]().send(right[None], np.ones(1, bool), key)
+        return np.asarray(sent[0])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WrongStage(Fault):
+    """A worker, a whole pipeline, whose one stage computes some micro-batches wrongly, for gradients begun in a while.
+
+    The stage computes with its parameters times a factor: activations after it are wrong, the signal to the stages
+    before it, and its own gradients. A monitor of what crosses between stages, such as
+    `alpa_dejavu.training.robust.monitor.Monitor`, finds some of that. Then the next worker computes those micro-batches
+    again: the gradient is right, but comes later by that worker's seconds for them, and its next gradient does, too.
+    Without another worker, the same one computes them again, rightly.
+
+    Attributes:
+        worker: its number.
+        stage: the number of the stage, from 0.
+        stages: how many there are: consecutive leaves of the parameters' pytree, about as many in each.
+        factor: what the stage's parameters are multiplied by.
+        share: the share of a gradient's micro-batches that are wrong.
+        found: the share of wrong gradients that the monitor finds, drawn for each; 0: there is no monitor.
+        at_s, until_s: from when until when.
+    """
+
+    worker: int
+    stage: int = 0
+    stages: int = 2
+    factor: float = 3.0
+    share: float = 1.0
+    found: float = 1.0
+    at_s: float = 0.0
+    until_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        checks.count("wrong stage", "stages", self.stages)
+        if self.stage not in range(self.stages):
+            raise ValueError(f"wrong stage: stage is {self.stage}, but must be one of 0..{self.stages - 1}; name one "
+                             "of the stages")  # fmt: skip
+        for field in ("share", "found"):
+            value = getattr(self, field)
+            if not 0 <= value <= 1:
+                raise ValueError(f"wrong stage: {field} is {value}, but must be from 0 to 1; give a share")
+        if not math.isfinite(self.factor):
+            raise ValueError(f"wrong stage: factor is {self.factor}, but must be finite; give a number")
+        check_times("wrong stage", self.at_s, self.until_s)
+
+    def run(self, world: Changed) -> Program:
+        """Has the worker compute a stage wrongly, and rightly again."""
+        check_worker(world, self.worker)
+        return for_a_while(
+            lambda ends: world.compute_wrongly(self.worker, None if ends else self), self.at_s, self.until_s
+        )
+
+    def multipliers(self, leaves: tuple[int, ...]) -> Vector:
+        """Returns the factor of each parameter, shape (P,).
+
+        Args:
+            leaves: the sizes of the leaves of the parameters' pytree.
+
+        Raises:
+            ValueError: there are fewer leaves than stages.
+        """
+        if not leaves:  # time alone
+            return np.ones(0, np.float32)
+        if len(leaves) < self.stages:
+            raise ValueError(f"wrong stage: stages is {self.stages}, but must be at most {len(leaves)}, a leaf of the "
+                             "parameters in each; give fewer")  # fmt: skip
+        sizes = [int(part.sum()) for part in np.array_split(leaves, self.stages)]
+        factors = np.where(np.arange(self.stages) == self.stage, self.factor, 1.0)
+        return np.repeat(factors, sizes).astype(np.float32)

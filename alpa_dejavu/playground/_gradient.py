@@ -63,6 +63,6 @@ class Gradient:
 
 def _arrived(worker: int, step: int, version: int, rows: Rows, values: Vector) -> Gradient:
     """Returns a gradient that came from another process."""
-    made = Gradient(None, worker, step, version, values, rows)
-    made.found = values
-    return made
+    gradient = Gradient(None, worker, step, version, values, rows)
+    gradient.found = values
+    return gradient

@@ -47,19 +47,19 @@ class Journal:
             raise ValueError(f"folder is {str(folder)!r}, but must be a folder that is there; make it first")
         text, head = json.dumps(run, sort_keys=True, default=str), folder / "run.json"
         self._head, self._run = head, text
-        if head.exists() and (found := head.read_text(encoding="utf-8")) != text:
-            raise ValueError(f"{folder} holds the run {found}, not {text}; give another folder")
+        if head.exists() and (kept := head.read_text(encoding="utf-8")) != text:
+            raise ValueError(f"{folder} holds the run {kept}, not {text}; give another folder")
         files = sorted(folder.glob("results-*.npz"))
         self._files, self._kept = len(files), _read(files)
 
-    def known(self, compute: Callable[[], Sequence[NDArray[Any]]]) -> Arrays:
+    def next(self, compute: Callable[[], Sequence[NDArray[Any]]]) -> Arrays:
         """Returns the next result: the kept one, or the computed one, which is kept."""
         if self._folder is None:
             return tuple(compute())
-        found = next(self._kept, None)
-        if found is not None:
+        kept = next(self._kept, None)
+        if kept is not None:
             self.taken += 1
-            return found
+            return kept
         result = tuple(compute())
         self._new.append(result)
         self._bytes += sum(array.nbytes for array in result)

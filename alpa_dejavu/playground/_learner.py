@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
-from alpa_dejavu.playground._batches import batches, draws
+from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._gradient import Gradient, Rows, Vector
 from alpa_dejavu.playground._journal import Journal
+from alpa_dejavu.playground._left_out import drop_multipliers
 from alpa_dejavu.playground._programs import Programs, programs
-from alpa_dejavu.playground._units import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem
 
-__all__ = ["JaxLearner", "Learner"]
+__all__ = ["JaxLearner", "Learner", "batches"]
 
 _MOST = 256
 """Gradients that are computed side by side, at most: memory."""
@@ -54,8 +54,15 @@ class Learner:
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
                  left_out: Sequence[float] | None = None) -> Gradient:  # fmt: skip
-        """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
-        later.
+        """Returns a worker's gradient at its parameters, which is computed later.
+
+        Args:
+            worker: its number.
+            step: how many gradients it has begun before.
+            version: of the parameters.
+            at: the parameters, shape (P,).
+            rows: the samples; None: the next batch.
+            left_out: the shares of the problem's layers that it leaves out; None: none.
         """
         return Gradient(self.compute, worker, step, version, at, self.batch(worker) if rows is None else rows)
 
@@ -104,6 +111,25 @@ class Learner:
         return float("nan"), float("nan")
 
 
+def batches(job: Job, seed: int, worker: int, shards: Sequence[Rows] | None = None) -> Iterator[Rows]:
+    """Yields the indices of the samples of a worker's batches, shape (batch,), drawn with replacement; without end.
+
+    Args:
+        job: the job.
+        seed: of the draws.
+        worker: the worker's number.
+        shards: for each worker the samples that it has, looked at anew for each batch; empty: all have all; None: those
+            of the job.
+    """
+    assert job.problem is not None, "there are samples"
+    shards = [np.asarray(rows, np.int64) for rows in job.settled_shards() or ()] if shards is None else shards
+    generator = draws(seed, 1, worker)
+    while True:
+        shard = shards[worker] if shards else None
+        drawn = generator.integers(len(job.problem.train[0]) if shard is None else len(shard), size=job.samples(worker))
+        yield drawn if shard is None else shard[drawn]
+
+
 @final
 class JaxLearner(Learner):
     """A source of gradients and updates by JAX and optax."""
@@ -115,7 +141,7 @@ class JaxLearner(Learner):
         self._job, self._seed, self._journal, self._problem, self._jax = job, seed, journal, problem, jax
         self.classes, self.samples = problem.accuracy is not None, len(problem.train[0])
         self._waiting: dict[Gradient, None] = {}
-        self._batches: dict[int, Iterator[NDArray[np.int64]]] = {}
+        self._batches: dict[int, Iterator[Rows]] = {}
         self.shards = [np.asarray(shard, np.int64) for shard in job.settled_shards() or ()]
         self._programs, self._later = (programs(problem, job.optimizer, later) for later in (False, True))
         self._tree = first = problem.init(jax.random.PRNGKey(seed))
@@ -147,25 +173,15 @@ class JaxLearner(Learner):
 
     def gradient(self, worker: int, step: int, version: int, at: Vector, rows: Rows | None = None,
                  left_out: Sequence[float] | None = None) -> Gradient:  # fmt: skip
-        """Returns a worker's gradient at its parameters, on given samples, or the next of its batches; it is computed
-        later.
-
-        Args:
-            worker: its number.
-            step: how many gradients it has begun before.
-            version: of the parameters.
-            at: the parameters, shape (P,).
-            rows: the samples; None: the next batch.
-            left_out: the shares of the problem's layers that it leaves out; None: none.
-        """
+        """Returns a worker's gradient, which is computed later, with those that wait by then."""
         dropped = None if left_out is None else drop_multipliers(
             self._problem, self._tree, left_out, draws(self._seed, 7, worker, step)
         )  # fmt: skip
-        made = Gradient(self.compute, worker, step, version, at if dropped is None else at * dropped,
+        gradient = Gradient(self.compute, worker, step, version, at if dropped is None else at * dropped,
                         self.batch(worker) if rows is None else rows, dropped)  # fmt: skip
         if rows is None:
-            self._waiting[made] = None
-        return made
+            self._waiting[gradient] = None
+        return gradient
 
     def compute(self, wanted: Gradient) -> None:
         """Computes a gradient that is looked at, and others that wait."""
@@ -173,24 +189,25 @@ class JaxLearner(Learner):
         chosen, waited = [wanted], wanted in self._waiting
         self._waiting.pop(wanted, None)
         if waited and self._job.side_by_side:
-            alike = [one for one in self._waiting if len(one.rows) == len(wanted.rows)]
-            chosen += [one for one in alike if self._of(one) is self._of(wanted)][: _MOST - 1]
-            for one in chosen[1:]:
-                del self._waiting[one]
-        (found,) = self._journal.known(lambda: (self._computed(chosen),))
-        for one, values in zip(chosen, found, strict=True):
-            one.found = values if one.multipliers is None else values * one.multipliers
+            alike = [gradient for gradient in self._waiting if len(gradient.rows) == len(wanted.rows)]
+            chosen += [gradient for gradient in alike if self._of(gradient) is self._of(wanted)][: _MOST - 1]
+            for gradient in chosen[1:]:
+                del self._waiting[gradient]
+        (computed,) = self._journal.next(lambda: (self._computed(chosen),))
+        for gradient, values in zip(chosen, computed, strict=True):
+            gradient.found = values if gradient.multipliers is None else values * gradient.multipliers
 
     def _computed(self, chosen: Sequence[Gradient]) -> Vector:
         inputs, targets = self._problem.train
         if not self._job.side_by_side:
-            (one,) = chosen
-            return np.asarray(self._of(one).gradient(one.at, inputs[one.rows], targets[one.rows]))[None]
+            at, rows = chosen[0].at, chosen[0].rows
+            return np.asarray(self._of(chosen[0]).gradient(at, inputs[rows], targets[rows]))[None]
         # Few different sizes are few compilations.
         padded = [*chosen, *[chosen[-1]] * (2 ** (len(chosen) - 1).bit_length() - len(chosen))]
-        rows = np.stack([one.rows for one in padded])
-        found = self._of(chosen[0]).gradients(np.stack([one.at for one in padded]), inputs[rows], targets[rows])
-        return np.asarray(found)[: len(chosen)]
+        rows = np.stack([gradient.rows for gradient in padded])
+        points = np.stack([gradient.at for gradient in padded])
+        computed = self._of(chosen[0]).gradients(points, inputs[rows], targets[rows])
+        return np.asarray(computed)[: len(chosen)]
 
     def _of(self, gradient: Gradient) -> Programs:
         """The programs of the loss that a gradient is of."""
@@ -203,11 +220,7 @@ class JaxLearner(Learner):
         return np.asarray(after), state
 
     def updated_each(self, params: Vector, state: Any, rows: Rows) -> tuple[Vector, Any]:
-        """Returns parameters and optimizer's state after an update by each of some samples, in their order.
-
-        Raises:
-            ValueError: the optimizer keeps something between updates.
-        """
+        """Returns parameters and optimizer's state after an update by each of some samples, in their order."""
         if self._jax.tree.leaves(state):
             raise ValueError("job: optimizer keeps moments or counts steps, but must not where samples are applied one "
                              "by one; choose plain gradient descent")  # fmt: skip
@@ -216,43 +229,43 @@ class JaxLearner(Learner):
         def applied() -> tuple[Vector]:
             now = params
             for row in rows:
-                one = self._programs.gradient(now, inputs[row : row + 1], targets[row : row + 1])
-                now, _ = self._programs.update(now, state, one)
+                gradient = self._programs.gradient(now, inputs[row : row + 1], targets[row : row + 1])
+                now, _ = self._programs.update(now, state, gradient)
             return (np.asarray(now),)
 
-        return self._journal.known(applied)[0], state
+        return self._journal.next(applied)[0], state
 
     def each(self, params: Vector, rows: Rows) -> Vector:
         """Returns the gradient of each of some samples, shape (samples, P)."""
         inputs, targets = self._problem.train
         every = np.broadcast_to(params, (len(rows), len(params)))
-        (found,) = self._journal.known(
+        (gradients,) = self._journal.next(
             lambda: (np.asarray(self._programs.gradients(every, inputs[rows, None], targets[rows, None])),)
         )
-        return np.asarray(found)
+        return np.asarray(gradients)
 
     def losses(self, params: Vector, rows: Rows) -> NDArray[np.float64]:
         """Returns the loss of each of some samples, shape (samples,)."""
         inputs, targets = self._problem.train
-        (found,) = self._journal.known(
+        (losses,) = self._journal.next(
             lambda: (np.asarray(self._programs.losses(params, inputs[rows], targets[rows]), np.float64),)
         )
-        return found
+        return losses
 
     def coordinates(self, rows: Rows) -> Rows | None:
         """Returns which parameters each of some samples' loss depends on, shape (samples, indices); None: all."""
-        known = self._problem.coordinates
-        return None if known is None else known(self._problem.train[0][rows])
+        coordinates = self._problem.coordinates
+        return None if coordinates is None else coordinates(self._problem.train[0][rows])
 
     def second_moment(self, state: Any) -> Vector | None:
         """Returns the optimizer's tracker of the second moment, shape (P,); None if it has none."""
-        found = [one for one in self._jax.tree.leaves(state, is_leaf=_is_adam) if _is_adam(one)]
-        return self._flat(found[0].nu) if found else None
+        adams = [node for node in self._jax.tree.leaves(state, is_leaf=_is_adam) if _is_adam(node)]
+        return self._flat(adams[0].nu) if adams else None
 
     def with_second_moment(self, state: Any, values: Vector) -> Any:
         """Returns the optimizer's state with another tracker of the second moment."""
-        def changed(one: Any) -> Any:
-            return one._replace(nu=self._programs.tree(values)) if _is_adam(one) else one
+        def changed(node: Any) -> Any:
+            return node._replace(nu=self._programs.tree(values)) if _is_adam(node) else node
 
         return self._jax.tree.map(changed, state, is_leaf=_is_adam)
 
@@ -263,17 +276,17 @@ class JaxLearner(Learner):
     def score(self, params: Vector) -> tuple[float, float]:
         """Returns the held-out loss and accuracy of parameters; not a number where there is none."""
         inputs, targets = self._problem.held_out
-        (found,) = self._journal.known(
+        (figures,) = self._journal.next(
             lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),)
         )
-        return float(found[0]), float(found[1])
+        return float(figures[0]), float(figures[1])
 
     def _flat(self, tree: Any) -> Vector:
         leaves = [np.ravel(np.asarray(leaf, np.float32)) for leaf in self._jax.tree.leaves(tree)]
         return np.concatenate(leaves)
 
 
-def _is_adam(one: Any) -> bool:
+def _is_adam(node: Any) -> bool:
     import optax
 
-    return isinstance(one, optax.ScaleByAdamState)
+    return isinstance(node, optax.ScaleByAdamState)

@@ -19,9 +19,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Any, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 __all__ = ["Flow", "Network"]
 
 _SLACK = 1e-9
@@ -68,10 +65,6 @@ class Network:
         self._capacity.append(bytes_per_s)
         self._on.append({})
         return len(self._capacity) - 1
-
-    def capacities(self) -> NDArray[np.float64]:
-        """Returns the bytes per second of all resources."""
-        return np.array(self._capacity, np.float64)
 
     def set_capacity(self, resource: int, bytes_per_s: float) -> None:
         """Changes what a resource has, from the next `settle` on; 0 stops all that goes over it."""
@@ -136,10 +129,6 @@ class Network:
         """Returns the first flow of each stream, in the order in which they were added."""
         return sorted((stream[0] for stream in self._streams.values()), key=lambda flow: flow.number)
 
-    def rates(self) -> list[float]:
-        """Returns the bytes per second of the first flow of each stream, in the order in which they were added."""
-        return [flow.rate for flow in self.flows()]
-
     def _begin(self, flow: Flow, now_s: float) -> None:
         flow.since_s = now_s
         for resource in flow.over:
@@ -197,7 +186,7 @@ class Network:
         """The flows outside of those just filled that have more than one beside them which is held back there, or that
         lost the resource that held them back.
         """
-        found: dict[Flow, None] = {}
+        unsettled: dict[Flow, None] = {}
         for resource, count in touched.items():
             on = self._on[resource]
             if count == len(on):
@@ -212,5 +201,5 @@ class Network:
             for flow in outside:
                 lost = flow.bottleneck == resource and not (full and flow.rate >= top * (1 - _SLACK))
                 if flow.rate > least or lost or load > self._capacity[resource] * (1 + _SLACK):
-                    found[flow] = None
-        return list(found)
+                    unsettled[flow] = None
+        return list(unsettled)

@@ -1,14 +1,17 @@
-"""A problem's and an optimizer's compiled functions on flat vectors of parameters."""
+"""A problem's and an optimizer's compiled functions on flat vectors of parameters, and which of them do the same."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+import types
+from collections.abc import Hashable
+from typing import Any, NamedTuple, final
 
-from alpa_dejavu.playground._alike import Alike
-from alpa_dejavu.playground.job import Problem
+from alpa_dejavu.playground._problem import Problem
 
-__all__ = ["Programs", "programs"]
+__all__ = ["Programs", "SameCode", "programs"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, types.NoneType)
 
 
 class Programs(NamedTuple):
@@ -35,11 +38,11 @@ def programs(problem: Problem, chosen: Any, later: bool = False) -> Programs:
         later: whether gradients are of the loss that comes later.
     """
     loss = problem.later.loss if later and problem.later is not None else problem.loss
-    return _compiled(Alike((problem.init, loss, problem.accuracy, chosen)))
+    return _compiled(SameCode((problem.init, loss, problem.accuracy, chosen)))
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(functions: Alike) -> Programs:
+def _compiled(functions: SameCode) -> Programs:
     import jax
     import optax
     from jax.flatten_util import ravel_pytree
@@ -61,7 +64,65 @@ def _compiled(functions: Alike) -> Programs:
         return loss(tree(params), batch), share
 
     def losses(params: Any, inputs: Any, targets: Any) -> Any:
-        return jax.vmap(lambda one, target: loss(tree(params), (one[None], target[None])))(inputs, targets)
+        return jax.vmap(lambda sample, target: loss(tree(params), (sample[None], target[None])))(inputs, targets)
 
     return Programs(jax.jit(gradient), jax.jit(jax.vmap(gradient)), jax.jit(losses), jax.jit(updated), jax.jit(score),
                      jax.jit(lambda params: optimizer.init(tree(params))), tree)  # fmt: skip
+
+
+@final
+class SameCode:
+    """Functions, alone or in tuples, as a key: equal to another one if its functions do the same.
+
+    Two functions do if they have the same code, globals, defaults and values that they close over: plain ones, other
+    such functions, or tuples of them. What else a function closes over, such as an array, may be changed, so that the
+    function is like itself alone.
+    """
+
+    def __init__(self, functions: tuple[Any, ...]) -> None:
+        self.all = functions
+        self._key = tuple(map(_key, functions))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameCode) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class _ItselfError(Exception):
+    """Something is like itself alone."""
+
+
+class _Itself:
+    """The key of what is like itself alone; it is kept, so that nothing else gets its id."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self._value is other._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
+def _key(value: Any) -> Hashable:
+    try:
+        return _inner(value)
+    except (_ItselfError, RecursionError, ValueError):  # ValueError: a cell that is empty
+        return _Itself(value)
+
+
+def _inner(value: Any) -> Hashable:
+    if isinstance(value, _PLAIN):
+        return type(value), repr(value)  # 0.0 and -0.0 are equal, and so are 1 and True
+    if isinstance(value, tuple):
+        return type(value), tuple(map(_inner, value))
+    if isinstance(value, types.FunctionType):
+        cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
+        named = tuple((value.__kwdefaults__ or {}).items())
+        return value.__code__, id(value.__globals__), _inner(cells), _inner(value.__defaults__ or ()), _inner(named)
+    if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        return _Itself(value)
+    raise _ItselfError

@@ -1,25 +1,66 @@
-"""The queue of events in virtual time, and the programs that they are for."""
+"""The queue of events, the programs that they are for, and the messages that these wait for."""
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import heapq
 import math
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Generator, Hashable, Sequence
+from typing import Any, final
 
-from alpa_dejavu.playground._worker import Program, Worker
+__all__ = ["Mail", "Message", "Process", "Queue", "Receiving", "Sleeping"]
 
-__all__ = ["Process", "Queue"]
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Message:
+    """A message that a worker sent to another one.
+
+    Attributes:
+        sender: the number of the worker that sent it.
+        payload: what it brings; arrays in it must not be changed, as nothing is copied.
+        num_bytes: its bytes, as counted on links.
+        sent_s: when it was sent.
+    """
+
+    sender: int
+    payload: Any
+    num_bytes: float
+    sent_s: float
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Receiving:
+    """Waiting for messages with a tag on a worker, by its number; gives a list of them, by their senders' numbers."""
+
+    number: int
+    tag: Hashable
+    count: int | Callable[[], int]
+    timeout_s: float | None
+
+    def needed(self) -> int:
+        """Returns how many messages are waited for, as of now."""
+        return self.count() if callable(self.count) else self.count
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sleeping:
+    """Waiting for virtual seconds; gives None."""
+
+    seconds: float
 
 
 @final
 class Process:
-    """A program that is under way on a worker, and what it waits for; faults run on no worker."""
+    """A program that is under way on a worker, by its number, and what it waits for; faults run on none."""
 
-    __slots__ = ("program", "waits", "worker")
+    __slots__ = ("number", "program", "waits")
 
-    def __init__(self, program: Program, worker: Worker | None) -> None:
-        self.program, self.worker = program, worker
+    def __init__(self, program: Generator[Any, Any, None], number: int | None) -> None:
+        self.program, self.number = program, number
         self.waits: object = program
 
 
@@ -45,3 +86,79 @@ class Queue:
     def pop(self) -> Callable[[], None]:
         """Removes the next action, and returns it."""
         return heapq.heappop(self._heap)[2]
+
+
+@final
+class Mail:
+    """The messages of some workers by their tags, and who waits for them.
+
+    Args:
+        size: the number of workers.
+        resume: goes on with a program that has the messages that it waited for.
+        used: told of each message that a program takes, and of the worker that it runs on.
+    """
+
+    def __init__(self, size: int, resume: Callable[[Process, Sequence[Message]], None],
+                 used: Callable[[Message, int], None]) -> None:  # fmt: skip
+        self._resume, self._used = resume, used
+        self._came: list[dict[Hashable, list[Message]]] = [collections.defaultdict(list) for _ in range(size)]
+        self._waiting: list[dict[Hashable, tuple[Process, Receiving]]] = [{} for _ in range(size)]
+
+    def put(self, number: int, tag: Hashable, message: Message) -> None:
+        """Adds a message to a worker, and goes on with the program that has all of its messages then."""
+        self._came[number][tag].append(message)
+        self._look_at(number, tag)
+
+    def wait(self, process: Process, wanted: Receiving) -> Sequence[Message] | None:
+        """Returns the messages that a program asks for, if they are there already; else it waits for them.
+
+        Raises:
+            ValueError: another program of the worker waits for the same.
+        """
+        waiting = self._waiting[wanted.number]
+        if wanted.tag in waiting:
+            raise ValueError(f"two programs of worker {wanted.number} wait for {wanted.tag!r}, but one can; give them "
+                             "others")  # fmt: skip
+        if len(self._came[wanted.number].get(wanted.tag, ())) >= wanted.needed():
+            return self._taken(wanted)
+        waiting[wanted.tag] = process, wanted
+        return None
+
+    def give_up(self, wanted: Receiving) -> Sequence[Message]:
+        """Ends the waiting for messages; returns those that are there."""
+        del self._waiting[wanted.number][wanted.tag]
+        return self._taken(wanted)
+
+    def ask_again(self, number: int) -> None:
+        """Goes on with a worker's programs whose count of messages is a function, where it now says so."""
+        for tag in [tag for tag, (_, wanted) in self._waiting[number].items() if callable(wanted.count)]:
+            self._look_at(number, tag)
+
+    def forget(self, number: int, process: Process) -> None:
+        """Ends all waiting of a worker's program."""
+        for tag in [tag for tag, (waiting, _) in self._waiting[number].items() if waiting is process]:
+            del self._waiting[number][tag]
+
+    def clear(self, number: int) -> None:
+        """Loses the messages that came to a worker."""
+        self._came[number].clear()
+
+    def waited_for(self, number: int) -> list[Hashable]:
+        """Returns the tags that programs of a worker wait for."""
+        return [*self._waiting[number]]
+
+    def _taken(self, wanted: Receiving) -> Sequence[Message]:
+        mail = self._came[wanted.number]
+        messages, count = mail.pop(wanted.tag, []), wanted.needed()
+        if len(messages) > count:
+            mail[wanted.tag] = messages[count:]
+        for message in messages[:count]:
+            self._used(message, wanted.number)
+        return sorted(messages[:count], key=lambda message: message.sender)
+
+    def _look_at(self, number: int, tag: Hashable) -> None:
+        """Goes on with a program if it has all the messages that it waits for."""
+        waiting = self._waiting[number].get(tag)
+        if waiting is not None and len(self._came[number].get(tag, ())) >= waiting[1].needed():
+            del self._waiting[number][tag]
+            self._resume(waiting[0], self._taken(waiting[1]))

@@ -5,22 +5,22 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.playground._gradient import Gradient, Vector
-from alpa_dejavu.playground._timeline import Intervals, Timeline
-from alpa_dejavu.playground._worker import Message
-from alpa_dejavu.playground.condition import Observer
-from alpa_dejavu.playground.history import History
+from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._queue import Message
+from alpa_dejavu.playground.history import FAILED, TIMELINE, History
 from alpa_dejavu.playground.job import Job, Until
 
-if TYPE_CHECKING:
-    from alpa_dejavu.playground._learner import Learner
-    from alpa_dejavu.playground._worker import Worker
+__all__ = ["LookedAt", "Observer", "Recorder", "WorkerTimeline"]
 
-__all__ = ["LookedAt", "Recorder", "Recording"]
+
+class _HasParams(Protocol):
+    params: Vector
 
 
 class LookedAt(Protocol):
@@ -31,42 +31,80 @@ class LookedAt(Protocol):
     now_s: float
     shown: Any
     learner: Learner
-    workers: Mapping[int, Worker]
+
+    @property
+    def workers(self) -> Mapping[int, _HasParams]:
+        """Returns the workers by their numbers."""
 
     def computing_s(self) -> Sequence[float]:
         """Returns for how many seconds each worker has computed gradients that aren't there yet."""
 
 
-class Recording(Protocol):
-    """The events of workers that are counted: by a `Recorder` at once, or told to one later."""
+class Observer:
+    """An observer of a run, which the base class pays no heed to.
 
-    @property
-    def timeline(self) -> Intervals:
-        """Returns the intervals of workers' time."""
+    Attributes:
+        violated_s: when the condition was first violated; None: it wasn't.
+    """
 
-    def computed(self, worker: int, seconds: float) -> None:
-        """Counts a gradient that a worker has computed."""
+    violated_s: float | None = None
 
-    def cancelled(self, worker: int, seconds: float) -> None:
-        """Counts a gradient that a worker won't compute to its end, and the seconds that it has."""
+    def used(self, sender: int, receiver: int) -> None:
+        """Told when a worker's program takes a message with bytes of another worker."""
 
     def applied(self, gradient: Gradient, staleness: int) -> None:
-        """Counts a gradient that was applied, and how stale it was."""
+        """Told when a gradient is applied, before `History.steps` counts it."""
 
-    def dropped(self, gradient: Gradient) -> None:
-        """Counts a gradient that won't be applied."""
+    def passing(self, time_s: float) -> None:
+        """Told before time goes on to a moment: until then nothing more happens."""
 
-    def undone(self, gradients: int, staleness: int = 0) -> None:
-        """Counts gradients as lost that were applied, so stale, to parameters that are lost."""
 
-    def note(self, said: str) -> None:
-        """Keeps what an exchange has to say, once."""
+@final
+class WorkerTimeline:
+    """Intervals of workers' time, in the order in which they begin; once there are enough, later ones are left out.
 
-    def used(self, message: Message, receiver: int) -> None:
-        """Counts a message that a worker's program took."""
+    Args:
+        most: how many intervals are kept.
+    """
 
-    def sent(self, a: int, b: int, num_bytes: float) -> None:
-        """Counts a message from a host to another, or within one."""
+    def __init__(self, most: int) -> None:
+        self._most, self._rows = most, list[list[Any]]()
+
+    def begin(self, worker: int, kind: int, now_s: float, other: int = -1) -> list[Any] | None:
+        """Returns a new interval, for `finish`; None if there are enough.
+
+        Args:
+            worker: the worker that computes, sends, or is lost.
+            kind: `COMPUTING`, `SENDING` or `FAILED`.
+            now_s: when it begins.
+            other: the worker that is sent to.
+        """
+        if len(self._rows) >= self._most:
+            return None
+        self._rows.append([worker, kind, other, now_s, math.inf])
+        return self._rows[-1]
+
+    def finish(self, interval: list[Any] | None, now_s: float) -> None:
+        """Ends an interval, if it hasn't ended yet."""
+        if interval is not None and interval[4] == math.inf:
+            interval[4] = now_s
+
+    def lose(self, worker: int, now_s: float) -> None:
+        """Ends what a worker that is lost computes, sends and is sent, and begins that it is lost."""
+        for interval in self._rows:
+            if worker in (interval[0], interval[2]):
+                self.finish(interval, now_s)
+        self.begin(worker, FAILED, now_s)
+
+    def finish_all(self, worker: int, kind: int, now_s: float) -> None:
+        """Ends all intervals of a kind that a worker has."""
+        for interval in self._rows:
+            if interval[:2] == [worker, kind]:
+                self.finish(interval, now_s)
+
+    def intervals(self, end_s: float) -> NDArray[Any]:
+        """Returns all intervals until the end, as `History.timeline` has them."""
+        return np.array([(*row[:4], min(row[4], end_s)) for row in self._rows], TIMELINE)
 
 
 @final
@@ -91,7 +129,7 @@ class Recorder:
         self._bytes: dict[tuple[int, int], float] = collections.defaultdict(float)
         self._messages: dict[tuple[int, int], int] = collections.defaultdict(int)
         self.notes: dict[str, None] = {}
-        self._sent_bytes, self.timeline = 0.0, Timeline(intervals)
+        self._sent_bytes, self.timeline = 0.0, WorkerTimeline(intervals)
         self.world: LookedAt | None = None
         self.observers: list[Observer] = []
 
@@ -113,9 +151,9 @@ class Recorder:
         self._staleness[staleness] += 1
         self.steps += 1
 
-    def note(self, said: str) -> None:
+    def note(self, text: str) -> None:
         """Keeps what an exchange has to say, once."""
-        self.notes[said] = None
+        self.notes[text] = None
 
     def undone(self, gradients: int, staleness: int = 0) -> None:
         """Counts gradients as lost that were applied, so stale, to parameters that are lost."""

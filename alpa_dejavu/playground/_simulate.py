@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,17 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.progress_bar import progress_bar
-from alpa_dejavu.playground._afforded import AffordedVectors
+from alpa_dejavu.playground._data import Shards
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
+from alpa_dejavu.playground._left_out import AffordedVectors
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._round_times import round_times
-from alpa_dejavu.playground._split import Shards
 from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.exchanges import exchange as resolved
-from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import Fault
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
@@ -80,9 +77,6 @@ def simulate(
     if isinstance(job.drop, AffordedVectors) and job.drop.seconds is None:
         raise ValueError("job: drop.seconds is None, but must be given for each worker and vector; give them, or let "
                          "Job.predicted predict them")  # fmt: skip
-    plain = job.problem is None and not faults and not conditions and until.seconds == math.inf and not intervals
-    if plain and isinstance(job.batch, int) and isinstance(way, RoundExchange):
-        return round_times(job, cluster, way, until, seed, looks)
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
@@ -129,8 +123,8 @@ def _with_shards(job: Job, shards: Shards | None) -> Job:
     """Returns a job with given shards, whose problem has their synthetic samples, too."""
     if shards is None or shards.made_inputs is None or job.problem is None or shards.made_targets is None:
         return dataclasses.replace(job, shards=None if shards is None else shards.rows)
-    made = zip(job.problem.train, (shards.made_inputs, shards.made_targets), strict=True)
-    inputs, targets = (np.concatenate(both) for both in made)
+    parts = zip(job.problem.train, (shards.made_inputs, shards.made_targets), strict=True)
+    inputs, targets = (np.concatenate(both) for both in parts)
     return dataclasses.replace(
         job, shards=shards.rows, problem=dataclasses.replace(job.problem, train=(inputs, targets))
     )

@@ -16,21 +16,19 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._afforded import AffordedVectors
-from alpa_dejavu.playground._batches import draws
+from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._fault import change
+from alpa_dejavu.playground._fault import WrongStage, change
 from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
+from alpa_dejavu.playground._left_out import AffordedVectors
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
-from alpa_dejavu.playground._queue import Process, Queue
+from alpa_dejavu.playground._queue import Message, Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._timeline import COMPUTING, FAILED, SENDING
-from alpa_dejavu.playground._worker import Computing, Message
-from alpa_dejavu.playground._world import World, stalled
-from alpa_dejavu.playground._wrong_stage import WrongStage
+from alpa_dejavu.playground._world import Computing, Program, Worker, World, stalled
+from alpa_dejavu.playground.history import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
@@ -45,13 +43,12 @@ class VirtualWorld(World):
         mover: moves samples from worker to worker; None: they stay.
     """
 
-    recorder: Recorder
-
     def __init__(self, job: Job, cluster: Cluster, learner: Learner, until: Until, seed: int, recorder: Recorder,
                  num_bytes: float) -> None:  # fmt: skip
         super().__init__(job.worker_hosts(cluster), num_bytes, learner, recorder, until, seed)
         self.workers = {number: self._worker(number) for number in range(self.size)}
-        self.mover = None if job.moves is None else Mover(job, job.moves, seed, self)
+        send_samples = functools.partial(self.send, own_stream=True)
+        self.mover = None if job.moves is None else Mover(job, job.moves, seed, self, send_samples)
         self._faults, self._draws = Queue(), itertools.count()
         self._network = Network()
         self._paths = Paths(cluster, self.hosts, self._network)
@@ -70,18 +67,10 @@ class VirtualWorld(World):
     # What exchanges use.
 
     def send(
-        self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float, beside: bool = False
+        self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float, own_stream: bool = False
     ) -> None:
-        """Sends a message from a worker to another one, behind those that are on their way from and to the same ones;
-        it is lost where one of both isn't there.
-
-        Args:
-            source: the number of the worker that sends it.
-            target: the number of the worker that it is for.
-            tag: tells it from others.
-            payload: what it brings.
-            num_bytes: its bytes.
-            beside: whether it goes beside the exchange's messages, behind others of its kind alone.
+        """Sends a message, behind those that are on their way from and to the same workers; one with an own stream,
+        behind others of that alone.
         """
         message = Message(source, payload, num_bytes, self.now_s)
         if not (self.there[source] and self.there[target]):
@@ -103,7 +92,7 @@ class VirtualWorld(World):
             self.recorder.timeline.finish(sending, self.now_s + latency_s)
             self._queue.put(self.now_s + latency_s, deliver)
 
-        stream = source, target, beside
+        stream = source, target, own_stream
         if num_bytes > 0 or self._paths.cut(source, target) or self._network.busy(stream):
             self._network.start(Flow(over, most, num_bytes, arrive, stream), self.now_s)
         else:
@@ -111,9 +100,9 @@ class VirtualWorld(World):
 
     def compute_seconds(self, number: int, samples: int | None = None) -> float:
         """Returns how many seconds a worker computes on some samples that it begins now, or on a batch of them."""
-        return self._taken_s(number, self._compute_s[number], samples)
+        return self._slowed_s(number, self._compute_s[number], samples)
 
-    def _taken_s(self, number: int, whole_s: float, samples: int | None) -> float:
+    def _slowed_s(self, number: int, whole_s: float, samples: int | None) -> float:
         seconds = whole_s * math.prod(self._slower[number])
         if self._spread:
             seconds *= math.exp(self._spread * self._noise[number].standard_normal())
@@ -136,11 +125,11 @@ class VirtualWorld(World):
 
     def begin(self, exchange: Exchange) -> None:
         """Starts an exchange on all workers that are there once faults have done what they do at second 0."""
-        self._exchange = exchange
-        self._queue.put(0.0, lambda: self._begin(exchange, self.live))
+        self._run = exchange.run
+        self._queue.put(0.0, lambda: self._begin(exchange.run, self.live))
 
-    def _begin(self, exchange: Exchange, numbers: Sequence[int]) -> None:
-        super()._begin(exchange, numbers)
+    def _begin(self, run: Callable[[Worker], Program], numbers: Sequence[int]) -> None:
+        super()._begin(run, numbers)
         if self.mover is not None:
             for number in numbers:
                 self.spawn(self.workers[number], self.mover.receive(self.workers[number]))
@@ -149,8 +138,8 @@ class VirtualWorld(World):
         """Returns for how many seconds each worker has computed gradients that aren't there yet."""
         seconds = [0.0] * self.size
         for process, since_s in self._computing.items():
-            assert process.worker is not None, "faults don't compute"
-            seconds[process.worker.number] += max(self.now_s - since_s, 0.0)
+            assert process.number is not None, "faults don't compute"
+            seconds[process.number] += max(self.now_s - since_s, 0.0)
         return seconds
 
     # What faults use.
@@ -160,9 +149,7 @@ class VirtualWorld(World):
         return draws(self._seed, 5, next(self._draws))
 
     def start(self, number: int) -> None:
-        """Brings a worker back that was lost, or a new one, with the parameters of the beginning; it counts its steps
-        from those that the others have begun.
-        """
+        """Brings a worker back, or a new one; it counts its steps from those that the others have begun."""
         if self.there[number]:
             return
         worker = self.workers[number]
@@ -172,7 +159,7 @@ class VirtualWorld(World):
         worker.adopt(self.learner.start(number), 0)
         worker.state = self.learner.state(worker.params)
         self._set_there(number, True)
-        self._begin(self._exchange, (number,))
+        self._begin(self._run, (number,))
 
     def crash(self, number: int) -> bool:
         """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
@@ -189,15 +176,11 @@ class VirtualWorld(World):
         return True
 
     def slow(self, number: int, factor: float, ends: bool = False) -> None:
-        """Has a worker take `factor` times as long for gradients that it begins from now on, beside other slow-downs;
-        or ends such a slow-down.
-        """
+        """Has a worker take `factor` times as long for gradients that it begins from now on, or ends that."""
         change(self._slower[number], factor, ends)
 
     def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
-        """Has a worker's gradients that it begins from now on be changed, by a function of its number, its step and the
-        right gradient; None: no more.
-        """
+        """Has a worker's gradients that it begins from now on be changed; None: no more."""
         self._spoilt.pop(number, None)
         if change is not None:
             self._spoilt[number] = change
@@ -257,7 +240,7 @@ class VirtualWorld(World):
         return bool(had) and all(self.came_s[number] for number in self.live if number not in had)
 
     def _resume_at(self, time_s: float, process: Process, value: Any) -> None:
-        queue = self._faults if process.worker is None else self._queue
+        queue = self._faults if process.number is None else self._queue
         queue.put(time_s, lambda: self._resume(process, value), process)
 
     def _compute(self, process: Process, wanted: Computing) -> None:
@@ -267,7 +250,7 @@ class VirtualWorld(World):
             return
         self._computing[process] = self.now_s
         whole_s, left_out = self._left_out(number)
-        seconds = self._taken_s(number, whole_s, None if wanted.rows is None else len(wanted.rows))
+        seconds = self._slowed_s(number, whole_s, None if wanted.rows is None else len(wanted.rows))
         if self.mover is not None:
             seconds += self.mover.before(worker, self._begun[number])
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows,

@@ -1,25 +1,132 @@
-"""All workers as exchanges see them, and the programs on them, whatever the clock: virtual, or that on the wall."""
+"""Workers, and all that their programs can do: compute, send, receive, sleep, update; and the world that they are in,
+as exchanges see it, whatever the clock: virtual, or that on the wall.
+"""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from alpa_dejavu.playground._batches import draws
-from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._draws import draws
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
-from alpa_dejavu.playground._mail import Mail
-from alpa_dejavu.playground._queue import Process, Queue
-from alpa_dejavu.playground._recorder import Recording
-from alpa_dejavu.playground._timeline import COMPUTING
-from alpa_dejavu.playground._worker import Computing, Program, Receiving, Sleeping, Worker
+from alpa_dejavu.playground._queue import Mail, Process, Queue, Receiving, Sleeping
+from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import Until
 
-__all__ = ["World", "stalled"]
+__all__ = ["Computing", "Effect", "Program", "Worker", "World", "stalled"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Computing:
+    """Waiting for a gradient of one's own; gives the `Gradient`."""
+
+    worker: Worker
+    rows: NDArray[np.int64] | None = None
+
+
+Effect: TypeAlias = Computing | Receiving | Sleeping
+Program: TypeAlias = Generator[Effect, Any, None]
+"""A generator that yields what it waits for, and is sent what came of it."""
+
+
+@final
+class Worker:
+    """A worker, as the programs on it see it.
+
+    Attributes:
+        number: its number, from 0.
+        params: its parameters, shape (P,); never changed in place, but replaced.
+        state: its optimizer's state.
+        version: how many times its parameters were updated or replaced by newer ones.
+        world: all workers, and what an exchange may know of them.
+        generator: random numbers of its own.
+    """
+
+    def __init__(self, world: World, number: int, params: Vector, state: Any, generator: np.random.Generator) -> None:
+        self.world, self.number, self.params, self.state, self.generator = world, number, params, state, generator
+        self.version = 0
+
+    def replica(self) -> Worker:
+        """Returns a second set of the parameters and the optimizer's state on the same worker, such as a server's."""
+        second = Worker(self.world, self.number, self.params, self.state, self.generator)
+        second.version = self.version
+        return second
+
+    @property
+    def finished(self) -> bool:
+        """Returns whether the worker has had its number of steps, so that `compute` won't be gone on from."""
+        return self.world.finished(self.number)
+
+    def compute(self, rows: NDArray[np.int64] | None = None) -> Computing:
+        """Yield it to compute a gradient at `params` as they are now; gives a `Gradient` when the seconds are over.
+
+        Where each worker has had its number of steps (`Until.steps`), the program isn't gone on with.
+
+        Args:
+            rows: indices of training samples, which take their share of a batch's seconds; None: its next batch.
+        """
+        return Computing(self, rows)
+
+    def send(self, target: int, tag: Hashable, payload: Any = None, num_bytes: float = 0.0) -> None:
+        """Sends a message, which nothing waits for; one to a worker itself is there at once, and counts no bytes."""
+        self.world.send(self.number, target, tag, payload, num_bytes)
+
+    def receive(
+        self, tag: Hashable, count: int | Callable[[], int] = 1, timeout_s: float | None = None
+    ) -> Receiving:
+        """Yield it to wait for messages with a tag; gives a list of `Message`, ordered by sender, then arrival.
+
+        Args:
+            tag: what the sender named; one program of a worker can wait for a tag at a time.
+            count: how many; a function is asked again with each message, and when workers come and go.
+            timeout_s: after so many seconds it gives those that are there.
+        """
+        return Receiving(self.number, tag, count, timeout_s)
+
+    def sleep(self, seconds: float) -> Sleeping:
+        """Yield it to wait for virtual seconds."""
+        return Sleeping(seconds)
+
+    def spawn(self, program: Program) -> None:
+        """Starts another program on this worker, such as a server's."""
+        self.world.spawn(self, program)
+
+    def update(self, gradient: Vector, *sources: Gradient, version: int | None = None) -> None:
+        """Updates parameters and optimizer's state by a gradient, shape (P,).
+
+        Args:
+            gradient: what the optimizer takes, such as a mean of several workers' gradients.
+            *sources: the gradients that it was made of: their staleness is counted, and that they aren't lost.
+            version: the version that staleness is counted from; None: the worker's own.
+        """
+        now = self.version if version is None else version
+        for source in sources:
+            self.world.recorder.applied(source, now - source.version)
+        self.params, self.state = self.world.learner.updated(self.params, self.state, gradient)
+        self.version += 1
+
+    def update_each(self, source: Gradient) -> None:
+        """Updates parameters by each of a gradient's samples, one after the other, instead of by their mean."""
+        self.world.recorder.applied(source, self.version - source.version)
+        self.params, self.state = self.world.learner.updated_each(self.params, self.state, source.rows)
+        self.version += 1
+
+    def drop(self, gradient: Gradient) -> None:
+        """Counts a gradient that won't be applied."""
+        self.world.recorder.dropped(gradient)
+
+    def adopt(self, params: Vector, version: int) -> None:
+        """Replaces the parameters by those of a version that came from elsewhere."""
+        self.params, self.version = params, version
 
 
 class World(abc.ABC):
@@ -45,7 +152,7 @@ class World(abc.ABC):
     workers: Mapping[int, Worker]
     board_is_shared = True
 
-    def __init__(self, hosts: Sequence[int], num_bytes: float, learner: Learner, recorder: Recording, until: Until,
+    def __init__(self, hosts: Sequence[int], num_bytes: float, learner: Learner, recorder: Recorder, until: Until,
                  seed: int) -> None:  # fmt: skip
         self.hosts, self.size = tuple(hosts), len(hosts)
         self.num_bytes, self.learner, self.recorder = num_bytes, learner, recorder
@@ -84,7 +191,7 @@ class World(abc.ABC):
 
     def spawn(self, worker: Worker | None, program: Program) -> Process:
         """Starts a program on a worker or, for faults, beside all workers, at the present time; returns it."""
-        process = Process(program, worker)
+        process = Process(program, None if worker is None else worker.number)
         if worker is not None:
             self._processes[worker.number].append(process)
         self._resume_at(self.now_s, process, None)
@@ -92,8 +199,8 @@ class World(abc.ABC):
 
     def cancel(self, process: Process) -> None:
         """Ends a program of a worker, whatever it waits for."""
-        assert process.worker is not None, "faults aren't cancelled"
-        number = process.worker.number
+        number = process.number
+        assert number is not None, "faults aren't cancelled"
         since_s = self._computing.pop(process, math.inf)
         if since_s < math.inf:
             self.recorder.cancelled(number, self.now_s - since_s)
@@ -106,18 +213,18 @@ class World(abc.ABC):
 
     # The engine.
 
-    def _begin(self, exchange: Exchange, numbers: Sequence[int]) -> None:
-        """Starts an exchange on workers."""
+    def _begin(self, run: Callable[[Worker], Program], numbers: Sequence[int]) -> None:
+        """Starts an exchange's program on workers."""
         for number in numbers:
-            self._main[number] = self.spawn(self.workers[number], exchange.run(self.workers[number]))
+            self._main[number] = self.spawn(self.workers[number], run(self.workers[number]))
 
     def _is_done(self, number: int) -> bool:
         """Whether a worker has had its steps, to the end of its program or until it would compute again."""
         held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
         return self.finished(number) and (held or self._main[number] not in self._processes[number])
 
-    def _set_there(self, number: int, there: bool) -> None:
-        self.there[number] = there
+    def _set_there(self, number: int, present: bool) -> None:
+        self.there[number] = present
         self.live = tuple(n for n in range(self.size) if self.there[n])
         for number in self.live:
             self._mail.ask_again(number)
@@ -130,8 +237,8 @@ class World(abc.ABC):
         try:
             effect = process.program.send(value)
         except StopIteration:
-            if process.worker is not None and process in self._processes[process.worker.number]:
-                self._processes[process.worker.number].remove(process)
+            if process.number is not None and process in self._processes[process.number]:
+                self._processes[process.number].remove(process)
             return
         process.waits = object()  # another one each time, as a program may yield the same effect again
         if isinstance(effect, Receiving):
@@ -144,9 +251,9 @@ class World(abc.ABC):
             raise TypeError(f"a program yielded {effect!r}, but must yield what compute, receive or sleep return")
 
     def _receive(self, process: Process, wanted: Receiving) -> None:
-        found = self._mail.wait(process, wanted)
-        if found is not None:
-            self._resume_at(self.now_s, process, found)
+        messages = self._mail.wait(process, wanted)
+        if messages is not None:
+            self._resume_at(self.now_s, process, messages)
         elif wanted.timeout_s is not None:
             def late() -> None:
                 self._resume(process, self._mail.give_up(wanted))

@@ -9,41 +9,21 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._gradient import Gradient
+from alpa_dejavu.playground._recorder import Observer
+from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground.job import Job
 from alpa_dejavu.problem import checks
-
-if TYPE_CHECKING:
-    from alpa_dejavu.playground._virtual_world import VirtualWorld
 
 __all__ = ["CONDITIONS", "Condition", "Connected", "Observer", "SamplesSeen", "StalenessAtMost"]
 
 _SLACK = 1e-9
 """The share of a window by which it may be longer: sums of seconds are rounded."""
-
-
-class Observer:
-    """An observer of a run, which the base class pays no heed to.
-
-    Attributes:
-        violated_s: when the condition was first violated; None: it wasn't.
-    """
-
-    violated_s: float | None = None
-
-    def used(self, sender: int, receiver: int) -> None:
-        """Told when a worker's program takes a message with bytes of another worker."""
-
-    def applied(self, gradient: Gradient, staleness: int) -> None:
-        """Told when a gradient is applied, before `History.steps` counts it."""
-
-    def passing(self, time_s: float) -> None:
-        """Told before time goes on to a moment: until then nothing more happens."""
 
 
 class Condition(abc.ABC):
@@ -157,12 +137,12 @@ class _Connection(Observer):
         self._used_s = {pair: used_s for pair, used_s in self._used_s.items() if used_s >= since_s}
         pairs = np.array([*self._used_s], np.int64).reshape(-1, 2)
         used_s = np.array([*self._used_s.values()])
-        there = np.array([n for n in self._world.live if not self._world.finished(n)], np.int64)
+        training = np.array([n for n in self._world.live if not self._world.finished(n)], np.int64)
         moments = np.unique(np.concatenate([used_s, came_s, [now_s]]))
         least, most = 0, len(moments) - 1  # nobody was there before the first
         while least < most:
             middle = (least + most + 1) // 2
-            required = there[came_s[there] < moments[middle]]
+            required = training[came_s[training] < moments[middle]]
             if _connects(pairs[used_s >= moments[middle]], required, len(came_s)):
                 least = middle
             else:

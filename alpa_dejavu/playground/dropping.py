@@ -17,10 +17,15 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.quiet_optuna import quiet_optuna
-from alpa_dejavu.playground._afforded import AffordedVectors
-from alpa_dejavu.playground._compute_seconds import compute_bytes, compute_seconds
+from alpa_dejavu.playground._left_out import (
+    AffordedVectors,
+    compute_bytes,
+    compute_seconds,
+    layer_widths,
+    narrowable,
+    narrowed_problem,
+)
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground._units import layer_widths, narrowable, narrowed_problem
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster, Device, Link, checks
 
@@ -83,7 +88,7 @@ def pareto_front(
     """
     checks.count("pareto front", "trials", trials)
     checks.one_of("pareto front", "parts", parts, ("units", "blocks", "both"))
-    layers, judged, found = narrowable(problem), _judged(problem, seed), dict[tuple[int, ...], DropVector]()
+    layers, judged, tried_vectors = narrowable(problem), _judged(problem, seed), dict[tuple[int, ...], DropVector]()
     if not (problem.blocks if parts == "blocks" else layers):
         empty = "blocks is" if parts == "blocks" else "chain is"
         raise ValueError(f"problem {problem.name}: {empty} empty, but must name layers; choose a problem that has it")
@@ -96,13 +101,13 @@ def pareto_front(
             if layer.whole and parts != "units":
                 trial.suggest_categorical(f"block {n}", [True, False])
         kept = _units_kept(trial.params, widths)
-        if kept not in found:
+        if kept not in tried_vectors:
             rates = tuple(1 - units / width for units, width in zip(kept, widths, strict=True))
-            losses = [_loss(judged, rates, batch, optimizer, steps, one, device) for one in seeds]
+            losses = [_loss(judged, rates, batch, optimizer, steps, trained, device) for trained in seeds]
             narrow, loss = narrowed_problem(problem, rates), float(np.mean(losses))
             seconds = compute_seconds(narrow, batch, device, models)
-            found[kept] = DropVector(rates, seconds, compute_bytes(narrow, batch), loss)
-        return found[kept].seconds, found[kept].memory_bytes, found[kept].loss
+            tried_vectors[kept] = DropVector(rates, seconds, compute_bytes(narrow, batch), loss)
+        return tried_vectors[kept].seconds, tried_vectors[kept].memory_bytes, tried_vectors[kept].loss
 
     with quiet_optuna() as optuna:
         study = optuna.create_study(directions=["minimize"] * 3,
@@ -111,7 +116,7 @@ def pareto_front(
         study.enqueue_trial(whole | {f"block {n}": True for n in range(len(widths))})
         study.optimize(tried, n_trials=trials)
         best = {_units_kept(trial.params, widths) for trial in study.best_trials}
-    return tuple(sorted((found[kept] for kept in best), key=lambda one: (one.seconds, one.loss)))
+    return tuple(sorted((tried_vectors[kept] for kept in best), key=lambda vector: (vector.seconds, vector.loss)))
 
 
 def affordable(
@@ -122,13 +127,14 @@ def affordable(
     Raises:
         ValueError: there is none.
     """
-    within = [one for one in front if one.seconds <= seconds and one.memory_bytes <= memory_bytes]
+    within = [vector for vector in front if vector.seconds <= seconds and vector.memory_bytes <= memory_bytes]
     if not within:
-        least = units.seconds(min(one.seconds for one in front)), units.size(min(one.memory_bytes for one in front))
+        least_s, least_bytes = (min(getattr(vector, name) for vector in front) for name in ("seconds", "memory_bytes"))
+        least = units.seconds(least_s), units.size(least_bytes)
         most = units.seconds(seconds), units.size(memory_bytes)
         raise ValueError(f"front: no vector takes at most {most[0]} and {most[1]}, but one must; the least are "
                          f"{least[0]} and {least[1]}: afford more")  # fmt: skip
-    return min(within, key=lambda one: (one.loss, one.seconds))
+    return min(within, key=lambda vector: (vector.loss, vector.seconds))
 
 
 def afforded_vectors(
@@ -141,8 +147,9 @@ def afforded_vectors(
         ValueError: there is none.
     """
     affordable(front, memory_bytes=memory_bytes)
-    within = sorted((one for one in front if one.memory_bytes <= memory_bytes), key=lambda one: (one.loss, one.seconds))
-    return AffordedVectors(tuple(one.rates for one in within), within_s)
+    within = [vector for vector in front if vector.memory_bytes <= memory_bytes]
+    within.sort(key=lambda vector: (vector.loss, vector.seconds))
+    return AffordedVectors(tuple(vector.rates for vector in within), within_s)
 
 
 def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, ...]:

@@ -8,10 +8,19 @@ import math
 from typing import final
 
 from alpa_dejavu.playground._drawn_faults import DrawnCongestion, DrawnCrashes, DrawnSlowDowns
-from alpa_dejavu.playground._fault import Changed, Fault, check_hosts, check_times, check_worker, for_a_while, scaled
-from alpa_dejavu.playground._worker import Program, Sleeping
-from alpa_dejavu.playground._wrong_gradients import WrongGradient
-from alpa_dejavu.playground._wrong_stage import WrongStage
+from alpa_dejavu.playground._fault import (
+    Changed,
+    Fault,
+    WrongGradient,
+    WrongStage,
+    check_hosts,
+    check_times,
+    check_worker,
+    for_a_while,
+    scaled,
+)
+from alpa_dejavu.playground._queue import Sleeping
+from alpa_dejavu.playground._world import Program
 from alpa_dejavu.problem import checks
 
 __all__ = [
@@ -163,7 +172,7 @@ class Partition(Fault):
     def run(self, world: Changed) -> Program:
         """Cuts all links between the groups, and mends them."""
         check_hosts(world, tuple(host for group in self.groups for host in group))
-        links = tuple((a, b) for one, other in itertools.combinations(self.groups, 2) for a in one for b in other)
+        links = tuple((a, b) for group, other in itertools.combinations(self.groups, 2) for a in group for b in other)
         return scaled(world, links, 0.0, self.at_s, self.until_s)
 
 

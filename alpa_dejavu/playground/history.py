@@ -8,12 +8,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._timeline import COMPUTING, FAILED, SENDING, TIMELINE
-
 __all__ = ["COMPUTING", "FAILED", "SENDING", "TIMELINE", "History"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+COMPUTING, SENDING, FAILED = range(3)
+TIMELINE = np.dtype([("worker", np.int32), ("kind", np.int32), ("other", np.int32), ("start_s", np.float64),
+                     ("end_s", np.float64)])  # fmt: skip
 
 
 @final

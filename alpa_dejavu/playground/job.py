@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._afforded import AffordedVectors
-from alpa_dejavu.playground._data_move import DataMove
+from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
+from alpa_dejavu.playground._left_out import AffordedVectors, compute_seconds, narrowable, narrowed_problem
 from alpa_dejavu.playground._problem import Later, Problem
-from alpa_dejavu.playground._split import Shards, Split, SplitTask
 from alpa_dejavu.problem import Cluster, Device, Plan, checks
 
 if TYPE_CHECKING:
@@ -196,9 +195,6 @@ class Job:
             models: the cost models; None: the analytic latency model.
             **more: other attributes of the job.
         """
-        from alpa_dejavu.playground._compute_seconds import compute_seconds
-        from alpa_dejavu.playground._units import narrowed_problem
-
         @functools.cache
         def seconds(device: Device, samples: int, left_out: tuple[float, ...] | None) -> float:
             rest = problem if left_out is None else narrowed_problem(problem, left_out)
@@ -230,19 +226,17 @@ class Job:
             copies: how many pipelines there are of each plan.
             **more: other attributes of the job.
         """
-        every = ((plan,) if isinstance(plan, Plan) else tuple(plan)) * copies
-        spans = [len({host for stage in one.stages for host in stage.hosts}) for one in every]
+        pipelines = ((plan,) if isinstance(plan, Plan) else tuple(plan)) * copies
+        spans = [len({host for stage in pipeline.stages for host in stage.hosts}) for pipeline in pipelines]
         if sum(spans) > len(cluster.hosts):
             most = copies * len(cluster.hosts) // sum(spans)
             raise ValueError(f"copies is {copies}, but must be at most {most}; the pipelines would take {sum(spans)} "
                              f"of {len(cluster.hosts)} hosts, so give fewer, or more hosts")  # fmt: skip
         firsts = itertools.accumulate([0, *spans[:-1]])
-        return cls(problem, [one.step_s for one in every], hosts=tuple(firsts), **more)
+        return cls(problem, [pipeline.step_s for pipeline in pipelines], hosts=tuple(firsts), **more)
 
 
 def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]], field: str) -> None:
-    from alpa_dejavu.playground._units import narrowable
-
     layers = () if problem is None else narrowable(problem)
     if problem is None or not layers:
         name = "without a problem" if problem is None else f"of {problem.name}"

@@ -11,8 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.playground._check_split import check_split
-from alpa_dejavu.playground._data_move import DataMove, Epoch, Handed
+from alpa_dejavu.playground._data import DataMove, Epoch, Handed, Shards, Split, SplitTask
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.history import History
@@ -122,8 +121,8 @@ def check_move(move: DataMove, *, workers: int = 4) -> None:
         watched = _Watched(move, where, [{*part.tolist()} for part in rows])
         job = dataclasses.replace(still, spread=spread)
         plain, moved, again = (
-            simulate(one, cluster, "async-server", until=Until(steps=_MOVE_STEPS), seed=1, looks=4, faults=faults)
-            for one in (job, dataclasses.replace(job, moves=watched), dataclasses.replace(job, moves=move))
+            simulate(tried, cluster, "async-server", until=Until(steps=_MOVE_STEPS), seed=1, looks=4, faults=faults)
+            for tried in (job, dataclasses.replace(job, moves=watched), dataclasses.replace(job, moves=move))
         )
         assert moved.same(again), f"{where}: run again, its history is another"
         assert watched.epochs, f"{where}: it was never asked"
@@ -206,3 +205,57 @@ def _first_mean(job: Job, cluster: Cluster) -> Any:
     still = dataclasses.replace(job, compute_s=1.0)
     return simulate(still, cluster, AllReduce(), until=Until(seconds=0.5), seed=1, looks=0).params
 
+
+def check_split(split: Split, *, samples: int = 240, workers: int = 6) -> None:
+    """Checks that a split keeps its contract, with labels, several labels of a sample, and real values: each worker has
+    samples, each sample is there as often as the split says, sizes are those of speeds within one sample where it has
+    `by_speed`, synthetic samples have the form and the targets of real ones, and the same seed gives the same.
+
+    Args:
+        split: the split to check.
+        samples: the number of samples.
+        workers: the number of workers, on three hosts, with unlike speeds; a multiple of three.
+
+    Raises:
+        AssertionError: what is wrong.
+
+    >>> from alpa_dejavu.playground.data import split
+    >>> check_split(split("dirichlet", alpha=0.5))
+    """
+    draw = np.random.default_rng(5)
+    inputs = draw.standard_normal((samples, 4, 3)).astype(np.float32)
+    labels = draw.integers(5, size=samples)
+    hosts, compute_s = tuple(n // (workers // 3) for n in range(workers)), tuple(1.0 + n for n in range(workers))
+    for targets in (labels, draw.random((samples, 3)) < 0.5, inputs[:, 0, 0].astype(np.float64)):
+        for seed in (0, 1):
+            where = f"{split!r}, targets of {targets.dtype} with shape {targets.shape}, seed {seed}"
+            task = SplitTask(inputs, targets, hosts, compute_s, seed)
+            shards, again = split.split(task), split.split(task)
+            _check_shards(shards, task, split, where)
+            same = all(map(np.array_equal, shards.rows, again.rows))
+            same = same and _equal(shards.made_inputs, again.made_inputs)
+            assert same, f"{where}: made again, it is another"
+
+
+def _check_shards(shards: Shards, task: SplitTask, split: Split, where: str) -> None:
+    lengths, total = [len(rows) for rows in shards.rows], len(shards.synthetic)
+    assert len(lengths) == task.size, f"{where}: shares are for {len(lengths)} workers, but must be for {task.size}"
+    assert min(lengths) > 0, f"{where}: worker {int(np.argmin(lengths))} has no sample"
+    rows = np.concatenate(shards.rows)
+    assert (rows >= 0).all(), f"{where}: an index is below 0"
+    assert (rows < total).all(), f"{where}: an index is {rows.max()}, but there are {total} samples"
+    often = np.bincount(rows, minlength=total)
+    assert split.uses == "at will" or often.max() <= 1, f"{where}: sample {int(often.argmax())} is there twice"
+    assert split.uses != "exactly once" or often.min() == 1, f"{where}: sample {int(often.argmin())} isn't there"
+    if getattr(split, "by_speed", False):
+        exact = task.samples / np.array(task.compute_s) / (1 / np.array(task.compute_s)).sum()
+        assert (np.abs(lengths - exact) < 1).all(), f"{where}: sizes are {lengths}, but must be {exact} within one"
+    if shards.made_inputs is not None:
+        assert shards.made_targets is not None, f"{where}: synthetic samples have no targets"
+        for new, real in ((shards.made_inputs, task.inputs), (shards.made_targets, task.targets)):
+            assert (new.shape[1:], new.dtype) == (real.shape[1:], real.dtype), f"{where}: synthetic ones are unlike"
+        assert np.isin(shards.made_targets, task.targets).all(), f"{where}: a synthetic target isn't there otherwise"
+
+
+def _equal(first: Any, second: Any) -> bool:
+    return (first is None) == (second is None) and (first is None or np.array_equal(first, second))

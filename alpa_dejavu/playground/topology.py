@@ -16,7 +16,7 @@ from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
 
 __all__ = [
-    "TOPOLOGIES", "Exponential", "Graph", "Grid", "Mixing", "OnePeer", "RandomPeers", "Ring", "Star", "Topology",
+    "TOPOLOGIES", "Exponential", "Graph", "Grid", "OnePeer", "RandomPeers", "Ring", "RoundMixing", "Star", "Topology",
     "topology",
 ]  # fmt: skip
 
@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Mixing:
+class RoundMixing:
     """One round's messages among n workers: for each its sender, its receiver, and its weight at the receiver.
 
     Attributes:
@@ -39,17 +39,17 @@ class Mixing:
 
     def matrix(self, size: int) -> NDArray[np.float64]:
         """Returns the mixing matrix, shape (n, n): in row i what worker i takes of each worker's parameters."""
-        found = np.zeros((size, size))
-        found[self.targets, self.sources] = self.weights
-        found[np.diag_indices(size)] = 1 - found.sum(axis=1)
-        return found
+        weights = np.zeros((size, size))
+        weights[self.targets, self.sources] = self.weights
+        weights[np.diag_indices(size)] = 1 - weights.sum(axis=1)
+        return weights
 
 
 class Topology(abc.ABC):
     """A rule of who sends to whom; `alpa_dejavu.playground.testing.check_topology` says if it keeps the mean."""
 
     @abc.abstractmethod
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round, with weights that make a doubly stochastic matrix.
 
         Args:
@@ -59,20 +59,20 @@ class Topology(abc.ABC):
         """
 
 
-def _metropolis(pairs: Iterable[tuple[int, int]], size: int) -> Mixing:
+def _metropolis(pairs: Iterable[tuple[int, int]], size: int) -> RoundMixing:
     """Weights of Metropolis and Hastings for undirected pairs: 1 / (1 + the larger number of neighbours)."""
     both = sorted({pair for a, b in pairs if a != b for pair in ((a, b), (b, a))})
     sources, targets = np.array(both, np.int64).reshape(-1, 2).T
     degree = np.bincount(sources, minlength=size)
-    return Mixing(sources, targets, 1.0 / (1 + np.maximum(degree[sources], degree[targets])))
+    return RoundMixing(sources, targets, 1.0 / (1 + np.maximum(degree[sources], degree[targets])))
 
 
-def _shifted(order: Ints, shifts: Iterable[int]) -> Mixing:
+def _shifted(order: Ints, shifts: Iterable[int]) -> RoundMixing:
     """Each worker sends to those so many places behind it in an order, all with equal weights."""
     ways = sorted({shift % len(order) for shift in shifts} - {0})
     sources = np.concatenate([order for _ in ways]) if ways else order[:0]
     targets = np.concatenate([np.roll(order, -shift) for shift in ways]) if ways else order[:0]
-    return Mixing(sources, targets, np.full(len(sources), 1.0 / (len(ways) + 1)))
+    return RoundMixing(sources, targets, np.full(len(sources), 1.0 / (len(ways) + 1)))
 
 
 @final
@@ -80,7 +80,7 @@ def _shifted(order: Ints, shifts: Iterable[int]) -> Mixing:
 class Ring(Topology):
     """A ring: each worker talks to the two beside it."""
 
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round."""
         return _metropolis(((n, (n + 1) % size) for n in range(size)), size)
 
@@ -90,7 +90,7 @@ class Ring(Topology):
 class Grid(Topology):
     """A grid, as square as the number of workers allows, closed to a torus."""
 
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round."""
         rows = max(rows for rows in range(1, math.isqrt(size) + 1) if size % rows == 0)
         columns = size // rows
@@ -104,7 +104,7 @@ class Grid(Topology):
 class Star(Topology):
     """A star: all talk to worker 0."""
 
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round."""
         return _metropolis(((0, n) for n in range(1, size)), size)
 
@@ -118,7 +118,7 @@ class Exponential(Topology):
         Ying and others, Exponential Graph is Provably Efficient for Decentralized Deep Training, NeurIPS 2021.
     """
 
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round."""
         return _shifted(np.arange(size), (2**k for k in range(max(size - 1, 1).bit_length()) if 2**k < size))
 
@@ -132,7 +132,7 @@ class OnePeer(Topology):
         Ying and others, Exponential Graph is Provably Efficient for Decentralized Deep Training, NeurIPS 2021.
     """
 
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round."""
         ways = max((size - 1).bit_length(), 1)
         return _shifted(np.arange(size), [2 ** (number % ways)])
@@ -152,7 +152,7 @@ class RandomPeers(Topology):
     def __post_init__(self) -> None:
         checks.count("random peers", "peers", self.peers)
 
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round."""
         shifts = generator.permutation(np.arange(1, size))[: self.peers]
         return _shifted(generator.permutation(size), shifts.tolist())
@@ -169,7 +169,7 @@ class Graph(Topology):
 
     pairs: tuple[tuple[int, int], ...]
 
-    def mixing(self, number: int, size: int, generator: np.random.Generator) -> Mixing:
+    def mixing(self, number: int, size: int, generator: np.random.Generator) -> RoundMixing:
         """Returns the messages of a round.
 
         Raises:
@@ -179,20 +179,20 @@ class Graph(Topology):
 
 
 @functools.cache
-def _of_graph(pairs: tuple[tuple[int, int], ...], size: int) -> Mixing:
+def _of_graph(pairs: tuple[tuple[int, int], ...], size: int) -> RoundMixing:
     for worker in sum(pairs, ()):
         if not 0 <= worker < size:
             raise ValueError(f"graph: pairs has worker {worker}, but must have those of 0..{size - 1}; name one")
-    found = _metropolis(pairs, size)
+    mixing = _metropolis(pairs, size)
     reached = np.zeros(size, np.bool_)
     reached[0], before = True, 0
     while reached.sum() > before:
         before = int(reached.sum())
-        reached[found.targets[reached[found.sources]]] = True
+        reached[mixing.targets[reached[mixing.sources]]] = True
     if not reached.all():
         lost = int(np.argmin(reached))
         raise ValueError(f"graph: pairs is not connected, but must be: none lead from worker 0 to {lost}; add some")
-    return found
+    return mixing
 
 
 TOPOLOGIES: dict[str, type[Topology]] = {

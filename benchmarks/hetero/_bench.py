@@ -9,7 +9,7 @@ from typing import Any, final
 from _measured_jobs import Job
 from alpa_dejavu.alpa.resume import Trained
 from alpa_dejavu.calibration import HostLinks
-from alpa_dejavu.playground.hosts import Network, Quotas, network, nodes, quotas, shape
+from alpa_dejavu.playground.hosts import HostNetwork, Quotas, network, nodes, quotas, shape
 from alpa_dejavu.problem import Plan
 from harness import Remote
 from hetero._cases import FAST, Case
@@ -22,7 +22,7 @@ from hetero._runs import driver
 class Bench:
     """Hosts that compile at full speed, and run plans at the shares and rates of a case."""
 
-    def __init__(self, net: Network, limits: Quotas, driver: Remote) -> None:
+    def __init__(self, net: HostNetwork, limits: Quotas, driver: Remote) -> None:
         self._net, self._limits, self._driver = net, limits, driver
         self._launched: tuple[Place, ...] = ()
         self._compiled: dict[tuple[str, str], int] = {}

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from _measured_jobs import Job
 from alpa_dejavu.alpa.resume import Trained
-from alpa_dejavu.playground.hosts import Network, Nodes, end_host, enter
+from alpa_dejavu.playground.hosts import HostNetwork, Nodes, end_host, enter
 from alpa_dejavu.problem import Plan
 from harness import Remote, answer_all
 from hetero._meshes import Place
@@ -21,13 +21,13 @@ from hetero._meshes import Place
 _PATIENCE_S = 10.0
 
 
-def driver(net: Network, nodes: Nodes) -> contextlib.AbstractContextManager[Remote]:
+def driver(net: HostNetwork, nodes: Nodes) -> contextlib.AbstractContextManager[Remote]:
     """A process in the driver's namespace, connected to the nodes; gone when the block ends."""
     arguments = net, nodes.address, nodes.environment
     return Remote.started(_serve, *arguments, name="driver", patience_s=_PATIENCE_S)
 
 
-def _serve(connection: Connection, net: Network, address: str, environment: Mapping[str, str]) -> None:
+def _serve(connection: Connection, net: HostNetwork, address: str, environment: Mapping[str, str]) -> None:
     enter(net.namespace(net.driver))
     os.environ.update(environment)
     os.environ.pop("RAY_ADDRESS", None)
@@ -48,7 +48,7 @@ def _serve(connection: Connection, net: Network, address: str, environment: Mapp
 class _Server:
     """The methods that a `driver` has."""
 
-    net: Network
+    net: HostNetwork
     meshes: Any = None
     runs: list[Any] = dataclasses.field(default_factory=list)
 

@@ -15,7 +15,7 @@ from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
 from alpa_dejavu._util.leftovers import own_name
 from alpa_dejavu.calibration import HostLinks
-from alpa_dejavu.playground.hosts import Network, NotShownError, Quotas, network, shape
+from alpa_dejavu.playground.hosts import HostNetwork, NotShownError, Quotas, network, shape
 from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
 from hetero._bench import bench
@@ -143,7 +143,7 @@ def test_a_training_that_did_not_go_on_is_told(changed, said):
 
 def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"from host 1 to host 0 has -1 B/s"):
-        shape(Network(2), [[0.0, 1.0], [-1.0, 0.0]])
+        shape(HostNetwork(2), [[0.0, 1.0], [-1.0, 0.0]])
     with pytest.raises(ValueError, match="below the"):
         Quotas([tmp_path]).limit([float(os.cpu_count())])
 

@@ -125,12 +125,12 @@ def test_a_run_that_is_kept_goes_on_where_it_was_interrupted(folder, tmp_path, m
     with monkeypatch.context() as early:
         early.setattr("alpa_dejavu.playground.scenarios._scenario.simulate", ends)
         assert command(*words).exit_code != 0
-    computed, known = [], Journal.known
+    computed, following = [], Journal.next
 
     def counted(self, compute):
-        return known(self, lambda: computed.append(self._folder) or compute())
+        return following(self, lambda: computed.append(self._folder) or compute())
 
-    monkeypatch.setattr(Journal, "known", counted)
+    monkeypatch.setattr(Journal, "next", counted)
     assert command(*words, "--json", tmp_path / "run.json").exit_code == 0
     # The first run is there; those of the other seed and the other exchange aren't.
     assert {folder.name for folder in computed if folder} == {"0001", "0002", "0003"}

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.playground.spend import Gain, _spend
-from alpa_dejavu.playground.spend._gains import Measured
+from alpa_dejavu.playground.spend._gains import MeasuredGains
 
 MODULE = '''\
 import jax
@@ -50,7 +50,7 @@ def command(tmp_path, monkeypatch):
     def told(learner, asked, trial, on_way):
         gains = {way: Gain(Interval(0.5, 0.4, 0.6), 0.25 * (way.kind == "starts")) for way in asked}
         gains[asked[0]] = Gain(Interval(1.0, 1.0, 1.0))
-        return Measured(gains, 1.5, 0.01, 2.0)
+        return MeasuredGains(gains, 1.5, 0.01, 2.0)
 
     monkeypatch.setattr(_spend, "gains", told)
     monkeypatch.chdir(tmp_path)

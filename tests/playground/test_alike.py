@@ -5,8 +5,7 @@ import optax
 import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
-from alpa_dejavu.playground._alike import Alike
-from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._programs import SameCode, programs
 from alpa_dejavu.testing import example_cluster
 
 
@@ -37,16 +36,16 @@ OTHER = [
 
 @pytest.mark.parametrize("pair", SAME)
 def test_functions_that_do_the_same(pair):
-    one, other = (Alike((each,)) for each in pair)
+    one, other = (SameCode((each,)) for each in pair)
     assert one == other
     assert hash(one) == hash(other)
 
 
 @pytest.mark.parametrize("pair", OTHER)
 def test_functions_that_may_not(pair):
-    one, other = (Alike((each,)) for each in pair)
+    one, other = (SameCode((each,)) for each in pair)
     assert one != other
-    assert one == Alike((pair[0],))
+    assert one == SameCode((pair[0],))
 
 
 def test_problems_and_optimizers_made_anew_are_compiled_once():

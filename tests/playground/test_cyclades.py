@@ -8,9 +8,9 @@ import optax
 import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
-from alpa_dejavu.playground._batches import batches
+from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import Cyclades, HetPipe, PartialReduce, PipeDream
-from alpa_dejavu.playground.exchanges._conflicts import components, cosines, cut, dealt, embedded, similar
+from alpa_dejavu.playground.exchanges._cyclades import components, cosines, cut, dealt, embedded, similar
 from alpa_dejavu.playground.fault import Crash
 from alpa_dejavu.playground.problems._least_squares import sparse_least_squares
 from alpa_dejavu.playground.testing import check_exchange

@@ -18,7 +18,7 @@ compute_s: 0.01
 data:
   moved-points: {base: {by-label: {labels: 2, groups: similar}}, share: 0.2}
 moves:
-  scheduled: {move: {by-loss: {which: lowest}}, first: 0.3, last: 0.1, epochs: 2}
+  by-loss: {share: 0.3, rest: 2}
 sample_bytes: 100
 exchanges: [gossip]
 until: {steps: 50}
@@ -36,7 +36,7 @@ def test_splits_and_policies_are_read_as_the_file_says(tmp_path):
     job = read(tmp_path, DATA).job
     base = split("by-label", labels=2, groups="similar")
     assert job.shards == split("moved-points", base=base, share=0.2)
-    assert job.moves == move("scheduled", move=move("by-loss", which="lowest"), first=0.3, last=0.1, epochs=2)
+    assert job.moves == move("by-loss", share=0.3, rest=2)
     assert job.bytes_of_a_sample() == 100
     plain = read(tmp_path, DATA.replace("sample_bytes: 100\n", "")).job
     assert plain.bytes_of_a_sample() == 64 * 4 + 4
@@ -59,11 +59,11 @@ def test_a_run_says_what_was_moved(tmp_path):
         ("{by-label: {labels: 2, groups: similar}}", "{dirichlet: {least: 180}}", "samples is 1437, but must be at le"),
         ("{by-label: {labels: 2, groups: similar}}", "{dirichlet: {alpha: 1e-3, least: 150}}", "alpha is 0.001, but m"),
         ("share: 0.2", "share: 0.2, replaced_by: magic", "replaced_by is 'magic', but must be one of 'samples', 'inv"),
-        ("  scheduled: {", "  schedule: {", "no policy of moving samples 'schedule'; did you mean"),
-        ("{by-loss: {which: lowest}}", "os:system", "there is no move 'os:system'"),
-        ("move: {by-loss: {which: lowest}}, ", "", "'scheduled' lacks the setting 'move'"),
-        ("first: 0.3", "first: 0", "first is 0.0, but must be above 0 and at most 1"),
-        ("which: lowest", "metric: loss", "'metric' is no setting of 'by-loss'"),
+        ("  by-loss: {", "  by-los: {", "no policy of moving samples 'by-los'; did you mean"),
+        ("base: {by-label: {labels: 2, groups: similar}}", "base: os:system", "there is no base 'os:system'"),
+        ("base: {by-label: {labels: 2, groups: similar}}, ", "", "'moved-points' lacks the setting 'base'"),
+        ("share: 0.3", "share: 0", "share is 0.0, but must be above 0 and at most 1"),
+        ("rest: 2", "metric: loss", "'metric' is no setting of 'by-loss'"),
         ("sample_bytes: 100", "sample_bytes: -1", "sample_bytes is -1, but must be bytes of at least 0"),
     ],
 )

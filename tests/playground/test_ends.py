@@ -7,7 +7,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, simulate
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._virtual_world import VirtualWorld
-from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _collectives
+from alpa_dejavu.playground.exchanges import AllReduce, LocalSteps, PipeDream, _all_reduce
 from alpa_dejavu.playground.fault import Crash, LinkRate, SlowDown
 
 
@@ -30,8 +30,8 @@ def world(monkeypatch):
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
 @pytest.mark.parametrize("way", [AllReduce, lambda algorithm: LocalSteps(1, algorithm), lambda _: PipeDream(1)])
 def test_who_begins_after_a_loss_takes_nothing_of_the_lost_one(way, algorithm, world, monkeypatch):
-    counts, mean = [], _collectives.mean
-    monkeypatch.setattr(_collectives, "mean", lambda vectors: (counts.append(len(vectors)), mean(vectors))[1])
+    counts, mean = [], _all_reduce.mean
+    monkeypatch.setattr(_all_reduce, "mean", lambda vectors: (counts.append(len(vectors)), mean(vectors))[1])
     run = simulate(seconds([1.0, 2.0, 2.0]), hosts(3), way(algorithm), until=Until(steps=2), faults=[Crash(0, 1.5)])
     assert (run.end, counts) == ("steps", [2, 2])
     assert not world[-1].board

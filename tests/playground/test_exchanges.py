@@ -10,7 +10,7 @@ import pytest
 
 from alpa_dejavu.costs.communication import AlphaBeta, Group, Links
 from alpa_dejavu.playground import EXCHANGES, Job, Until, problem, simulate
-from alpa_dejavu.playground._batches import batches
+from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import (
     AllReduce,
     AsynchronousServer,

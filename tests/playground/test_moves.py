@@ -11,16 +11,13 @@ import pytest
 
 from alpa_dejavu.playground import Job, Problem, Until, problem, simulate
 from alpa_dejavu.playground.data import MOVES, DataMove, Epoch, Handed, move, split
-from alpa_dejavu.playground.data._changing_moves import Evolution
 from alpa_dejavu.playground.fault import Crash, LinkRate
 from alpa_dejavu.playground.testing import check_move
 from alpa_dejavu.testing import example_cluster
 
 CASES = [
-    *(move(name) for name in MOVES if name != "scheduled"),
+    *map(move, MOVES),
     move("random-share", share=1.0),
-    move("by-loss", which="lowest"),
-    move("scheduled", move=move("by-conflict"), first=0.5, last=0.01, epochs=3),
 ]
 
 
@@ -84,9 +81,7 @@ def test_epochs_samples_and_bytes_are_those_by_hand(numbers):
     assert moved.num_bytes - still.num_bytes == 20 * 8  # two arrays of four bytes each
     assert run(numbers, Script(choose), sample_bytes=1000.0).num_bytes - still.num_bytes == 20_000
     (note,) = moved.notes
-    assert re.fullmatch(r"samples moved: 20, \d+ different ones, 160 bytes, and 0 bytes to choose them", note)
-    told = run(numbers, Script(lambda epoch: epoch.tell((epoch.worker + 1) % 4, "x", 1, 100.0) or nothing()))
-    assert told.num_bytes - still.num_bytes == 2000
+    assert re.fullmatch(r"samples moved: 20, \d+ different ones, 160 bytes", note)
 
 
 def test_a_moved_sample_is_drawn_by_its_new_worker_alone_once_its_bytes_have_passed(numbers):
@@ -128,31 +123,33 @@ def test_partners_are_shared_out(numbers):
     drawn = {}
 
     def choose(epoch):
-        drawn[epoch.number, epoch.worker] = epoch.partners(5).tolist(), epoch.askers(5).tolist()
+        drawn[epoch.number, epoch.worker] = epoch.partners(5).tolist()
         return nothing()
 
     run(numbers, Script(choose))
     for number in range(1, 6):
         for slot in range(5):
-            partners = {worker: drawn[number, worker][0][slot] for worker in range(4)}
+            partners = {worker: drawn[number, worker][slot] for worker in range(4)}
             assert sorted(partners.values()) == [0, 1, 2, 3]
             assert all(worker != partner for worker, partner in partners.items())
-            assert {drawn[number, partner][1][slot]: partner for partner in range(4)} == partners
 
 
-@pytest.mark.parametrize(("which", "order"), [("highest", -1), ("lowest", 1)])
-def test_by_loss_hands_on_those_of_the_highest_or_lowest_loss(numbers, which, order):
-    chosen = move("by-loss", share=0.5, which=which)
+def test_by_loss_hands_on_those_of_the_highest_loss(numbers):
+    chosen, seen = move("by-loss", share=0.5), []
 
     def choose(epoch):
         handed = chosen.choose(epoch)
         # The loss of number k is k times the parameter.
-        np.testing.assert_allclose(epoch.losses(), epoch._params[0] * epoch.rows, rtol=1e-5)
-        if epoch._params[0] > 0 and epoch.number == 1:
-            assert handed.rows.tolist() == sorted(epoch.rows.tolist(), key=lambda row: order * row)[:2]
+        place = epoch.rows.argmax()
+        parameter = epoch.losses()[place] / epoch.rows[place]
+        np.testing.assert_allclose(epoch.losses(), parameter * epoch.rows, rtol=1e-5)
+        if parameter > 0 and epoch.number == 1:
+            seen.append(epoch.worker)
+            assert handed.rows.tolist() == sorted(epoch.rows.tolist(), reverse=True)[:2]
         return handed
 
-    run(numbers, Script(choose), own_starts=False)
+    run(numbers, Script(choose), optimizer=optax.sgd(1e-4))
+    assert seen
 
 
 @pytest.mark.parametrize("rest", [0, 4, 99])
@@ -178,74 +175,13 @@ def test_a_sample_that_came_rests(rest):
     assert seen == {0: [1, 2, 3, 4, 5, 6, 7, 8, 9], 4: [1, 6], 99: [1]}[rest]
 
 
-def test_by_conflict_hands_on_what_points_against_the_partners_gradients():
-    # Even samples pull the parameter one way, odd ones the other: each worker has three of one kind, one of the other.
-    signs = np.where(np.arange(16) % 2, -1.0, 1.0).astype(np.float32)
-
-    def loss(params, batch):
-        return jnp.mean(batch[0] * params[0])
-
-    pulls = Problem("pulls", lambda key: jnp.zeros(1), loss, None, (signs, signs), (signs, signs))
-    evens, odds = list(range(0, 16, 2)), list(range(1, 16, 2))
-    shards = [[*evens[:3], odds[6]], [*evens[3:6], odds[7]], [*odds[:3], evens[6]], [*odds[3:6], evens[7]]]
-    chosen, seen = move("by-conflict", share=0.25), []
-
-    def choose(epoch):
-        digest = epoch.memory.get(("mean gradient", epoch.number))
-        own = signs[epoch.rows]
-        handed = chosen.choose(epoch)
-        if digest is not None and len({*own}) == 2 and np.abs(digest).max() > 1e-3:
-            direction = epoch._mover.gradients(np.zeros(1, np.float32), np.array([0]), 64)[0]
-            seen.append(signs[handed.rows[0]] * np.sign(digest @ direction))
-        return handed
-
-    run(pulls, Script(choose), shards=shards, steps=40)
-    assert len(seen) > 10
-    assert set(seen) == {-1.0}
-
-
-def test_metrics_take_their_seconds_and_schedules_their_shares(numbers):
-    plain, loss, conflict = (
-        run(numbers, one).busy_s for one in (None, move("by-loss", share=0.01), move("by-conflict", share=0.01))
-    )
+def test_losses_take_their_seconds(numbers):
+    plain, loss = (run(numbers, policy).busy_s for policy in (None, move("by-loss", share=0.01)))
     # Five epochs; four samples are two batches of a second each, and a loss is a third of a gradient.
     np.testing.assert_allclose(loss - plain, 5 * 2 / 3)
-    np.testing.assert_allclose(conflict - plain, 5 * 2)
-    counts = []
-
-    def choose(epoch):
-        handed = move("scheduled", move=move("random-share"), first=0.75, last=0.25, epochs=4).choose(epoch)
-        counts.append((epoch.number, len(handed.rows)))
-        return handed
-
-    run(numbers, Script(choose))
-    assert set(counts) == {(1, 3), (2, 2), (3, 2), (4, 2), (5, 1)}  # 3, 2.5, 2, 1.5 and 1, halves to the even number
 
 
-def test_evolution_keeps_a_child_that_gains_and_drops_one_that_does_not():
-    begun = Evolution(np.zeros(2), 1.0, 5.0, np.zeros(2))
-    trial = begun.after(4.0, np.array([1.0, 0.0]))  # the parent gained 1
-    assert trial.shown.tolist() == [1.0, 0.0]
-    judged = trial.after(2.5, np.ones(2))  # the child gained 1.5; the parent again
-    assert judged.shown.tolist() == [0.0, 0.0]
-    kept = judged.after(1.5, np.ones(2))  # the parent gained 1: the child is better
-    assert (kept.parent.tolist(), kept.shown.tolist(), kept.width) == ([1.0, 0.0], [1.0, 0.0], 1.5)
-    dropped = trial.after(3.9, np.ones(2)).after(2.9, np.array([0.0, 1.0]))  # the child gained 0.1
-    assert (dropped.parent.tolist(), dropped.width) == ([0.0, 0.0], pytest.approx(1.5**-0.25))
-    assert dropped.shown.tolist() == [0.0, pytest.approx(1.5**-0.25)]
-
-
-def test_evolution_finds_which_of_two_directions_lowers_the_level():
-    # Each period the level falls by 1 / (1 + distance to (2, -1)): a (1 + 1) strategy comes near.
-    draw, level = np.random.default_rng(0), 0.0
-    state = Evolution(np.zeros(2), 1.0, level, np.zeros(2))
-    for _ in range(400):
-        level -= 1 / (1 + float(np.linalg.norm(state.shown - [2.0, -1.0])))
-        state = state.after(level, draw.standard_normal(2))
-    assert np.linalg.norm(state.parent - [2.0, -1.0]) < 0.1
-
-
-@pytest.mark.parametrize("name", ["random-share", "evolved"])
+@pytest.mark.parametrize("name", ["random-share", "by-loss"])
 def test_an_interrupted_run_that_moves_samples_goes_on_to_the_same_history(tmp_path, monkeypatch, name):
     digits, cluster = problem("digits-mlp"), example_cluster(1, 4)
     job = Job(digits, 0.01, shards=split("by-label"), moves=move(name), spread=0.1)
@@ -289,9 +225,7 @@ def test_full_shuffling_gives_each_worker_all_labels():
     ("make", "said"),
     [
         (lambda numbers: move("random-share", share=0.0), r"share is 0\.0, but must be above 0 and at most 1"),
-        (lambda numbers: move("by-loss", which="most"), "which is 'most', but must be one of 'highest', 'lowest'"),
-        (lambda numbers: move("evolved", width=0.0), r"width is 0\.0, but must be"),
-        (lambda numbers: move("scheduled", move=move("scheduled", move=move("by-loss"))), "but must have a share"),
+        (lambda numbers: move("by-loss", rest=-1), "rest is -1, but must be"),
         (lambda numbers: move("by-los"), "there is no move named 'by-los'"),
         (lambda numbers: Job(None, 1.0, num_bytes=1, moves=move("by-loss")), "there are no samples, losses or gradie"),
         (lambda numbers: Job(numbers, 1.0, moves=move("by-loss")), "but shards is None: each worker draws from all"),
@@ -306,7 +240,7 @@ def test_what_can_not_be_is_said(numbers, make, said):
 
 
 def test_a_worker_alone_keeps_its_samples(numbers):
-    job = Job(numbers, 1.0, 2, shards=[range(16)], moves=move("evolved"))
+    job = Job(numbers, 1.0, 2, shards=[range(16)], moves=move("by-loss"))
     alone = simulate(job, example_cluster(1, 1), "all-reduce", until=Until(steps=30), looks=0)
     assert alone.num_bytes == 0
     jax.tree.map(np.isfinite, alone.params)

@@ -36,7 +36,7 @@ def test_by_hand_two_links_and_three_messages():
     for over in ((narrow, wide), (narrow,), (wide,)):
         network.start(Flow(over, 100.0, 8.0, None), 0.0)
     network.settle(0.0)
-    assert network.rates() == [2.0, 2.0, 8.0]
+    assert [flow.rate for flow in network.flows()] == [2.0, 2.0, 8.0]
     assert network.next_s() == 1.0
 
 
@@ -62,7 +62,7 @@ def test_what_is_settled_step_by_step_is_what_filling_all_anew_gives(seed):
         network.settle(float(step))
         if there:
             wanted = filled_at_once(capacity, [(set(flow.over), min(flow.most, 1e6)) for flow in there])
-            np.testing.assert_allclose(network.rates(), wanted, rtol=1e-7)
+            np.testing.assert_allclose([flow.rate for flow in network.flows()], wanted, rtol=1e-7)
 
 
 def test_a_message_whose_share_changes_ends_when_its_bytes_have_passed():

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from alpa_dejavu.playground import Job, Until, problem, simulate
-from alpa_dejavu.playground._batches import batches
+from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import AllReduce, PipeDream
 from alpa_dejavu.playground.testing import check_exchange
 from alpa_dejavu.testing import example_cluster

@@ -14,8 +14,8 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.playground import Until
 from alpa_dejavu.playground.scenarios import (
     Question,
-    Run,
     Runs,
+    ScenarioRun,
     Target,
     answer,
     answer_lines,
@@ -114,7 +114,7 @@ def made(runs, losses, by="loss", target=None):
                 runs.runs[0].history, loss=path, accuracy=1 - path, time_s=np.arange(count, dtype=float),
                 steps=np.arange(count), sent_bytes=np.arange(count, dtype=float),
             )  # fmt: skip
-            histories.append(Run(name, seed, history))
+            histories.append(ScenarioRun(name, seed, history))
     return Runs("made", "made", ("h",), target, tuple(histories), question=Question("Is it?", "a", "b", by))
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.playground.spend import Gain, Learner, Trial, Way, _gains, _spend, gains, learner, spend, ways
+from alpa_dejavu.playground.spend import Gain, Trial, TrialModel, Way, _gains, _spend, gains, spend, trial_model, ways
 from alpa_dejavu.playground.spend._costs import part_of
-from alpa_dejavu.playground.spend._gains import Measured
-from alpa_dejavu.playground.spend._runs import Runs, steps_to
+from alpa_dejavu.playground.spend._gains import MeasuredGains
+from alpa_dejavu.playground.spend._trainings import Trainings, steps_to
 from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.training.initialization import parallel_initialize
 from alpa_dejavu.training.optex import optex
@@ -33,7 +33,7 @@ def line(rows=64):
     def loss(params, batch):
         return ((batch[0] @ params["slope"][:, 0] - batch[1]) ** 2).mean()
 
-    return Learner("line", lambda key: {"slope": jax.random.normal(key, (3, 1))}, loss, data, rows=4)
+    return TrialModel("line", lambda key: {"slope": jax.random.normal(key, (3, 1))}, loss, data, rows=4)
 
 
 def own(batch_size, *, says_loss=True, is_abstract=False, width=3):
@@ -71,7 +71,7 @@ def test_parts_have_all_devices_once(hosts, count, sizes):
 
 
 def test_a_model_with_numbers_and_a_loss_is_trained_itself():
-    found = learner(own)
+    found = trial_model(own)
     assert (found.name, found.why, found.num_parameters) == ("own", "", 6)
     assert found.num_rows == 16 * found.rows
     weights = found.init(None)
@@ -85,27 +85,27 @@ def test_a_model_with_numbers_and_a_loss_is_trained_itself():
     ({"width": 1_000_001}, "digits-mlp", "2,000,002 parameters, over 2,000,000"),
 ])  # fmt: skip
 def test_others_have_a_stand_in_and_why(change, stands, why):
-    found = learner(lambda batch_size: own(batch_size, **change))
+    found = trial_model(lambda batch_size: own(batch_size, **change))
     assert found.name == stands
     assert why in found.why
 
 
 def test_models_by_name_have_a_stand_in_of_their_kind():
-    assert learner("wresnet-250m").name == "digits-cnn"
-    assert learner("moe-380m").name == "text-gpt"
-    assert learner(own, own=False).why == "a stand-in is asked for"
+    assert trial_model("wresnet-250m").name == "digits-cnn"
+    assert trial_model("moe-380m").name == "text-gpt"
+    assert trial_model(own, own=False).why == "a stand-in is asked for"
     with pytest.raises(ValueError, match="there is no model named 'gpt-1'"):
-        learner("gpt-1")
+        trial_model("gpt-1")
 
 
 def test_a_step_that_tells_no_loss_is_refused():
     with pytest.raises(ValueError, match=r"must return \(state, loss\), the loss a real number"):
-        learner(lambda batch_size: own(batch_size, says_loss=False))
+        trial_model(lambda batch_size: own(batch_size, says_loss=False))
 
 
 @pytest.fixture(scope="module")
 def runs():
-    return Runs(line())
+    return Trainings(line())
 
 
 def test_trainings_are_those_of_a_loop(runs):
@@ -142,8 +142,8 @@ def test_the_rate_of_a_larger_batch_is_the_first_at_the_target(monkeypatch):
             taken.append(rate)
             yield math.nan if rate == 0.8 else 1.0 - step * rate / 10
 
-    monkeypatch.setattr(Runs, "batches", batches)
-    assert _gains._larger_rate(4, Runs(line()), 0.2, 0.0, TRIAL) == 0.4
+    monkeypatch.setattr(Trainings, "batches", batches)
+    assert _gains._larger_rate(4, Trainings(line()), 0.2, 0.0, TRIAL) == 0.4
     # Of all three, on two seeds, as far as the first one goes: the mean of 20 losses is 0 at step 35.
     assert taken.count(0.2) == taken.count(0.4) == taken.count(0.8) == 2 * 36
 
@@ -152,7 +152,7 @@ def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypat
     def race(self, *_):
         raise ValueError("none of the model's parameters has two axes")
 
-    monkeypatch.setattr(Runs, "race", race)
+    monkeypatch.setattr(Trainings, "race", race)
     asked = (Way("plain"), Way("batch", 4), Way("starts", 2))
     tried = []
     found = gains(line(), asked, TRIAL, tried.append)
@@ -164,7 +164,7 @@ def test_plain_training_gains_nothing_and_what_cannot_be_tried_is_said(monkeypat
 
 
 def test_a_model_that_diverges_is_refused(monkeypatch):
-    monkeypatch.setattr(Runs, "batches", lambda *_: itertools.repeat(math.inf))
+    monkeypatch.setattr(Trainings, "batches", lambda *_: itertools.repeat(math.inf))
     with pytest.raises(ValueError, match="the trial's loss is inf by Adam"):
         gains(line(), [Way("plain")], TRIAL)
 
@@ -214,7 +214,7 @@ def measured(monkeypatch):
     def told(trained, asked, trial, on_way):
         half = Interval(0.5, 0.4, 0.6)
         found = {way: Gain(half, 0.25 if way.kind == "starts" else 0.0) for way in asked if way.kind != "plain"}
-        return Measured({Way("plain"): Gain(Interval(1.0, 1.0, 1.0)), **found}, 1.5, 0.01, 2.0)
+        return MeasuredGains({Way("plain"): Gain(Interval(1.0, 1.0, 1.0)), **found}, 1.5, 0.01, 2.0)
 
     monkeypatch.setattr(_spend, "gains", told)
 

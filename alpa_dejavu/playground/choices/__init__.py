@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground.choices._configure import configure_while_training
-    from alpa_dejavu.playground.choices._configured import Configured
+    from alpa_dejavu.playground.choices._configure import Configured, configure_while_training
     from alpa_dejavu.playground.choices._look_ahead import look_ahead_gradient
     from alpa_dejavu.playground.choices._mixing import Mixing
-    from alpa_dejavu.playground.choices._options import Choice, Option, options
-    from alpa_dejavu.playground.choices._segments import planned_seconds
+    from alpa_dejavu.playground.choices._options import Choice, Option, options, planned_seconds
 
 __all__ = [
     "Choice",
@@ -32,12 +30,10 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("Choice", "Option", "options"), "_options"),
-    "Configured": "_configured",
+    **dict.fromkeys(("Choice", "Option", "options", "planned_seconds"), "_options"),
     "Mixing": "_mixing",
-    "configure_while_training": "_configure",
+    **dict.fromkeys(("Configured", "configure_while_training"), "_configure"),
     "look_ahead_gradient": "_look_ahead",
-    "planned_seconds": "_segments",
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

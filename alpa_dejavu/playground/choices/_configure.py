@@ -5,23 +5,52 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._batches import draws
+from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground.choices._configured import Configured
 from alpa_dejavu.playground.choices._look_ahead import look_ahead_gradient
 from alpa_dejavu.playground.choices._mixing import Floats, Matrix, Mixing
-from alpa_dejavu.playground.choices._options import Choice, options
-from alpa_dejavu.playground.choices._segments import Segments, Vector
+from alpa_dejavu.playground.choices._options import Choice, Option, Segments, Vector, options
+from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["configure_while_training"]
+__all__ = ["Configured", "configure_while_training"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Configured:
+    """A training that was configured while it went on: S steps of a mix of K options, then one of them alone.
+
+    Attributes:
+        time_s: moments in virtual seconds, shape (E,): the beginning, after each step of the mix, and those of what
+            followed. The mix's own seconds are in: of all options' segments, of means, and of looking ahead.
+        loss: the held-out loss at each moment, shape (E,).
+        options: the options.
+        shares: each option's share in each step, and at last, shape (S + 1, K); 0: it is out.
+        mixing_s: the virtual seconds of the mix.
+        chosen: the option that was left.
+        history: the training by that option alone, from second 0 on; None: no time was left.
+    """
+
+    time_s: Floats
+    loss: Floats
+    options: tuple[Option, ...]
+    shares: Floats
+    mixing_s: float
+    chosen: Option
+    history: History | None
+
+    def seconds_to(self, loss: float) -> float:
+        """Returns the first moment in seconds at which the held-out loss was at most so much; infinity if none was."""
+        reached = np.flatnonzero(self.loss <= loss)
+        return float(self.time_s[reached[0]]) if len(reached) else float("inf")
 
 
 def configure_while_training(
@@ -128,8 +157,8 @@ def _gradient(slopes: Floats, averages: Floats, shares: Floats, segments: Segmen
         return averages, segments.planned_s / segments.planned_s.min()
     mean = float(np.average(slopes, weights=weights))
     unit = max(float(np.average(np.abs(slopes), weights=weights)), 1e-30)
-    found = np.where(applied, np.clip((slopes - mean) / unit, -3.0, 3.0), averages)
-    after = averages + mixing.averaged * (found - averages)
+    relative = np.where(applied, np.clip((slopes - mean) / unit, -3.0, 3.0), averages)
+    after = averages + mixing.averaged * (relative - averages)
     planned_s = segments.planned_s * segments.workers
     worth = unit / float(np.average(planned_s, weights=weights)) if weight is None else weight
     return after, after + worth * planned_s / unit
@@ -169,8 +198,8 @@ def _look_seconds(job: Job, meeting_s: float, order: int) -> float:
 
 def _samples(problem: Problem, count: int, seed: int, step: int, order: int) -> tuple[Any, ...]:
     """Returns a batch of held-out samples, and for the second order one of training samples."""
-    generator, found = draws(seed, 8, step), []
+    generator, batches = draws(seed, 8, step), []
     for inputs, targets in (problem.held_out, problem.train)[:order]:
         rows = generator.integers(len(inputs), size=count)
-        found.append((inputs[rows], targets[rows]))
-    return tuple(found)
+        batches.append((inputs[rows], targets[rows]))
+    return tuple(batches)

@@ -1,17 +1,23 @@
-"""Choices in rows, and the options that they make: one choice of each row."""
+"""Choices in rows, the options that they make, and short trainings by one of them, with the seconds that they take."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.exchanges import exchange as resolved
-from alpa_dejavu.playground.job import Job
+from alpa_dejavu.playground.job import Job, Until
+from alpa_dejavu.problem import Cluster
 
-__all__ = ["Choice", "Option", "options"]
+__all__ = ["Choice", "Option", "Segment", "Segments", "options", "planned_seconds"]
 
 
 @final
@@ -73,11 +79,77 @@ def options(job: Job, rows: Sequence[Sequence[Choice]]) -> tuple[Option, ...]:
         if wrong := kept.intersection(choice.changes):
             raise ValueError(f"choice {choice.name!r} changes {sorted(wrong)}, but must leave {sorted(kept)}; change "
                              "them in the job")  # fmt: skip
-    made = []
+    combined = []
     for places in itertools.product(*(range(len(row)) for row in rows)):
         chosen = [row[place] for row, place in zip(rows, places, strict=True)]
         (way,) = (choice.exchange for choice in chosen if choice.exchange is not None)
         changed = {name: value for choice in chosen for name, value in choice.changes.items()}
         name = ", ".join(choice.name for choice in chosen)
-        made.append(Option(name, places, dataclasses.replace(job, **changed), resolved(way)))
-    return tuple(made)
+        combined.append(Option(name, places, dataclasses.replace(job, **changed), resolved(way)))
+    return tuple(combined)
+
+
+Vector = NDArray[np.float32]
+_GRADIENTS = 64
+"""Gradients of each worker by which an option's seconds are planned."""
+
+
+def planned_seconds(option: Option, cluster: Cluster, num_bytes: float) -> float:
+    """Returns the predicted seconds between two gradients that an option applies, of all workers together: by a
+    simulation of time alone, of seconds as long as each worker takes for 64 gradients.
+
+    Args:
+        option: what is trained, and how.
+        cluster: the hosts and their links.
+        num_bytes: of the parameters.
+    """
+    job = dataclasses.replace(option.job, problem=None, num_bytes=num_bytes)
+    whole = simulate(job, cluster, option.exchange, until=Until(steps=_GRADIENTS), looks=0)
+    # Within fixed seconds, as those who are done first wait at the end of fixed steps.
+    run = simulate(job, cluster, option.exchange, until=Until(seconds=whole.end_s), looks=0)
+    return whole.end_s / int(run.steps[-1])
+
+
+class Segment(NamedTuple):
+    """A short training: the parameters that it came to, the gradients that it applied, its seconds, and the loss."""
+
+    params: Vector
+    gradients: int
+    seconds: float
+    loss: float
+
+
+@final
+class Segments:
+    """Short trainings of options, on one cluster.
+
+    Attributes:
+        planned_s: for each option the predicted seconds of a gradient of all workers, shape (options,).
+        meeting_s: the seconds of an all-reduce of the parameters.
+        workers: how many there are.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, every: Sequence[Option], size: int, seed: int) -> None:
+        self._cluster, self._every, self._seed = cluster, every, seed
+        num_bytes = 4.0 * size if job.num_bytes is None else float(job.num_bytes)
+        self.planned_s = np.array([planned_seconds(option, cluster, num_bytes) for option in every])
+        alone = dataclasses.replace(job, problem=None, num_bytes=num_bytes, compute_s=0.0)
+        self.meeting_s = simulate(alone, cluster, "all-reduce", until=Until(steps=1)).end_s
+        self.workers = len(job.worker_hosts(cluster))
+
+    def run(self, number: int, at: Vector, seconds: float, step: int) -> Segment:
+        """Trains by an option for some seconds; where the workers then have unlike parameters, it has the seconds of
+        an all-reduce in addition, which makes their mean.
+
+        Args:
+            number: the option's.
+            at: the parameters that all workers begin with.
+            seconds: virtual ones; what is under way at their end is lost.
+            step: the step of the mix, for which samples and seconds are drawn anew.
+        """
+        option = self._every[number]
+        drawn = int(draws(self._seed, 6, step, number).integers(2**31))
+        run = simulate(option.job, self._cluster, option.exchange, until=Until(seconds=seconds), seed=drawn, start=at,
+                       looks=0)  # fmt: skip
+        apart = self.meeting_s if run.consensus[-1] > 0 else 0.0
+        return Segment(run.params, int(run.steps[-1]), run.end_s + apart, float(run.loss[-1]))

@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.playground._data_move import DataMove, Epoch, Handed
-from alpa_dejavu.playground._split import Shards, Split, SplitTask
-from alpa_dejavu.playground.data._changing_moves import Evolved, Scheduled
+from alpa_dejavu.playground._data import DataMove, Epoch, Handed, Shards, Split, SplitTask
 from alpa_dejavu.playground.data._dirichlet import Dirichlet
 from alpa_dejavu.playground.data._moved_points import MovedPoints
-from alpa_dejavu.playground.data._moves import ByConflict, ByLoss, RandomShare
+from alpa_dejavu.playground.data._moves import ByLoss, RandomShare
 from alpa_dejavu.playground.data._nearness_splits import Clusters, Diverse
 from alpa_dejavu.playground.data._plain_splits import ByLabel, Independent, Sorted
 
@@ -34,9 +32,6 @@ SPLITS: dict[str, type[Split]] = {
 MOVES: dict[str, type[DataMove]] = {
     "random-share": RandomShare,
     "by-loss": ByLoss,
-    "by-conflict": ByConflict,
-    "scheduled": Scheduled,
-    "evolved": Evolved,
 }
 """For each name the policy, a frozen dataclass of its settings."""
 
@@ -54,6 +49,6 @@ def move(choice: str | DataMove, **settings: Any) -> DataMove:
     """Returns the policy of a name of `MOVES` with its settings, or the given one.
 
     >>> move("by-loss", share=0.05)
-    ByLoss(share=0.05, which='highest', rest=10)
+    ByLoss(share=0.05, rest=10)
     """
     return resolve("move", choice, MOVES, DataMove, **settings)  # type: ignore[type-abstract]

@@ -8,8 +8,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._split import Shards, Split, SplitTask
-from alpa_dejavu.playground.data._shared import check_enough, labels_of, sizes
+from alpa_dejavu.playground._data import Shards, Split, SplitTask
+from alpa_dejavu.playground.data._plain_splits import check_enough, labels_of, sizes
 from alpa_dejavu.problem import checks
 
 __all__ = ["DEFINITIONS", "Dirichlet"]
@@ -55,8 +55,8 @@ class Dirichlet(Split):
         check_enough(task, task.size * self.least)
         labels, generator = labels_of(task.targets, self.bins), task.generator()
         by_label = [generator.permutation(np.flatnonzero(labels == label)) for label in range(labels.max() + 1)]
-        made = self._over_workers if self.definition == DEFINITIONS[0] else self._over_labels
-        return Shards(made(task, by_label, generator), task.samples)
+        draw = self._over_workers if self.definition == DEFINITIONS[0] else self._over_labels
+        return Shards(draw(task, by_label, generator), task.samples)
 
     def _over_workers(self, task: SplitTask, by_label: list[Ints], generator: np.random.Generator) -> tuple[Ints, ...]:
         lengths = np.array([len(rows) for rows in by_label])
@@ -64,9 +64,9 @@ class Dirichlet(Split):
             drawn = _drawn(np.full((len(by_label), task.size), self.alpha), generator)
             cuts = np.rint(np.cumsum(drawn, axis=1)[:, :-1] * lengths[:, None]).astype(np.int64)
             parts = [np.split(rows, cut) for rows, cut in zip(by_label, cuts, strict=True)]
-            found = tuple(np.concatenate([part[worker] for part in parts]) for worker in range(task.size))
-            if min(map(len, found)) >= self.least:
-                return found
+            rows_of_workers = tuple(np.concatenate([part[worker] for part in parts]) for worker in range(task.size))
+            if min(map(len, rows_of_workers)) >= self.least:
+                return rows_of_workers
         raise ValueError(
             f"dirichlet: alpha is {self.alpha}, but must be larger: in {_TRIES} draws one of {task.size} workers had "
             f"below {self.least} samples each time; take a larger one, or definition='workers-over-labels'"
@@ -75,7 +75,7 @@ class Dirichlet(Split):
     def _over_labels(self, task: SplitTask, by_label: list[Ints], generator: np.random.Generator) -> tuple[Ints, ...]:
         left = np.array([len(rows) for rows in by_label])
         mixes = _drawn(np.tile(self.alpha * left / left.sum(), (task.size, 1)), generator)
-        found = []
+        rows_of_workers = []
         for mix, size in zip(mixes, sizes(task, by_speed=False), strict=True):
             rows = list[int]()
             for _ in range(size):
@@ -85,8 +85,8 @@ class Dirichlet(Split):
                 label = int(generator.choice(len(left), p=weights / weights.sum()))
                 left[label] -= 1
                 rows.append(int(by_label[label][left[label]]))
-            found.append(np.array(rows, np.int64))
-        return tuple(found)
+            rows_of_workers.append(np.array(rows, np.int64))
+        return tuple(rows_of_workers)
 
 
 def _drawn(shapes: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:

@@ -8,8 +8,8 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._split import Shards, Split, SplitTask, Uses
-from alpa_dejavu.playground.data._projection import check_projection, projected
+from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses
+from alpa_dejavu.playground.data._nearness_splits import check_projection, projected
 from alpa_dejavu.problem import checks
 
 __all__ = ["MovedPoints"]
@@ -78,8 +78,8 @@ class MovedPoints(Split):
         if not sum(map(len, moved)):
             return Shards(tuple(rows), task.samples)
         points = np.concatenate(moved)
-        made = picture.inverse(points).astype(task.inputs.dtype)
-        return Shards(tuple(rows), task.samples, made, task.targets[near.query(points)[1]])
+        synthetic = picture.inverse(points).astype(task.inputs.dtype)
+        return Shards(tuple(rows), task.samples, synthetic, task.targets[near.query(points)[1]])
 
     def _moved(self, points: Floats, own: Ints) -> tuple[Ints, Floats]:
         """The rows of a worker that stay, and the points to which the others move."""
@@ -99,11 +99,11 @@ def farthest_first(points: Floats, begun: Floats, count: int) -> Ints:
     any of these the first point comes first.
     """
     away = np.full(len(points), np.inf)
-    for one in begun:
-        away = np.minimum(away, np.square(points - one).sum(axis=1))
-    found = np.zeros(count, np.int64)
+    for point in begun:
+        away = np.minimum(away, np.square(points - point).sum(axis=1))
+    order = np.zeros(count, np.int64)
     for place in range(count):
-        found[place] = np.argmax(away)
-        away = np.minimum(away, np.square(points - points[found[place]]).sum(axis=1))
-        away[found[place]] = -1.0  # once alone, also where points are equal
-    return found
+        order[place] = np.argmax(away)
+        away = np.minimum(away, np.square(points - points[order[place]]).sum(axis=1))
+        away[order[place]] = -1.0  # once alone, also where points are equal
+    return order

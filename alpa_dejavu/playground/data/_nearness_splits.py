@@ -1,21 +1,84 @@
-"""Splits by which samples are near each other: clusters, and diverse shares."""
+"""Splits by how near samples are to each other, as they are or as points of few coordinates."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+import importlib.util
+import warnings
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._split import Shards, Split, SplitTask
-from alpa_dejavu.playground.data._projection import check_projection, projected
-from alpa_dejavu.playground.data._shared import check_enough, dealt, groups_of, pieces, sizes
+from alpa_dejavu.playground._data import Shards, Split, SplitTask
+from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, groups_of, pieces, sizes
 from alpa_dejavu.problem import checks
 
-__all__ = ["Clusters", "Diverse"]
+__all__ = ["PROJECTIONS", "Clusters", "Diverse", "Projection", "check_projection", "projected"]
 
 Floats = NDArray[np.float64]
+PROJECTIONS = ("pca", "umap")
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Projection:
+    """Points of samples.
+
+    Attributes:
+        points: shape (N, dimensions).
+        fitted: what made them, which has `inverse_transform`.
+        shape: of one sample.
+    """
+
+    points: Floats
+    fitted: Any
+    shape: tuple[int, ...]
+
+    def inverse(self, points: Floats) -> NDArray[Any]:
+        """Returns the samples that points stand for, shape (points, *shape)."""
+        return np.asarray(self.fitted.inverse_transform(points)).reshape(-1, *self.shape)
+
+
+def check_projection(owner: str, projection: str, dimensions: int) -> None:
+    """Raises ValueError unless there is such a projection, and what it needs is installed."""
+    checks.one_of(owner, "projection", projection, PROJECTIONS)
+    checks.count(owner, "dimensions", dimensions)
+    if projection == "umap" and importlib.util.find_spec("umap") is None:
+        raise ValueError(f"{owner}: projection is 'umap', but must be one that is installed; pip install "
+                         "\"alpa-dejavu[umap]\", or choose projection='pca'")  # fmt: skip
+
+
+def projected(inputs: NDArray[Any], projection: str, dimensions: int, seed: int) -> Projection:
+    """Returns samples as points, by PCA or UMAP.
+
+    Args:
+        inputs: shape (N, ...).
+        projection: one of `PROJECTIONS`.
+        dimensions: coordinates of a point; fewer where the samples have fewer.
+        seed: of UMAP.
+
+    References:
+        McInnes, Healy and Melville, UMAP: Uniform Manifold Approximation and Projection, 2018.
+    """
+    rows = inputs.reshape(len(inputs), -1).astype(np.float64)
+    fitted = _named(projection, min(dimensions, *rows.shape), len(rows), seed)
+    return Projection(np.asarray(fitted.fit_transform(rows), np.float64), fitted, inputs.shape[1:])
+
+
+def _named(projection: str, dimensions: int, samples: int, seed: int) -> Any:
+    if projection == "umap":
+        with warnings.catch_warnings():
+            # It warns of what it can't do without TensorFlow, which isn't asked for.
+            warnings.simplefilter("ignore", ImportWarning)
+            from umap import UMAP
+
+        return UMAP(n_components=dimensions, n_neighbors=min(15, samples - 1), init="pca", random_state=seed, n_jobs=1)
+    from sklearn.decomposition import PCA
+
+    return PCA(dimensions, svd_solver="full")
+
+
 Ints = NDArray[np.int64]
 
 
@@ -45,8 +108,8 @@ class Clusters(Split):
         count = task.size if self.clusters is None else self.clusters
         check_enough(task, max(count, task.size))
         inputs = task.inputs.reshape(task.samples, -1).astype(np.float64)
-        found = KMeans(count, n_init=4, random_state=task.seed).fit_predict(inputs)
-        parts = pieces(np.unique(found, return_inverse=True)[1], task.size, task.generator())
+        labels = KMeans(count, n_init=4, random_state=task.seed).fit_predict(inputs)
+        parts = pieces(np.unique(labels, return_inverse=True)[1], task.size, task.generator())
         return Shards(dealt(parts, groups_of(task, 1), 1, similar=True), task.samples)
 
 

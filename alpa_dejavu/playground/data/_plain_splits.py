@@ -1,17 +1,126 @@
-"""Splits by chance, by order and by label."""
+"""Splits by chance, by order and by label, and the parts that all splits share."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+import itertools
+from collections.abc import Sequence
+from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from alpa_dejavu.playground._split import Shards, Split, SplitTask
-from alpa_dejavu.playground.data._shared import check_enough, dealt, groups_of, labels_of, pieces, shares, sizes
+from alpa_dejavu.playground._data import Shards, Split, SplitTask
 from alpa_dejavu.problem import checks
 
-__all__ = ["ByLabel", "Independent", "Sorted"]
+__all__ = [
+    "ByLabel", "Independent", "Sorted", "check_enough", "dealt", "groups_of", "labels_of", "pieces", "shares",
+    "sizes",
+]  # fmt: skip
+
+Ints = NDArray[np.int64]
+
+
+def labels_of(targets: NDArray[Any], bins: int | None) -> Ints:
+    """Returns the label of each sample, from 0, in the order of the targets.
+
+    Args:
+        targets: whole numbers, shape (N,); or several labels of a sample, as columns of 0 and 1, shape (N, labels):
+            each set of labels is a label of its own; or real values, shape (N,), which are cut at quantiles.
+        bins: how many bins real values are cut into; None: each value is its own.
+
+    >>> labels_of(np.array([[0, 1], [1, 1], [0, 1]]), 4), labels_of(np.array([0.1, 5.0, 0.2, 3.0]), 2)
+    (array([0, 1, 0]), array([0, 1, 0, 1]))
+    """
+    several = targets.ndim == 2 and bool(np.isin(targets, (0, 1)).all())
+    if targets.ndim != 1 and not several:
+        raise ValueError(f"targets has the shape {targets.shape}, but must be a label or a real value of each sample, "
+                         "or columns of 0 and 1; choose a split that needs no labels, as 'independent'")  # fmt: skip
+    if bins is not None and not several and np.issubdtype(targets.dtype, np.floating):
+        edges = np.quantile(targets, np.arange(1, bins) / bins)
+        targets = np.searchsorted(edges, targets, side="right")
+    _, labels = np.unique(targets, axis=0, return_inverse=True)
+    return labels.astype(np.int64).ravel()
+
+
+def check_enough(task: SplitTask, pieces: int | None = None) -> None:
+    """Raises ValueError where there are fewer samples than workers, or than pieces of workers."""
+    needed = task.size if pieces is None else pieces
+    if task.samples < needed:
+        raise ValueError(f"the number of samples is {task.samples}, but must be at least {needed}, so that each of the "
+                         f"{task.size} workers has some; take fewer workers, or fewer labels of each")  # fmt: skip
+
+
+def sizes(task: SplitTask, by_speed: bool) -> list[int]:
+    """Returns how many samples each worker gets: as many each, or in proportion to its gradients per second, each at
+    least one and within one of its share; the remainders are the largest ones.
+    """
+    if not by_speed:
+        return [len(part) for part in np.array_split(np.arange(task.samples), task.size)]
+    if min(task.compute_s) <= 0:
+        raise ValueError(f"compute_s is {task.compute_s}, but must be above 0 where by_speed is true; give seconds, or "
+                         "leave by_speed out")  # fmt: skip
+    speeds = 1.0 / np.array(task.compute_s)
+    exact = task.samples * speeds / speeds.sum()
+    lengths = np.floor(exact).astype(np.int64)
+    lengths[np.argsort(lengths - exact, kind="stable")[: task.samples - lengths.sum()]] += 1
+    if lengths.min() < 1:
+        slowest = int(lengths.argmin())
+        raise ValueError(f"by_speed is true, but worker {slowest} would have no sample at compute_s "
+                         f"{task.compute_s[slowest]}; take more samples, or leave by_speed out")  # fmt: skip
+    return [int(size) for size in lengths]
+
+
+def shares(order: Ints, lengths: Sequence[int]) -> tuple[Ints, ...]:
+    """Returns an order of samples, cut into shares of given lengths."""
+    return tuple(np.split(order, np.cumsum(lengths)[:-1]))
+
+
+def pieces(labels: Ints, count: int, generator: np.random.Generator) -> list[Ints]:
+    """Returns the samples in pieces, ordered by label; each has one label where there are as many pieces as labels, and
+    neighbouring labels where there are fewer. A label's pieces are of equal size, the largest piece as small as can be.
+    """
+    mixed = generator.permutation(len(labels))
+    order = mixed[np.argsort(labels[mixed], kind="stable")]
+    counts = np.bincount(labels)
+    if count < len(counts):
+        return list(np.array_split(order, count))
+    cuts = np.ones(len(counts), np.int64)
+    for _ in range(count - len(counts)):
+        cuts[np.argmax(counts / cuts)] += 1
+    by_label = np.split(order, np.cumsum(counts)[:-1])
+    return [piece for rows, parts in zip(by_label, cuts, strict=True) for piece in np.array_split(rows, parts)]
+
+
+def groups_of(task: SplitTask, group: int | None) -> list[list[int]]:
+    """Returns the workers of each group: so many that follow each other, or, for None, those of each host."""
+    if group is not None:
+        return [list(range(start, min(start + group, task.size))) for start in range(0, task.size, group)]
+    order = sorted(range(task.size), key=lambda worker: task.hosts[worker])
+    return [list(members) for _, members in itertools.groupby(order, lambda worker: task.hosts[worker])]
+
+
+def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], each: int, similar: bool) -> tuple[Ints, ...]:
+    """Returns for each worker its pieces, `each` of them, of pieces that are in the order of their labels.
+
+    Args:
+        parts: the pieces.
+        groups: the workers of each group.
+        each: pieces of a worker.
+        similar: whether a group's pieces follow each other, or are as far from each other as can be.
+    """
+    size = sum(map(len, groups))
+    pieces_of: dict[int, list[Ints]] = {}
+    if similar:
+        begun = 0
+        for group in groups:
+            block = parts[begun : begun + each * len(group)]
+            begun += each * len(group)
+            pieces_of |= {worker: list(block[place :: len(group)]) for place, worker in enumerate(group)}
+    else:
+        turns = [worker for turn in itertools.zip_longest(*groups) for worker in turn if worker is not None]
+        pieces_of = {worker: list(parts[place::size]) for place, worker in enumerate(turns)}
+    return tuple(np.concatenate(pieces_of[worker]) for worker in range(size))
 
 
 @final

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, final
 from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground._world import World
-from alpa_dejavu.playground.exchanges._collectives import all_reduce, check_algorithm
+from alpa_dejavu.playground._world import Program, Worker, World
+from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, check_algorithm
 from alpa_dejavu.problem import checks
 
 __all__ = ["CheckpointedAllReduce", "best_checkpoint_interval_s"]

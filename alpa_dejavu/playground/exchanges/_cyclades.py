@@ -1,4 +1,10 @@
-"""Samples that share no parameter are applied at the same time, on several workers."""
+"""Samples that share no parameter are applied at the same time, on several workers.
+
+A group is an array of positions in a round's samples, in ascending order: they are applied in that order.
+
+References:
+    Aydin, Bateni and Mirrokni, Distributed Balanced Partitioning via Linear Embedding, WSDM 2016.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,101 @@ from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, final
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import squareform
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Rows, Vector
-from alpa_dejavu.playground._worker import Effect, Program, Worker
-from alpa_dejavu.playground.exchanges._conflicts import components, cosines, dealt, embedded, similar
+from alpa_dejavu.playground._world import Effect, Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
 
-__all__ = ["Cyclades"]
+__all__ = ["Cyclades", "components", "cosines", "cut", "dealt", "embedded", "similar"]
+
+Group = NDArray[np.int64]
+
+
+def components(coordinates: NDArray[np.int64]) -> list[Group]:
+    """Returns the connected components of samples that depend on a common parameter.
+
+    Args:
+        coordinates: which parameters each sample depends on, shape (samples, indices).
+    """
+    samples = np.repeat(np.arange(len(coordinates)), coordinates.shape[1])
+    ends = samples, len(coordinates) + coordinates.ravel()
+    size = len(coordinates) + int(coordinates.max()) + 1
+    _, parts = connected_components(coo_matrix((np.ones(len(samples)), ends), (size, size)), directed=False)
+    parts = parts[: len(coordinates)]
+    return [np.flatnonzero(parts == part) for part in np.unique(parts)]
+
+
+def dealt(parts: Sequence[Group], workers: int) -> list[Group]:
+    """Returns for each worker its parts: the largest first, each to the worker with the fewest samples so far."""
+    groups = [np.zeros(0, np.int64)] * workers
+    for part in sorted(parts, key=len, reverse=True):
+        least = min(range(workers), key=lambda worker: len(groups[worker]))
+        groups[least] = np.sort(np.concatenate([groups[least], part]))
+    return groups
+
+
+def cosines(gradients: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Returns how much any two of some gradients, shape (samples, P), interfere: the size of their cosine, shape
+    (samples, samples), 0 on the diagonal.
+    """
+    exact = gradients.astype(np.float64)
+    norms = np.linalg.norm(exact, axis=1, keepdims=True)
+    unit = exact / np.where(norms > 0, norms, 1.0)
+    sizes = np.minimum(np.abs(unit @ unit.T), 1.0)
+    np.fill_diagonal(sizes, 0.0)
+    return np.asarray((sizes + sizes.T) / 2)
+
+
+def cut(conflict: NDArray[np.float64], groups: Sequence[Group]) -> float:
+    """Returns the conflict between samples of different groups, each pair once."""
+    return float(conflict.sum() - sum(conflict[np.ix_(group, group)].sum() for group in groups)) / 2
+
+
+def similar(conflict: NDArray[np.float64], workers: int) -> list[Group]:
+    """Returns groups of equal size, one after the other: each begins with the sample that is in conflict with the most
+    of those that are left, and takes the one with the most conflict with the group.
+    """
+    left, groups = np.ones(len(conflict), bool), list[Group]()
+    for size in _sizes(len(conflict), workers):
+        group = list[int]()
+        pull = conflict[:, left].sum(axis=1)
+        for _ in range(size):
+            group.append(int(np.argmax(np.where(left, pull, -1.0))))
+            left[group[-1]] = False
+            pull = conflict[:, group].sum(axis=1)
+        groups.append(np.sort(np.array(group, np.int64)))
+    return groups
+
+
+def embedded(conflict: NDArray[np.float64], workers: int) -> list[Group]:
+    """Returns groups of equal size by linear embedding: samples are put on a line, those in conflict near each other,
+    by clusters of clusters; the line is cut; then samples of two neighbouring groups change places while that helps.
+    """
+    line = np.arange(len(conflict))
+    if len(conflict) > 1:
+        line = leaves_list(linkage(squareform(1.0 - conflict, checks=False), "average", optimal_ordering=True))
+    groups = [group.copy() for group in np.split(line, np.cumsum(_sizes(len(conflict), workers))[:-1])]
+    for first, second in itertools.pairwise(groups):
+        for _ in range(len(first)):
+            pull = conflict[:, second].sum(axis=1) - conflict[:, first].sum(axis=1)
+            gains = pull[first][:, None] - pull[second] - 2 * conflict[np.ix_(first, second)]
+            if not gains.size or gains.max() <= 1e-12:
+                break
+            a, b = np.unravel_index(np.argmax(gains), gains.shape)
+            first[a], second[b] = second[b], first[a]
+    return [np.sort(group) for group in groups]
+
+
+def _sizes(samples: int, workers: int) -> list[int]:
+    return [len(part) for part in np.array_split(np.arange(samples), workers)]
+
 
 _GROUPS = {"cosine": similar, "embedding": embedded}
 
@@ -90,12 +182,12 @@ class Cyclades(Exchange):
         for number in itertools.count():
             if worker.finished:
                 return
-            here = world.live
-            batches = [world.learner.batch(member) for member in here]
+            members = world.live
+            batches = [world.learner.batch(member) for member in members]
             groups = yield from self._grouped(worker, held.params, batches, number)
-            found = yield from _asked(worker, groups, ("changed", number))
-            each = [_touched(worker, groups[member]) for member in sorted(found)]
-            held.adopt(_merged(held.params, [found[member] for member in sorted(found)], each), held.version + 1)
+            changed = yield from _asked(worker, groups, ("changed", number))
+            each = [_touched(worker, groups[member]) for member in sorted(changed)]
+            held.adopt(_merged(held.params, [changed[member] for member in sorted(changed)], each), held.version + 1)
             world.shown = held.params
             for member in world.live:
                 worker.send(member, "params", (held.params, held.version), _bytes_of(worker, each))
@@ -104,21 +196,21 @@ class Cyclades(Exchange):
                  ) -> Generator[Effect, Any, dict[int, Rows]]:  # fmt: skip
         """Returns for each worker the samples that it applies."""
         world = worker.world
-        here, rows = world.live, np.concatenate(batches)
-        known = world.learner.coordinates(rows)
-        parts = [np.arange(len(rows))] if known is None else components(known)
-        if len(parts) > 1 or len(here) == 1:
-            groups = dealt(parts, len(here))
+        members, rows = world.live, np.concatenate(batches)
+        coordinates = world.learner.coordinates(rows)
+        parts = [np.arange(len(rows))] if coordinates is None else components(coordinates)
+        if len(parts) > 1 or len(members) == 1:
+            groups = dealt(parts, len(members))
         else:
             world.recorder.note(f"cyclades: all samples of a round are one component, as each depends on a parameter "
                                 f"of another; workers get groups of equal size, {self.groups}")  # fmt: skip
             if self.groups == "random":
                 shuffled = world.generator(number).permutation(len(rows))
-                groups = [np.sort(part) for part in np.array_split(shuffled, len(here))]
+                groups = [np.sort(part) for part in np.array_split(shuffled, len(members))]
             else:
-                yield from _asked(worker, dict(zip(here, batches, strict=True)), ("gradients", number))
-                groups = _GROUPS[self.groups](cosines(world.learner.each(params, rows)), len(here))
-        return {member: rows[group] for member, group in zip(here, groups, strict=True)}
+                yield from _asked(worker, dict(zip(members, batches, strict=True)), ("gradients", number))
+                groups = _GROUPS[self.groups](cosines(world.learner.each(params, rows)), len(members))
+        return {member: rows[group] for member, group in zip(members, groups, strict=True)}
 
 
 def _asked(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]
@@ -126,25 +218,25 @@ def _asked(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]
     """Sends each worker samples, four bytes each, and returns what those that stay there answer."""
     for member, some in rows.items():
         worker.send(member, "samples", (some, answer), 4.0 * len(some))
-    here = set(rows)
+    staying = set(rows)
 
     def stayed() -> int:
-        here.intersection_update(worker.world.live)
-        return len(here)
+        staying.intersection_update(worker.world.live)
+        return len(staying)
 
-    found = yield worker.receive(answer, stayed)
-    return {message.sender: message.payload for message in found}
+    answers = yield worker.receive(answer, stayed)
+    return {message.sender: message.payload for message in answers}
 
 
 def _touched(worker: Worker, rows: Rows) -> Rows | None:
     """Returns the parameters that samples depend on, each once; None: all."""
-    known = worker.world.learner.coordinates(rows)
-    return None if known is None else np.unique(known)
+    coordinates = worker.world.learner.coordinates(rows)
+    return None if coordinates is None else np.unique(coordinates)
 
 
 def _bytes_of(worker: Worker, each: Sequence[Rows | None]) -> float:
     """Returns the bytes of the parameters that some changed, at most those of all parameters."""
-    changed = [one for one in each if one is not None]
+    changed = [coordinates for coordinates in each if coordinates is not None]
     if len(changed) < len(each):
         return worker.world.num_bytes
     return worker.world.num_bytes * min(2 * len(np.unique(np.concatenate(changed))) / len(worker.params), 1.0)

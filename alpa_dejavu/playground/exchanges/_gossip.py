@@ -6,38 +6,24 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Generator, Iterable
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
-from alpa_dejavu.playground._world import World
+from alpa_dejavu.playground._queue import Message
+from alpa_dejavu.playground._world import Effect, Program, Worker, World
 from alpa_dejavu.playground.topology import Topology, topology
 
-__all__ = ["AsynchronousGossip", "Gossip", "PushSum", "RoundExchange"]
+__all__ = ["AsynchronousGossip", "Gossip", "PushSum"]
 
-
-class RoundExchange(Exchange):
-    """An exchange of which each worker computes once a round and sends to whom a topology says, and waits for all that
-    are sent to it. Time alone is then simulated in machine code.
-
-    Attributes:
-        topology: who sends to whom in a round, with which weights: a name of `TOPOLOGIES`, or an object.
-        sends_first: whether a round's messages are sent before the gradient is computed; if not, after it, and the
-            gradient is applied before.
-        extra_bytes: what a message has besides the parameters.
-    """
-
-    topology: str | Topology
-    sends_first: ClassVar[bool]
-    extra_bytes: ClassVar[float] = 0.0
+_WEIGHT_BYTES = 4.0
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Gossip(RoundExchange):
+class Gossip(Exchange):
     """Each worker computes a gradient while its parameters are on the way to its neighbours, mixes theirs with its own,
     and updates by its gradient (D-PSGD). With Adam the second moment's tracker is mixed, too.
 
@@ -50,7 +36,6 @@ class Gossip(RoundExchange):
     """
 
     topology: str | Topology = "ring"
-    sends_first: ClassVar[bool] = True
 
     def run(self, worker: Worker) -> Program:
         """Sends parameters, computes, mixes and updates, round after round."""
@@ -63,17 +48,17 @@ class Gossip(RoundExchange):
             for target in targets:
                 worker.send(target, ("mix", number), sent, worker.world.num_bytes * len(sent))
             gradient = yield worker.compute()
-            found = yield from _received(worker, ("mix", number), weights)
-            there = {message.sender for message in found}
-            parts = [(weights[message.sender], message.payload) for message in found]
-            own = 1 - sum(weight for sender, weight in weights.items() if sender in there)
+            messages = yield from _received(worker, ("mix", number), weights)
+            senders = {message.sender for message in messages}
+            parts = [(weights[message.sender], message.payload) for message in messages]
+            own = 1 - sum(weight for sender, weight in weights.items() if sender in senders)
             _take(worker, _weighted([(own, sent), *parts]))
             worker.update(gradient.values, gradient)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class PushSum(RoundExchange):
+class PushSum(Exchange):
     """Each worker updates, and sends shares of its parameters and of a weight to others, which add up what they get;
     gradients are computed at parameters over weight (stochastic gradient push). Messages need no answer, so who sends
     to whom may be one-sided. With Adam the second moment's tracker is shared, too.
@@ -86,8 +71,6 @@ class PushSum(RoundExchange):
     """
 
     topology: str | Topology = "one-peer"
-    sends_first: ClassVar[bool] = False
-    extra_bytes: ClassVar[float] = 4.0
 
     def run(self, worker: Worker) -> Program:
         """Computes, updates, and pushes shares, round after round."""
@@ -101,17 +84,17 @@ class PushSum(RoundExchange):
             share = np.float32(1.0 / (len(targets) + 1))
             # A moment goes as weight times what it is, so that it stays above 0 however small the weight is.
             moments = [weight * moment for moment in _mixed_state(worker)[1:]]
-            totals, weight = [share * one for one in (total + (worker.params - before), *moments)], weight * share
-            num_bytes = worker.world.num_bytes * len(totals) + self.extra_bytes
+            totals, weight = [share * vector for vector in (total + (worker.params - before), *moments)], weight * share
+            num_bytes = worker.world.num_bytes * len(totals) + _WEIGHT_BYTES
             for target in targets:
                 worker.send(target, ("push", number), (totals, weight), num_bytes)
-            found = yield from _received(worker, ("push", number), expected)
-            for message in found:
+            messages = yield from _received(worker, ("push", number), expected)
+            for message in messages:
                 totals = [mine + theirs for mine, theirs in zip(totals, message.payload[0], strict=True)]
                 weight = weight + message.payload[1]
             worker.world.board["weight", worker.number] = float(weight)
             total = totals[0]
-            _take(worker, tuple(one / weight for one in totals))
+            _take(worker, tuple(vector / weight for vector in totals))
 
 
 @final
@@ -167,16 +150,16 @@ def _same(world: World, number: int, came_s: float) -> int:
 
 def _received(worker: Worker, tag: tuple[str, int], senders: Iterable[int]) -> Generator[Effect, Any, list[Message]]:
     """Waits for a round's messages of those senders that take part in it: that are there, and came before it began."""
-    world, found = worker.world, dict[int, Message]()
+    world, messages = worker.world, dict[int, Message]()
 
     def missing() -> int:
         return sum(
-            world.there[number] and world.first_step[number] <= tag[1] and number not in found for number in senders
+            world.there[number] and world.first_step[number] <= tag[1] and number not in messages for number in senders
         )
 
     while missing():
-        found.update({message.sender: message for message in (yield worker.receive(tag, missing))})
-    return [message for _, message in sorted(found.items())]
+        messages.update({message.sender: message for message in (yield worker.receive(tag, missing))})
+    return [message for _, message in sorted(messages.items())]
 
 
 def _round_of(world: World, rule: Topology, number: int) -> list[tuple[list[int], dict[int, float]]]:
@@ -184,12 +167,12 @@ def _round_of(world: World, rule: Topology, number: int) -> list[tuple[list[int]
     key = "round", number
     if key not in world.board:
         mixing = rule.mixing(number, world.size, world.generator(number))
-        found: list[tuple[list[int], dict[int, float]]] = [([], {}) for _ in range(world.size)]
+        of_workers: list[tuple[list[int], dict[int, float]]] = [([], {}) for _ in range(world.size)]
         every = zip(mixing.sources.tolist(), mixing.targets.tolist(), mixing.weights.tolist(), strict=True)
         for source, target, weight in every:
-            found[source][0].append(target)
-            found[target][1][source] = weight
-        world.board[key] = found
+            of_workers[source][0].append(target)
+            of_workers[target][1][source] = weight
+        world.board[key] = of_workers
         # No worker is more rounds behind another than there are workers between them.
         world.board.pop(("round", number - world.size - 1), None)
     rounds: list[tuple[list[int], dict[int, float]]] = world.board[key]
@@ -211,8 +194,8 @@ def _take(worker: Worker, mixed: tuple[Vector, ...]) -> None:
 def _weighted(parts: Iterable[tuple[float, Any]]) -> tuple[Vector, ...]:
     """The sums of weighted vectors, added in their order."""
     (weight, first), *others = parts
-    totals = [np.float32(weight) * one for one in first]
+    totals = [np.float32(weight) * vector for vector in first]
     for weight, vectors in others:
-        for total, one in zip(totals, vectors, strict=True):
-            total += np.float32(weight) * one
+        for total, vector in zip(totals, vectors, strict=True):
+            total += np.float32(weight) * vector
     return tuple(totals)

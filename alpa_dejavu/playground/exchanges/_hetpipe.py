@@ -9,7 +9,7 @@ import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._world import Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
 
@@ -81,8 +81,8 @@ class HetPipe(Exchange):
             return sorted(n for n in waiting.intersection(waves) if waves[n] - min(waves.values()) <= self.distance)
 
         while True:
-            found = yield worker.receive("wave", lambda: 0 if allowed() else 1)
-            for message in found:
+            messages = yield worker.receive("wave", lambda: 0 if allowed() else 1)
+            for message in messages:
                 held.adopt(held.params + message.payload, held.version + 1)
                 # A worker that came back goes on with the fastest.
                 waves[message.sender] = waves.get(message.sender, max(waves.values(), default=1) - 1) + 1

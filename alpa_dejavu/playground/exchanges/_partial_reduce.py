@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
-from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground.exchanges._collectives import all_reduce
+from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground.exchanges._all_reduce import all_reduce
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
 
@@ -87,8 +87,8 @@ class PartialReduce(Exchange):
             return self._group([*waiting], set(world.live) - leaving, parts, block - number % block)
 
         while True:
-            found = yield worker.receive("ready", lambda: 0 if members() else 1)
-            for message in found:
+            messages = yield worker.receive("ready", lambda: 0 if members() else 1)
+            for message in messages:
                 waiting[message.sender], finished = message.payload
                 last |= {message.sender} if finished else set()
             while group := members():

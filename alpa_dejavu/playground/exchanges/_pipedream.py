@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient, Vector
-from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground.exchanges._collectives import all_reduce, mean
+from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, mean
 from alpa_dejavu.problem import checks
 
 __all__ = ["PipeDream"]

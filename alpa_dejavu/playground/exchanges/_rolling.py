@@ -9,9 +9,8 @@ from typing import Any, ClassVar, final
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._queue import Process
-from alpa_dejavu.playground._worker import Effect, Program, Worker
-from alpa_dejavu.playground._world import World
-from alpa_dejavu.playground.exchanges._collectives import mean_gradient
+from alpa_dejavu.playground._world import Effect, Program, Worker, World
+from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.problem import checks
 
 __all__ = ["RollingServer"]
@@ -128,18 +127,18 @@ class RollingServer(Exchange):
 
     def _gradients(self, worker: Worker, role: _Role, version: int) -> Generator[Effect, Any, list[Gradient]]:
         """Waits for the gradients of all that were asked and are still there."""
-        found: dict[int, Gradient] = {}
+        gradients: dict[int, Gradient] = {}
 
         def missing() -> int:
-            return sum(worker.world.there[number] and number not in found for number in role.asked)
+            return sum(worker.world.there[number] and number not in gradients for number in role.asked)
 
         while missing():
             for message in (yield worker.receive(("gradient", role.term), lambda: min(missing(), 1))):
                 if message.payload.version == version:
-                    found[message.sender] = message.payload
+                    gradients[message.sender] = message.payload
                 else:
                     worker.drop(message.payload)
-        return [gradient for _, gradient in sorted(found.items())]
+        return [gradient for _, gradient in sorted(gradients.items())]
 
     def _tell(self, worker: Worker, role: _Role, held: Worker) -> None:
         """Sends all workers the parameters, and who gathers the next gradients."""
@@ -158,12 +157,12 @@ class RollingServer(Exchange):
             role.holder = role.holder if world.there[role.holder] else role.following(world)
             newest = max(world.live, key=lambda n: (world.workers[n].version, n == role.holder))
             params, version = world.workers[newest].params, world.workers[newest].version
-            known = [number for number in world.live if role.moments[number][0] <= version]
-            kept = max(known, key=lambda n: (role.moments[n][0], n == role.holder), default=newest)
+            holders = [number for number in world.live if role.moments[number][0] <= version]
+            kept = max(holders, key=lambda n: (role.moments[n][0], n == role.holder), default=newest)
             role.needed, role.sender = (role.holder, newest, kept), role.holder
             world.recorder.undone(sum(role.sizes[version:]))
             del role.sizes[version:]
-            state = role.moments[kept][1] if known else world.learner.state(params)
+            state = role.moments[kept][1] if holders else world.learner.state(params)
             moments = world.num_bytes * world.learner.moments(state)
             world.send(newest, role.holder, ("newest", role.term), (params, version), world.num_bytes)
             world.send(kept, role.holder, ("kept", role.term), state, moments)

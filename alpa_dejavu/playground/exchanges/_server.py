@@ -9,10 +9,18 @@ from typing import Any, ClassVar, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
-from alpa_dejavu.playground._worker import Effect, Message, Program, Worker
-from alpa_dejavu.playground.exchanges._collectives import mean_gradient
-from alpa_dejavu.playground.exchanges._held import Held, counted, had_their_steps, is_here, replace
-from alpa_dejavu.playground.exchanges._robust import check_count, combined
+from alpa_dejavu.playground._queue import Message
+from alpa_dejavu.playground._world import Effect, Program, Worker
+from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
+from alpa_dejavu.playground.exchanges._server_parts import (
+    ServerModel,
+    check_count,
+    combined,
+    counted,
+    had_their_steps,
+    is_here,
+    replace,
+)
 from alpa_dejavu.problem import checks
 
 __all__ = ["AsynchronousServer", "ShardedServer", "StaleSynchronousServer", "SynchronousServer", "check_server", "push"]
@@ -59,7 +67,7 @@ class SynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, Held(worker, combined(self.rule, self.wrong))
+        world, held = worker.world, ServerModel(worker, combined(self.rule, self.wrong))
         got = dict[int, Message]()
         last = had_their_steps(world)
 
@@ -106,7 +114,7 @@ class AsynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        held = Held(worker)
+        held = ServerModel(worker)
         while True:
             (message,) = yield worker.receive("gradient")
             held.update({message.sender: message})
@@ -141,7 +149,7 @@ class StaleSynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, Held(worker)
+        world, held = worker.world, ServerModel(worker)
         steps: dict[int, dict[int, Message]] = {}
         ahead: dict[int, Message] = {}
 
@@ -197,8 +205,8 @@ class ShardedServer(Exchange):
             gradient = yield worker.compute()
             for shard in range(shards):
                 worker.send(shard, ("gradient", step), gradient, worker.world.num_bytes / shards)
-            found = yield worker.receive(("params", step), shards)
-            worker.adopt(*found[0].payload)
+            messages = yield worker.receive(("params", step), shards)
+            worker.adopt(*messages[0].payload)
 
     def _serve(self, worker: Worker, shards: int) -> Program:
         world = worker.world

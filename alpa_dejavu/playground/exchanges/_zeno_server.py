@@ -10,9 +10,9 @@ import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._worker import Program, Worker
-from alpa_dejavu.playground.exchanges._held import Held
+from alpa_dejavu.playground._world import Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server, push
+from alpa_dejavu.playground.exchanges._server_parts import ServerModel
 from alpa_dejavu.problem import checks
 
 __all__ = ["ZenoServer"]
@@ -91,7 +91,7 @@ class _Judge:
     """
 
     def __init__(self, worker: Worker, settings: ZenoServer) -> None:
-        self.held, self.taken = Held(worker, lambda _: self._scaled), False
+        self.held, self.taken = ServerModel(worker, lambda _: self._scaled), False
         self._worker, self._settings, self._computes, self._since = worker, settings, True, 0
         self._trusted = self._scaled = np.zeros_like(worker.params)
         self._judged, self._refused = collections.Counter[int](), collections.Counter[int]()
@@ -124,8 +124,8 @@ class _Judge:
 
             settings = self._settings
             chosen = rule("zeno++", rate=settings.rate, penalty=settings.penalty, slack=settings.slack)
-            made = chosen.aggregate(gradient[None], None, Evidence(trusted=self._trusted))
-            self.taken, self._scaled = bool(made.weights[0] > 0), np.asarray(made.gradient)
+            aggregated = chosen.aggregate(gradient[None], None, Evidence(trusted=self._trusted))
+            self.taken, self._scaled = bool(aggregated.weights[0] > 0), np.asarray(aggregated.gradient)
         self._judged[sender] += 1
         self._refused[sender] += not self.taken
         if self._judged[sender] >= _KNOWN and 2 * self._refused[sender] > self._judged[sender]:

@@ -6,14 +6,13 @@ Out: context managers whose hosts, with all that runs on them, are gone when the
 
 from __future__ import annotations
 
-from alpa_dejavu.playground.hosts._namespaces import Network, end_host, enter, network, shape
+from alpa_dejavu.playground.hosts._namespaces import HostNetwork, NotShownError, end_host, enter, network, shape
 from alpa_dejavu.playground.hosts._nodes import Nodes, nodes
 from alpa_dejavu.playground.hosts._quotas import LEAST_SHARE, Quotas, quotas
-from alpa_dejavu.playground.hosts._system import NotShownError
 
 __all__ = [
     "LEAST_SHARE",
-    "Network",
+    "HostNetwork",
     "Nodes",
     "NotShownError",
     "Quotas",

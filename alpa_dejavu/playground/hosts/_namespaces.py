@@ -13,15 +13,37 @@ import itertools
 import logging
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.leftovers import is_leftover, own_name
 from alpa_dejavu._util.units import byte_rate
-from alpa_dejavu.playground.hosts._system import NotShownError, ran
 
-__all__ = ["Network", "end_host", "end_processes", "enter", "network", "path", "shape"]
+__all__ = ["HostNetwork", "NotShownError", "end_host", "end_processes", "enter", "network", "path", "ran", "shape"]
+
+
+class NotShownError(RuntimeError):
+    """This machine can't hold such hosts; the message says why."""
+
+
+def ran(*command: str) -> str:
+    """Runs a command, and returns its output.
+
+    Raises:
+        NotShownError: it isn't there, or it failed; with what it said.
+    """
+    try:
+        # Where an ordinary user's PATH lacks it, root's tools are in /usr/sbin.
+        path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PATH": path})
+    except FileNotFoundError:
+        raise NotShownError(f"there is no {command[0]!r} here; install iproute2") from None
+    if done.returncode:
+        raise NotShownError(f"{' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +54,7 @@ _END_S = 10.0
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Network:
+class HostNetwork:
     """Hosts, and the driver as one more; names of their namespaces begin with `prefix`, which says whose they are."""
 
     num_hosts: int
@@ -62,7 +84,7 @@ class Network:
 
 
 @contextlib.contextmanager
-def network(num_hosts: int) -> Iterator[Network]:
+def network(num_hosts: int) -> Iterator[HostNetwork]:
     """Makes namespaces for so many hosts and a driver, each joined with each; they and all processes in them go at the
     end.
 
@@ -72,39 +94,39 @@ def network(num_hosts: int) -> Iterator[Network]:
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise NotShownError("network namespaces need root; run this as root on Linux")
     _remove(leftovers=True)
-    made = Network(num_hosts)
+    net = HostNetwork(num_hosts)
     try:
-        for place in made.places:
-            ran("ip", "netns", "add", made.namespace(place))
-            ran("ip", "-n", made.namespace(place), "address", "add", f"{made.address(place)}/32", "dev", "lo")
-            ran("ip", "-n", made.namespace(place), "link", "set", "lo", "up")
-        for a, b in itertools.combinations(made.places, 2):
-            _join(made, a, b)
-        yield made
+        for place in net.places:
+            ran("ip", "netns", "add", net.namespace(place))
+            ran("ip", "-n", net.namespace(place), "address", "add", f"{net.address(place)}/32", "dev", "lo")
+            ran("ip", "-n", net.namespace(place), "link", "set", "lo", "up")
+        for a, b in itertools.combinations(net.places, 2):
+            _join(net, a, b)
+        yield net
     finally:
         _remove(leftovers=False)
 
 
-def end_processes(net: Network) -> None:
+def end_processes(net: HostNetwork) -> None:
     """Ends all that runs in the namespaces."""
     for place in net.places:
         end_host(net, place)
 
 
-def end_host(net: Network, place: int) -> None:
+def end_host(net: HostNetwork, place: int) -> None:
     """Ends all that runs in a namespace, at once."""
     _end_all(net.namespace(place))
 
 
-def _join(net: Network, a: int, b: int) -> None:
+def _join(net: HostNetwork, a: int, b: int) -> None:
     ends = ((a, b), (b, a))
     link = ("type", "veth", "peer", "name", net.device(a), "netns", net.namespace(b))
     ran("ip", "-n", net.namespace(a), "link", "add", net.device(b), *link)
-    for here, there in ends:
-        ran("ip", "-n", net.namespace(here), "link", "set", net.device(there), "up")
-    for here, there in ends:
-        way = (f"{net.address(there)}/32", "dev", net.device(there), "src", net.address(here))
-        ran("ip", "-n", net.namespace(here), "route", "add", *way)
+    for near, far in ends:
+        ran("ip", "-n", net.namespace(near), "link", "set", net.device(far), "up")
+    for near, far in ends:
+        way = (f"{net.address(far)}/32", "dev", net.device(far), "src", net.address(near))
+        ran("ip", "-n", net.namespace(near), "route", "add", *way)
 
 
 def path(namespace: str) -> str:
@@ -164,7 +186,7 @@ _PACKET_BYTES = 16000
 """What the kernel hands over at once is kept below the bucket, which would be filled anew by each."""
 
 
-def shape(net: Network, bytes_per_s: Sequence[Sequence[float]]) -> None:
+def shape(net: HostNetwork, bytes_per_s: Sequence[Sequence[float]]) -> None:
     """Sets the rates of all links between hosts, in place of those that they had.
 
     Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 from alpa_dejavu._util.leftovers import own_directory
-from alpa_dejavu.playground.hosts._namespaces import Network, end_processes, path
+from alpa_dejavu.playground.hosts._namespaces import HostNetwork, end_processes, path
 
 __all__ = ["Nodes", "nodes"]
 
@@ -26,7 +26,7 @@ _STARTED = "Ray runtime started"
 class Nodes:
     """Ray nodes of a network, by the numbers of its hosts."""
 
-    def __init__(self, net: Network, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, net: HostNetwork, directory: Path, environment: Mapping[str, str]) -> None:
         self._net, self._directory = net, directory
         # Nobody else can reach the namespaces, so no token has to keep them out.
         self.environment = {**environment, "RAY_TMPDIR": str(directory), "RAY_AUTH_MODE": "disabled"}
@@ -45,12 +45,12 @@ class Nodes:
             RuntimeError: it didn't start; with what it said.
         """
         log = self._directory / f"node-{place}.log"
-        with log.open("wb") as said:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 self._command(place),
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._directory,
                 start_new_session=True,
@@ -82,14 +82,14 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def nodes(net: Network, environment: Mapping[str, str]) -> Iterator[Nodes]:
+def nodes(net: HostNetwork, environment: Mapping[str, str]) -> Iterator[Nodes]:
     """Starts all nodes of a network, one after the other; all that runs in the namespaces ends with them."""
     with own_directory() as directory:
         (directory / "ray").mkdir()
-        made = Nodes(net, directory, {**os.environ, **environment})
+        started = Nodes(net, directory, {**os.environ, **environment})
         try:
             for place in (net.driver, *range(net.num_hosts)):
-                made.start(place)
-            yield made
+                started.start(place)
+            yield started
         finally:
-            made.end()
+            started.end()

@@ -9,7 +9,7 @@ from typing import final
 
 from alpa_dejavu._util.leftovers import is_leftover, own_name
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.playground.hosts._system import NotShownError
+from alpa_dejavu.playground.hosts._namespaces import NotShownError
 
 __all__ = ["LEAST_SHARE", "Quotas", "quotas"]
 

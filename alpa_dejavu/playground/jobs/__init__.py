@@ -9,12 +9,10 @@ the published columns of Alibaba's cluster traces.
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.playground.jobs._curve import StepCurve, planned_curve
 from alpa_dejavu.playground.jobs._exact import ExactSearch
-from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Policy
+from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Policy, Sensitivity
 from alpa_dejavu.playground.jobs._schedule import Outcome, schedule
-from alpa_dejavu.playground.jobs._sensitivity import Sensitivity
-from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange, Pool, Workload
+from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange, Pool, StepCurve, Workload, planned_curve
 
 __all__ = [
     "POLICIES",

@@ -9,10 +9,8 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import final
 
-from alpa_dejavu.playground.jobs._placement import placed
-from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Policy, in_proportion
-from alpa_dejavu.playground.jobs._sensitivity import Sensitivity, by_need
-from alpa_dejavu.playground.jobs._state import Decision, Places, State, advanced, step_s
+from alpa_dejavu.playground.jobs._policies import EqualShares, Fifo, Policy, Sensitivity, by_need, in_proportion
+from alpa_dejavu.playground.jobs._state import Places, PoolDecision, State, advanced, placed, step_s
 from alpa_dejavu.playground.jobs._workload import Workload
 from alpa_dejavu.problem import checks
 
@@ -39,7 +37,7 @@ class ExactSearch(Policy):
     def __post_init__(self) -> None:
         checks.count("exact search", "most_states", self.most_states)
 
-    def allot(self, workload: Workload, state: State) -> Decision:
+    def allot(self, workload: Workload, state: State) -> PoolDecision:
         """Returns the first decision of the best schedule from a state on.
 
         Raises:
@@ -59,8 +57,8 @@ class _Search:
 
     def __init__(self, workload: Workload, rivals: Sequence[Policy], most_states: int) -> None:
         self._workload, self._rivals, self._most = workload, rivals, most_states
-        self.best_s, self.first, self._looked_at = math.inf, None, 0  # type: float, Decision | None, int
-        self._known: dict[Hashable, list[Decision]] = {}
+        self.best_s, self.first, self._looked_at = math.inf, None, 0  # type: float, PoolDecision | None, int
+        self._known: dict[Hashable, list[PoolDecision]] = {}
         self._least_s = [
             min(job.curve.compute_s[size] for size in workload.sizes(number))
             for number, job in enumerate(workload.jobs)
@@ -74,7 +72,7 @@ class _Search:
 
     def follow(self, state: State, policy: Policy) -> None:
         """Goes on as a policy does, to the end."""
-        first, after = policy.allot(self._workload, state), state  # type: Decision, State | None
+        first, after = policy.allot(self._workload, state), state  # type: PoolDecision, State | None
         decision = first
         while after is not None and len(after.ended) < len(self._workload.jobs):
             after = advanced(self._workload, after, decision)
@@ -82,7 +80,7 @@ class _Search:
                 decision = policy.allot(self._workload, after)
         self._keep(after, first)
 
-    def deepen(self, state: State, first: Decision | None) -> None:
+    def deepen(self, state: State, first: PoolDecision | None) -> None:
         """Tries all decisions from a state on; `first` is that by which the search came here."""
         self._looked_at += 1
         if self._looked_at > self._most:
@@ -96,7 +94,7 @@ class _Search:
             after = advanced(self._workload, state, decision)
             if after is not None:
                 reached.append((self.least(after), decision, after))
-        for least_s, decision, after in sorted(reached, key=lambda one: one[0]):
+        for least_s, decision, after in sorted(reached, key=lambda way: way[0]):
             if least_s < self.best_s * (1 - 1e-12):
                 self.deepen(after, decision if first is None else first)
 
@@ -105,7 +103,7 @@ class _Search:
         pool for themselves, or of those that come to all its devices, or cores, one after the other.
         """
         jobs = self._workload.jobs
-        open_jobs = [(state.now_s, one.left, one.number) for one in state.jobs]
+        open_jobs = [(state.now_s, job.left, job.number) for job in state.jobs]
         open_jobs += [(jobs[n].arrival_s, jobs[n].steps, n) for n in range(state.come, len(jobs))]
         alone_s = math.fsum(from_s + left * self._least_s[n] for from_s, left, n in open_jobs)
         in_turn_s = [
@@ -113,22 +111,22 @@ class _Search:
         ]
         return math.fsum(end_s for _, end_s in state.ended) + max(alone_s, *in_turn_s)
 
-    def _keep(self, state: State | None, first: Decision | None) -> None:
+    def _keep(self, state: State | None, first: PoolDecision | None) -> None:
         ended = state is not None and len(state.ended) == len(self._workload.jobs)
         sum_s = math.fsum(end_s for _, end_s in state.ended) if state is not None and ended else math.inf
         if self.first is None or sum_s < self.best_s * (1 - 1e-12):
             self.best_s, self.first = sum_s, first
 
-    def _decisions(self, state: State) -> Iterator[Decision]:
+    def _decisions(self, state: State) -> Iterator[PoolDecision]:
         yield from (rival.allot(self._workload, state) for rival in self._rivals)
-        choices = [(0, *self._workload.sizes(one.number)) for one in state.jobs]
+        choices = [(0, *self._workload.sizes(job.number)) for job in state.jobs]
         most = self._workload.pool.devices * sum(state.there)
         for sizes in itertools.product(*choices):
-            given = {one.number: size for one, size in zip(state.jobs, sizes, strict=True) if size}
+            given = {job.number: size for job, size in zip(state.jobs, sizes, strict=True) if size}
             if not state.jobs or (given and sum(sizes) <= most):
                 yield from self._divisions(state, given)
 
-    def _divisions(self, state: State, given: dict[int, int]) -> list[Decision]:
+    def _divisions(self, state: State, given: dict[int, int]) -> list[PoolDecision]:
         """Returns ways to share cores and memory out where jobs have so many devices, without those that are slower for
         all jobs than another.
         """
@@ -140,14 +138,14 @@ class _Search:
             self._known[key] = self._undominated(places)
         return self._known[key]
 
-    def _undominated(self, places: dict[int, Places]) -> list[Decision]:
+    def _undominated(self, places: dict[int, Places]) -> list[PoolDecision]:
         tried = [in_proportion(self._workload, places)]
         for order in itertools.permutations(places):
             endless = dict.fromkeys(order, math.inf)
             tried.append(by_need(self._workload, {number: places[number] for number in order}, endless))
         speeds = [tuple(1 / step_s(self._workload, number, part[number]) for number in places) for part in tried]
         return [
-            Decision(part) for n, part in enumerate(tried)
+            PoolDecision(part) for n, part in enumerate(tried)
             if not any(
                 (speeds[m] != speeds[n] or m < n) and all(a >= b for a, b in zip(speeds[m], speeds[n], strict=True))
                 for m in range(len(tried)) if m != n

@@ -65,8 +65,8 @@ def schedule(workload: Workload, policy: Policy) -> Outcome:
 def outcome(workload: Workload, state: State) -> Outcome:
     """Returns the figures of all jobs, those that are still there and wait for ever among them."""
     completion_s, first_s, starved_s, device_s = (np.full(len(workload.jobs), np.inf) for _ in range(4))
-    for one, end_s in [*state.ended, *((one, np.inf) for one in state.jobs)]:
-        arrival_s = workload.jobs[one.number].arrival_s
-        completion_s[one.number], first_s[one.number] = end_s - arrival_s, one.first_s - arrival_s
-        starved_s[one.number], device_s[one.number] = max(one.starved_s, end_s - one.still_s), one.service
+    for job, end_s in [*state.ended, *((job, np.inf) for job in state.jobs)]:
+        arrival_s = workload.jobs[job.number].arrival_s
+        completion_s[job.number], first_s[job.number] = end_s - arrival_s, job.first_s - arrival_s
+        starved_s[job.number], device_s[job.number] = max(job.starved_s, end_s - job.still_s), job.service
     return Outcome(completion_s, first_s, starved_s, device_s, state.now_s)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias, final
 
-from alpa_dejavu.playground.jobs._workload import Workload
+from alpa_dejavu.playground.jobs._workload import Pool, Workload
 
 __all__ = [
-    "Allotment", "Decision", "Places", "Running", "State", "advanced", "beginning", "check_decision", "step_s",
+    "Allotment", "Places", "PoolDecision", "Running", "State", "advanced", "beginning", "check_decision",
+    "kept_places", "placed", "placed_with", "step_s",
 ]  # fmt: skip
 
 Places: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -44,7 +45,7 @@ class Allotment:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Decision:
+class PoolDecision:
     """The part of each job that runs, by its number, and when to decide anew at the latest; at events it is anyway."""
 
     allotments: Mapping[int, Allotment]
@@ -108,30 +109,30 @@ def step_s(workload: Workload, number: int, allotment: Allotment) -> float:
     return workload.jobs[number].curve.seconds(allotment.devices, allotment.cores, allotment.memory_bytes)
 
 
-def advanced(workload: Workload, state: State, decision: Decision) -> State | None:
+def advanced(workload: Workload, state: State, decision: PoolDecision) -> State | None:
     """Returns the state at the next event, where jobs run as is decided; None: jobs wait for ever."""
-    begun = tuple(_begun(workload, state, one, decision.allotments.get(one.number)) for one in state.jobs)
+    begun = tuple(_begun(workload, state, job, decision.allotments.get(job.number)) for job in state.jobs)
     ends_s = [
-        math.inf if one.allotment is None
-        else max(one.ready_s, state.now_s) + one.left * step_s(workload, one.number, one.allotment)
-        for one in begun
+        math.inf if job.allotment is None
+        else max(job.ready_s, state.now_s) + job.left * step_s(workload, job.number, job.allotment)
+        for job in begun
     ]  # fmt: skip
     next_s = min([*ends_s, decision.until_s, *_outer_events(workload, state)])
     if next_s == math.inf:
         return None
-    progressed = [_progressed(workload, one, state.now_s, next_s) for one in begun]
-    jobs = tuple(one for one, end_s in zip(progressed, ends_s, strict=True) if end_s > next_s)
-    ended = tuple((one, next_s) for one, end_s in zip(progressed, ends_s, strict=True) if end_s <= next_s)
+    progressed = [_progressed(workload, job, state.now_s, next_s) for job in begun]
+    jobs = tuple(job for job, end_s in zip(progressed, ends_s, strict=True) if end_s > next_s)
+    ended = tuple((job, next_s) for job, end_s in zip(progressed, ends_s, strict=True) if end_s <= next_s)
     after = dataclasses.replace(state, jobs=jobs, ended=(*state.ended, *ended))
     return _with_changes(workload, after, next_s)
 
 
-def check_decision(workload: Workload, state: State, decision: Decision) -> None:
+def check_decision(workload: Workload, state: State, decision: PoolDecision) -> None:
     """Raises ValueError where a policy gives a job what there isn't, or more than it may have."""
     pool, used = workload.pool, [[0.0, 0.0, 0.0] for _ in state.there]
-    here = {one.number for one in state.jobs}
+    present = {job.number for job in state.jobs}
     for number, part in decision.allotments.items():
-        if number not in here or part.devices not in workload.sizes(number):
+        if number not in present or part.devices not in workload.sizes(number):
             raise ValueError(
                 f"job {workload.jobs[number].name}: the policy gives it {part.devices} devices, but must give one of "
                 f"{workload.sizes(number)} to a job that is there; mend the policy"
@@ -154,49 +155,94 @@ def _outer_events(workload: Workload, state: State) -> list[float]:
     return [*(job.arrival_s for job in jobs), *(change.at_s for change in changes)]
 
 
-def _begun(workload: Workload, state: State, one: Running, part: Allotment | None) -> Running:
+def _begun(workload: Workload, state: State, job: Running, part: Allotment | None) -> Running:
     """Returns a job with its new part; other devices cost it a restart once it has made steps."""
-    before = None if one.allotment is None else one.allotment.places
+    before = None if job.allotment is None else job.allotment.places
     if part is None or part.places == before:
-        return dataclasses.replace(one, allotment=part)
-    fresh = one.service == 0
-    return dataclasses.replace(one, allotment=part, ready_s=state.now_s + (0.0 if fresh else workload.restart_s))
+        return dataclasses.replace(job, allotment=part)
+    fresh = job.service == 0
+    return dataclasses.replace(job, allotment=part, ready_s=state.now_s + (0.0 if fresh else workload.restart_s))
 
 
-def _progressed(workload: Workload, one: Running, from_s: float, to_s: float) -> Running:
-    if one.allotment is None:
-        return one
-    after = dataclasses.replace(one, service=one.service + one.allotment.devices * (to_s - from_s))
-    goes_s, each_s = max(one.ready_s, from_s), step_s(workload, one.number, one.allotment)
+def _progressed(workload: Workload, job: Running, from_s: float, to_s: float) -> Running:
+    if job.allotment is None:
+        return job
+    after = dataclasses.replace(job, service=job.service + job.allotment.devices * (to_s - from_s))
+    goes_s, each_s = max(job.ready_s, from_s), step_s(workload, job.number, job.allotment)
     if goes_s >= to_s or each_s == math.inf:
         return after
     # What rounding would take from a job that hasn't ended yet is left to it.
-    left = max(one.left - (to_s - goes_s) / each_s, one.left * _ROUNDING * _ROUNDING)
-    starved_s = max(one.starved_s, goes_s - one.still_s)
-    return dataclasses.replace(after, left=left, first_s=min(one.first_s, goes_s), still_s=to_s, starved_s=starved_s)
+    left = max(job.left - (to_s - goes_s) / each_s, job.left * _ROUNDING * _ROUNDING)
+    starved_s = max(job.starved_s, goes_s - job.still_s)
+    return dataclasses.replace(after, left=left, first_s=min(job.first_s, goes_s), still_s=to_s, starved_s=starved_s)
 
 
 def _with_changes(workload: Workload, state: State, now_s: float) -> State:
     """Returns the state after all that comes from outside by a time."""
-    jobs, there, changed, come = list(state.jobs), list(state.there), state.changed, state.come
+    jobs, present, changed, come = list(state.jobs), list(state.there), state.changed, state.come
     while changed < len(workload.changes) and workload.changes[changed].at_s <= now_s:
         change = workload.changes[changed]
-        there[change.host] = change.there
+        present[change.host] = change.there
         if not change.there:
-            jobs = [_lost(workload, one, change.host) for one in jobs]
+            jobs = [_lost(workload, running, change.host) for running in jobs]
         changed += 1
     while come < len(workload.jobs) and workload.jobs[come].arrival_s <= now_s:
         job = workload.jobs[come]
         jobs.append(Running(come, job.steps, job.arrival_s))
         come += 1
-    return State(now_s, tuple(jobs), tuple(there), come, changed, state.ended)
+    return State(now_s, tuple(jobs), tuple(present), come, changed, state.ended)
 
 
-def _lost(workload: Workload, one: Running, host: int) -> Running:
+def _lost(workload: Workload, running: Running, host: int) -> Running:
     """Returns a job after the loss of a host: back at its checkpoint, and without a part, if it ran there."""
-    if one.allotment is None or all(place != host for place, _ in one.allotment.places):
-        return one
-    job, left = workload.jobs[one.number], one.left
+    if running.allotment is None or all(place != host for place, _ in running.allotment.places):
+        return running
+    job, left = workload.jobs[running.number], running.left
     if job.checkpoint_steps:
         left = job.steps - math.floor((job.steps - left) / job.checkpoint_steps) * job.checkpoint_steps
-    return dataclasses.replace(one, left=left, allotment=None)
+    return dataclasses.replace(running, left=left, allotment=None)
+
+
+def placed(pool: Pool, state: State, sizes: Mapping[int, int]) -> dict[int, Places]:
+    """Returns the places of jobs by their numbers of devices: those that they had, where that goes; else those of all
+    anew. A job for which there is no room is left out.
+
+    Args:
+        pool: the hosts.
+        state: says which hosts are there, and where jobs ran.
+        sizes: how many devices each job has; the first ones go first where there isn't room for all.
+    """
+    had = {number: places for number, places in kept_places(state).items()
+           if sizes.get(number) == sum(count for _, count in places)}  # fmt: skip
+    places = placed_with(pool, state.there, sizes, had)
+    return places if len(places) == len(sizes) else placed_with(pool, state.there, sizes, {})
+
+
+def kept_places(state: State) -> dict[int, Places]:
+    """Returns the places of jobs that run, by number."""
+    return {job.number: job.allotment.places for job in state.jobs if job.allotment is not None}
+
+
+def placed_with(
+    pool: Pool, hosts_there: Sequence[bool], sizes: Mapping[int, int], had: Mapping[int, Places]
+) -> dict[int, Places]:
+    """Returns the places that jobs have, and those of others beside them: the one with most devices first, each on the
+    host that it fills most. One for which there is no room is left out.
+    """
+    free = [pool.devices if present else 0 for present in hosts_there]
+    for places in had.values():
+        for host, count in places:
+            free[host] -= count
+    given = dict(had)
+    for number in sorted((number for number in sizes if number not in had), key=lambda number: -sizes[number]):
+        size = sizes[number]
+        if size > pool.devices:
+            whole = [host for host, count in enumerate(free) if count == pool.devices][: size // pool.devices]
+            places = tuple((host, pool.devices) for host in whole)
+        else:
+            places = tuple((host, size) for _, host in sorted((c, h) for h, c in enumerate(free) if c >= size)[:1])
+        if sum(count for _, count in places) == size:
+            given[number] = places
+            for host, count in places:
+                free[host] -= count
+    return given

@@ -21,13 +21,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from alpa_dejavu.playground.jobs._columns import HOST_COLUMNS, JOB_COLUMNS, Cells, read_rows
-from alpa_dejavu.playground.jobs._curve import StepCurve
-from alpa_dejavu.playground.jobs._draw import drawn_hosts, drawn_jobs
-from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange
+from alpa_dejavu.playground.jobs._columns import HOST_COLUMNS, JOB_COLUMNS, Cells, drawn_hosts, drawn_jobs, read_rows
+from alpa_dejavu.playground.jobs._workload import ClusterJob, HostChange, StepCurve
 from alpa_dejavu.problem import checks
 
-__all__ = ["HOST_COLUMNS", "JOB_COLUMNS", "Trace", "drawn_hosts", "drawn_jobs", "read_host_changes", "read_jobs"]
+__all__ = ["HOST_COLUMNS", "JOB_COLUMNS", "JobTrace", "drawn_hosts", "drawn_jobs", "read_host_changes", "read_jobs"]
 
 _STATUSES = ("Terminated", "Running", "Failed", "Waiting", "Interrupted")
 _THERE = "USING"
@@ -36,7 +34,7 @@ _PERCENT, _GIBIBYTE = 100.0, 2.0**30
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Trace:
+class JobTrace:
     """The jobs of a trace.
 
     Attributes:
@@ -50,7 +48,7 @@ class Trace:
 
 def read_jobs(
     path: str | os.PathLike[str], curves: Sequence[StepCurve], storage_factor: float = 3.0, checkpoint_s: float = 600.0
-) -> Trace:
+) -> JobTrace:
     """Returns the jobs of a file in the columns of `pai_task_table`; tasks of a name are one job.
 
     A job has one of the curves, by the CRC-32 of its name, for seconds of computing by devices. The devices that it
@@ -77,18 +75,18 @@ def read_jobs(
     jobs = []
     for name, every in tasks.items():
         curve = curves[zlib.crc32(name.encode()) % len(curves)]
-        made = _job(name, every, curve, storage_factor, checkpoint_s)
-        if isinstance(made, ClusterJob):
-            jobs.append(made)
+        job = _job(name, every, curve, storage_factor, checkpoint_s)
+        if isinstance(job, ClusterJob):
+            jobs.append(job)
         else:
-            left_out[made] += 1
+            left_out[job] += 1
     if not jobs:
-        said = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no line"
-        raise ValueError(f"{path} has no job that can be run ({said}), but must have one; take another part of the "
+        reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has no line"
+        raise ValueError(f"{path} has no job that can be run ({reasons}), but must have one; take another part of the "
                          "trace")  # fmt: skip
     jobs.sort(key=lambda job: job.arrival_s)
     first_s = jobs[0].arrival_s
-    return Trace(tuple(dataclasses.replace(job, arrival_s=job.arrival_s - first_s) for job in jobs), left_out)
+    return JobTrace(tuple(dataclasses.replace(job, arrival_s=job.arrival_s - first_s) for job in jobs), left_out)
 
 
 def read_host_changes(path: str | os.PathLike[str], hosts: int) -> tuple[HostChange, ...]:
@@ -107,11 +105,11 @@ def read_host_changes(path: str | os.PathLike[str], hosts: int) -> tuple[HostCha
     numbers: dict[str, int] = {}
     for _, name, _ in rows:
         numbers.setdefault(name, len(numbers))
-    first_s, there, changes = min((at_s for at_s, *_ in rows), default=0.0), dict[str, bool](), []
-    for at_s, name, here in sorted(rows, key=lambda row: row[0]):
-        if here != there.get(name, True) and numbers[name] < hosts:
-            changes.append(HostChange(at_s - first_s, numbers[name], here))
-        there[name] = here
+    first_s, present_hosts, changes = min((at_s for at_s, *_ in rows), default=0.0), dict[str, bool](), []
+    for at_s, name, present in sorted(rows, key=lambda row: row[0]):
+        if present != present_hosts.get(name, True) and numbers[name] < hosts:
+            changes.append(HostChange(at_s - first_s, numbers[name], present))
+        present_hosts[name] = present
     return tuple(changes)
 
 

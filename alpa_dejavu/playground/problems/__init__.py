@@ -39,7 +39,7 @@ PROBLEMS = {
     "digits-mlp": ("_digits", "digits_mlp"),
     "digits-cnn": ("_digits", "digits_cnn"),
     "digits-wide-cnn": ("_digits", "digits_wide_cnn"),
-    "digits-residual": ("_residual", "digits_residual"),
+    "digits-residual": ("_digits", "digits_residual"),
     "digits-long-tail": ("_margins", "digits_long_tail"),
     "digits-margins": ("_margins", "digits_margins"),
     "sparse-least-squares": ("_least_squares", "sparse_least_squares"),
@@ -56,8 +56,8 @@ def problem(name: str) -> Problem:
         RuntimeError: it needs a package that isn't installed; says how to install it.
     """
     if name not in PROBLEMS:
-        known = ", ".join(map(repr, PROBLEMS))
-        raise ValueError(f"there is no problem named {name!r}{near(name, PROBLEMS)}; choose one of {known}")
+        names = ", ".join(map(repr, PROBLEMS))
+        raise ValueError(f"there is no problem named {name!r}{near(name, PROBLEMS)}; choose one of {names}")
     need("playground", "jax", "optax", "sklearn")
     return _maker(name)()
 
@@ -73,8 +73,8 @@ def problem_summary(name: str) -> str:
 
 def _maker(name: str) -> Callable[[], Problem]:
     module, function = PROBLEMS[name]
-    found: Callable[[], Problem] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-    return found
+    maker: Callable[[], Problem] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    return maker
 
 
 _MARGINS = ("accuracy_of_labels", "balanced_weights", "label_margins", "long_tail", "margin_loss")

@@ -1,4 +1,10 @@
-"""Handwritten digits of 8 x 8 pixels (1797 of them, in scikit-learn), by a small network and by a convolutional one."""
+"""Handwritten digits of 8 x 8 pixels (1797, in scikit-learn), by small networks: plain, convolutional, residual.
+
+References:
+    He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016.
+    De and Smith, Batch Normalization Biases Residual Blocks Towards the Identity Function, NeurIPS 2020 (blocks that
+    begin as the identity, without normalization).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,10 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground.job import Problem
 
-__all__ = ["affine", "classified", "convolved", "dense", "digits_cnn", "digits_mlp", "digits_parts", "pooled"]
+__all__ = [
+    "affine", "classified", "convolved", "dense", "digits_cnn", "digits_mlp", "digits_parts", "digits_residual",
+    "pooled",
+]  # fmt: skip
 
 _HELD_OUT = 360
 _WIDE = 32, 64
@@ -49,10 +58,10 @@ def digits_cnn(first: int = 8, second: int = 16) -> Problem:
                 "out": dense(keys[2], 4 * second, 10)}  # fmt: skip
 
     def logits(params: Any, inputs: Any) -> Any:
-        made = inputs[..., None]
+        images = inputs[..., None]
         for name in chain[:-1]:
-            made = pooled(jax.nn.relu(convolved(params[name], made)))
-        return affine(params["out"], made.reshape(len(inputs), 4 * second))
+            images = pooled(jax.nn.relu(convolved(params[name], images)))
+        return affine(params["out"], images.reshape(len(inputs), 4 * second))
 
     name = "digits-wide-cnn" if (first, second) == _WIDE else "digits-cnn"
     return classified(name, init, logits, chain, lambda widths: digits_cnn(*widths))
@@ -112,3 +121,29 @@ def pooled(images: Any) -> Any:
     """Returns the means of 2 x 2 pixels."""
     count, height, width, channels = images.shape
     return images.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
+
+
+_CHANNELS, _PLACES = 16, 4
+_UNITS = 32, 32, 32
+
+
+def digits_residual(*units: int) -> Problem:
+    """Returns digits by a residual network: a convolution, three blocks of 16, 32 and 16 channels, and 10 classes."""
+    units = units or _UNITS
+    names = tuple((f"block {n} in", f"block {n} out") for n, count in enumerate(units, 1) if count)
+
+    def init(key: Any) -> Any:
+        keys = jax.random.split(key, len(units) + 2)
+        parts = {"stem": dense(keys[0], 9, _CHANNELS), "out": dense(keys[1], _CHANNELS * _PLACES, 10)}
+        for (into, out), count, each in zip(names, filter(None, units), keys[2:], strict=False):
+            parts |= {into: dense(each, 9 * _CHANNELS, count),
+                      out: {"bias": jnp.zeros(_CHANNELS), "kernel": jnp.zeros((9 * count, _CHANNELS))}}  # fmt: skip
+        return parts
+
+    def logits(params: Any, inputs: Any) -> Any:
+        images = pooled(jax.nn.relu(convolved(params["stem"], inputs[..., None])))
+        for into, out in names:
+            images = images + convolved(params[out], jax.nn.relu(convolved(params[into], images)))
+        return affine(params["out"], pooled(jax.nn.relu(images)).reshape(len(inputs), _CHANNELS * _PLACES))
+
+    return classified("digits-residual", init, logits, (), lambda widths: digits_residual(*widths), names)

@@ -36,8 +36,8 @@ def sparse_least_squares(rows: int = 4096, columns: int = 256, non_zeros: int = 
 
     def loss(params: Any, batch: Any) -> Any:
         pairs, wanted = batch
-        found = jnp.sum(params[pairs[..., 0].astype(jnp.int32)] * pairs[..., 1], axis=-1)
-        return 0.5 * jnp.mean(jnp.square(found - wanted))
+        outputs = jnp.sum(params[pairs[..., 0].astype(jnp.int32)] * pairs[..., 1], axis=-1)
+        return 0.5 * jnp.mean(jnp.square(outputs - wanted))
 
     def coordinates(pairs: Any) -> Any:
         return pairs[..., 0].astype(np.int64)

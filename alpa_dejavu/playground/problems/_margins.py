@@ -74,9 +74,9 @@ def margin_loss(logits: Callable[[Any, Any], Any], counts: Sequence[int], *, mos
     def loss(params: Any, batch: Any) -> Any:
         inputs, targets = batch
         right = jax.nn.one_hot(targets, len(counts))
-        found = jax.nn.log_softmax(scale * (logits(params, inputs) - right * margins))
+        logarithms = jax.nn.log_softmax(scale * (logits(params, inputs) - right * margins))
         own = heavy[targets]
-        return -jnp.sum(own * jnp.sum(found * right, axis=-1)) / jnp.sum(own)
+        return -jnp.sum(own * jnp.sum(logarithms * right, axis=-1)) / jnp.sum(own)
 
     return loss
 

@@ -45,13 +45,13 @@ def text_gpt() -> Problem:
 
 
 def _text() -> NDArray[np.int32]:
-    found = []
+    docstrings = []
     for name in _MODULES:
         module = importlib.import_module(name)
-        parts = [module, *(one for _, one in sorted(vars(module).items()) if inspect.isfunction(one) or
-                           inspect.isclass(one))]  # fmt: skip
-        found += [inspect.getdoc(one) or "" for one in parts if inspect.getmodule(one) is module]
-    codes = np.frombuffer("\n".join(found).encode("ascii", "replace"), np.uint8).astype(np.int32) - 32
+        parts = [module, *(member for _, member in sorted(vars(module).items()) if inspect.isfunction(member) or
+                           inspect.isclass(member))]  # fmt: skip
+        docstrings += [inspect.getdoc(member) or "" for member in parts if inspect.getmodule(member) is module]
+    codes = np.frombuffer("\n".join(docstrings).encode("ascii", "replace"), np.uint8).astype(np.int32) - 32
     return np.where((codes >= 0) & (codes < _CHARACTERS - 1), codes, _CHARACTERS - 1).astype(np.int32)
 
 
@@ -70,11 +70,11 @@ def _init(key: Any) -> Any:
 
 
 def _logits(params: Any, inputs: Any) -> Any:
-    made = params["characters"][inputs] + params["places"]
+    hidden = params["characters"][inputs] + params["places"]
     for part in params["blocks"]:
-        made = made + _attention(part, _normal(made))
-        made = made + jax.nn.relu(_normal(made) @ part["up"]) @ part["down"]
-    return _normal(made) @ params["out"]
+        hidden = hidden + _attention(part, _normal(hidden))
+        hidden = hidden + jax.nn.relu(_normal(hidden) @ part["up"]) @ part["down"]
+    return _normal(hidden) @ params["out"]
 
 
 def _attention(part: Any, inputs: Any) -> Any:

@@ -15,9 +15,8 @@ from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.playground.real._log import Entry, Log
-from alpa_dejavu.playground.real._real_world import RealWorld
+from alpa_dejavu.playground.real._real_world import RealWorld, Work
 from alpa_dejavu.playground.real._wires import Address, Inbox, Outbox
-from alpa_dejavu.playground.real._work import Work
 
 __all__ = ["CONDUCTOR", "Orders", "RealWorker", "Status"]
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import os
 import secrets
+import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, NoReturn, final
 
+from alpa_dejavu._util.orphans import adopt_orphans, end_children
+from alpa_dejavu._util.remote import answer_all
 from alpa_dejavu.playground._world import stalled
+from alpa_dejavu.playground.hosts import enter
 from alpa_dejavu.playground.real._actor import CONDUCTOR, Orders, RealWorker, Status
 from alpa_dejavu.playground.real._log import LOST, Told
 from alpa_dejavu.playground.real._real_faults import RealFaults, Shaped
 from alpa_dejavu.playground.real._wires import Address, Inbox
 
-__all__ = ["LOOPBACK", "Conductor", "Setting"]
+__all__ = ["LOOPBACK", "Conductor", "WorkersSetting", "serve"]
 
 LOOPBACK = "127.0.0.1"
 _KEY_BYTES = 32
@@ -28,7 +34,7 @@ has passed: a look takes time of theirs.
 _ECHOES = 5
 
 
-class Setting(NamedTuple):
+class WorkersSetting(NamedTuple):
     """The hosts and the job of some workers.
 
     Attributes:
@@ -59,7 +65,7 @@ class Conductor:
         connection: to the process that asks; where it is closed, a run ends.
     """
 
-    def __init__(self, setting: Setting, connection: Connection) -> None:
+    def __init__(self, setting: WorkersSetting, connection: Connection) -> None:
         self._connection = connection
         self._setting, self._key = setting, secrets.token_bytes(_KEY_BYTES)
         self._actors: dict[int, Any] = {}
@@ -76,9 +82,9 @@ class Conductor:
         first = {host: number for number, host in reversed([*enumerate(self._setting.hosts)])}
         pairs = {(a, b): (first[a], first[b]) for a, b in itertools.permutations(first, 2)}
         for host, number in first.items():
-            beside = [n for n, other in enumerate(self._setting.hosts) if other == host and n != number]
-            if beside:
-                pairs[host, host] = number, beside[0]
+            neighbours = [n for n, other in enumerate(self._setting.hosts) if other == host and n != number]
+            if neighbours:
+                pairs[host, host] = number, neighbours[0]
         with self._connected([]):
             return compute_s, {pair: self._link(*workers) for pair, workers in pairs.items()}
 
@@ -128,27 +134,30 @@ class Conductor:
             self._pids[number] = self._of(number, "pid")
             if setting.shaped is not None:
                 setting.shaped.limits.put(number, [self._pids[number]])
-            known = self._repeats.get(number)
-            self._repeats[number] = self._of(number, "calibrate", setting.processor_s[number], known)
+            repeats = self._repeats.get(number)
+            self._repeats[number] = self._of(number, "calibrate", setting.processor_s[number], repeats)
 
     def _base_speed(self) -> None:
         shaped = self._setting.shaped
         if shaped is not None:
-            shaped.set([1.0] * len(shaped.shares), lambda a, b: 1.0)
+            shaped.slow([1.0] * len(shaped.shares))
+            shaped.scale(lambda a, b: 1.0)
 
     @contextlib.contextmanager
     def _connected(self, told: list[Told]) -> Iterator[None]:
         """Connects all workers with each other and with this process, which they tell what happens."""
         shaped = self._setting.shaped
         own = LOOPBACK if shaped is None else shaped.net.address(shaped.net.driver)
-        left = _Left(self._actors)
-        inbox = Inbox(own, self._key, lambda number, sent: told.append((sent[0], number, sent[1])), left.gone)
+        left = set(self._actors)
+        inbox = Inbox(own, self._key, lambda number, sent: told.append((sent[0], number, sent[1])), left.discard)
         try:
             addresses: dict[int, Address] = dict(zip(self._actors, self._all("listen"), strict=True))
             self._all("connect", {**addresses, CONDUCTOR: inbox.address})
             yield
             self._all("close")
-            left.wait()
+            deadline_s = time.monotonic() + _PATIENCE_S
+            while left and time.monotonic() < deadline_s:  # what a worker told is there when its connection has ended
+                time.sleep(0.005)
         finally:
             inbox.close()
 
@@ -184,9 +193,9 @@ class Conductor:
             next_s = min(look_s, changed.next_s(), orders.until.seconds)
             time.sleep(max(start_s + next_s - time.monotonic(), 0.0))
 
-    def _forget(self, there: Sequence[bool]) -> None:
+    def _forget(self, present: Sequence[bool]) -> None:
         """Leaves out workers that were killed."""
-        for number in [number for number in self._actors if not there[number]]:
+        for number in [number for number in self._actors if not present[number]]:
             del self._actors[number]
 
     def _address(self, number: int) -> str:
@@ -203,29 +212,11 @@ class Conductor:
         import ray
 
         called = [getattr(actor, method).remote(*arguments) for actor in self._actors.values()]
-        found: list[Any] = ray.get(called, timeout=_PATIENCE_S)
-        errors = [state.error for state in found if isinstance(state, Status) and state.error]
+        answers: list[Any] = ray.get(called, timeout=_PATIENCE_S)
+        errors = [state.error for state in answers if isinstance(state, Status) and state.error]
         if errors:
             raise RuntimeError(errors[0])
-        return found
-
-
-@final
-class _Left:
-    """The workers whose connections to this process haven't ended."""
-
-    def __init__(self, actors: Iterable[int]) -> None:
-        self._numbers = set(actors)
-
-    def gone(self, number: int) -> None:
-        """Notes that a worker's connection has ended: what it told is there."""
-        self._numbers.discard(number)
-
-    def wait(self) -> None:
-        """Waits until all have ended."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._numbers and time.monotonic() < deadline:
-            time.sleep(0.005)
+        return answers
 
 
 def _quiet(states: Mapping[int, Status]) -> bool:
@@ -237,3 +228,56 @@ def _quiet(states: Mapping[int, Status]) -> bool:
 def _end(states: Mapping[int, Status]) -> str:
     waits = {number: state.waits for number, state in states.items() if not state.done}
     return stalled(waits) if waits else "steps"
+
+
+def serve(connection: Connection, setting: WorkersSetting) -> None:
+    """Answers the calls of methods of a `Conductor`, until the other side closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other side ends this one
+    signal.signal(signal.SIGTERM, _stop)
+    with contextlib.suppress(OSError):
+        adopt_orphans()
+    # Ray says on standard output, at length, that a worker was killed.
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), _ended():
+        os.environ.update(setting.environment)
+        os.environ.pop("RAY_ADDRESS", None)
+        if setting.shaped is not None:
+            enter(setting.shaped.net.namespace(setting.shaped.net.driver))
+        _connect(setting)
+        signal.signal(signal.SIGTERM, _stop)  # again, in place of Ray's, which would leave its processes
+        answer_all(connection, Conductor(setting, connection))
+
+
+@contextlib.contextmanager
+def _ended() -> Iterator[None]:
+    """Ends all other processes with the block."""
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            _disconnect()
+        finally:
+            end_children()
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _connect(setting: WorkersSetting) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if setting.shaped is not None:
+        own = setting.shaped.net.address(setting.shaped.net.driver)
+        ray.init(address=setting.ray_address, _node_ip_address=own, **quiet)
+    else:
+        ray.init(address="local", num_cpus=len(setting.hosts), include_dashboard=False, _node_ip_address=LOOPBACK,
+                 object_store_memory=256 * 1024**2, _system_config={"prestart_worker_first_driver": False},
+                 **quiet)  # fmt: skip
+
+
+def _disconnect() -> None:
+    import ray
+
+    ray.shutdown()

@@ -11,13 +11,12 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.playground._batches import draws
-from alpa_dejavu.playground._fault import Fault, change
+from alpa_dejavu.playground._draws import draws
+from alpa_dejavu.playground._fault import Fault, WrongStage, change
 from alpa_dejavu.playground._gradient import Vector
-from alpa_dejavu.playground._queue import Process, Queue
-from alpa_dejavu.playground._worker import Program, Sleeping, Worker
-from alpa_dejavu.playground._wrong_stage import WrongStage
-from alpa_dejavu.playground.hosts import LEAST_SHARE, Network, Quotas, shape
+from alpa_dejavu.playground._queue import Process, Queue, Sleeping
+from alpa_dejavu.playground._world import Program, Worker
+from alpa_dejavu.playground.hosts import LEAST_SHARE, HostNetwork, Quotas, shape
 
 __all__ = ["RealFaults", "Shaped", "check_faults"]
 
@@ -35,14 +34,17 @@ class Shaped:
         shares: of a core, for each worker.
     """
 
-    def __init__(self, net: Network, limits: Quotas, bytes_per_s: Sequence[Sequence[float]],
+    def __init__(self, net: HostNetwork, limits: Quotas, bytes_per_s: Sequence[Sequence[float]],
                  shares: Sequence[float]) -> None:  # fmt: skip
         self.net, self.limits = net, limits
         self.bytes_per_s, self.shares = [[*row] for row in bytes_per_s], [*shares]
 
-    def set(self, slower: Sequence[float], rates: Callable[[int, int], float]) -> None:
-        """Gives each worker its share over a factor, and each link its rate times a factor."""
+    def slow(self, slower: Sequence[float]) -> None:
+        """Gives each worker its share over a factor."""
         self.limits.limit([share / factor for share, factor in zip(self.shares, slower, strict=True)])
+
+    def scale(self, rates: Callable[[int, int], float]) -> None:
+        """Gives each link its rate times a factor."""
         shape(self.net, [[rate * rates(a, b) for b, rate in enumerate(row)] for a, row in enumerate(self.bytes_per_s)])
 
     def full_speed(self) -> None:
@@ -69,7 +71,7 @@ class RealFaults:
         self.hosts, self.size, self.ends_s, self.now_s = tuple(hosts), len(hosts), ends_s, 0.0
         self.there, self.changes = [True] * self.size, False
         self._pids, self._shaped, self._seed, self._lost, self._drawn = pids, shaped, seed, lost, 0
-        self._share = share
+        self._share, self._clock_s = share, 0.0
         self._slower: list[list[float]] = [[] for _ in hosts]
         self._rates: dict[frozenset[int], list[float]] = collections.defaultdict(list)
         self._queue = Queue()
@@ -85,9 +87,10 @@ class RealFaults:
         return self._queue.next_s()
 
     def go_on(self, now_s: float) -> None:
-        """Has happen what is to happen until now."""
+        """Has happen what is to happen until now; what comes late doesn't make later what follows it."""
+        self._clock_s = now_s
         while self._queue.next_s() <= now_s:
-            self.now_s = max(now_s, self.now_s)
+            self.now_s = self._queue.next_s()
             self._queue.pop()()
 
     # What faults use.
@@ -99,7 +102,7 @@ class RealFaults:
 
     def spawn(self, worker: Worker | None, program: Program) -> Process:
         """Starts a program of a fault; returns it."""
-        process = Process(program, worker)
+        process = Process(program, None)
         self._queue.put(self.now_s, lambda: self._resume(process), process)
         return process
 
@@ -110,7 +113,7 @@ class RealFaults:
         if self._pids is not None:
             os.kill(self._pids[number], signal.SIGKILL)
         self.there[number] = False
-        self._lost(number, self.now_s)
+        self._lost(number, self._clock_s)
         return True
 
     def start(self, number: int) -> None:
@@ -121,7 +124,13 @@ class RealFaults:
     def slow(self, number: int, factor: float, ends: bool = False) -> None:
         """Gives a worker's process a smaller share of its core, at once; or ends that."""
         change(self._slower[number], factor, ends)
-        self._set()
+        self.changes, slower = True, [math.prod(factors) for factors in self._slower]
+        least = math.inf if self._share is None else self._share / max(slower)
+        if least < LEAST_SHARE:
+            raise ValueError(f"a worker would be {max(slower):g} times as slow, with {least:.2g} of a core, but must "
+                             f"have {LEAST_SHARE:g} at least; give a smaller factor, or fewer workers")  # fmt: skip
+        if self._shaped is not None:
+            self._shaped.slow(slower)
 
     def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
         """Raises ValueError: real workers send what they have computed."""
@@ -139,17 +148,9 @@ class RealFaults:
             raise ValueError(f"the link between hosts {a} and {b} has a factor of 0, but real links must carry "
                              "something; give one above 0")  # fmt: skip
         change(self._rates[frozenset((a, b))], factor, ends)
-        self._set()
-
-    def _set(self) -> None:
-        self.changes, slower = True, [math.prod(factors) for factors in self._slower]
-        least = math.inf if self._share is None else self._share / max(slower)
-        if least < LEAST_SHARE:
-            raise ValueError(f"a worker would be {max(slower):g} times as slow, with {least:.2g} of a core, but must "
-                             f"have {LEAST_SHARE:g} at least; give a smaller factor, or fewer workers")  # fmt: skip
-        if self._shaped is None:
-            return
-        self._shaped.set(slower, lambda a, b: math.prod(self._rates[frozenset((a, b))]))
+        self.changes = True
+        if self._shaped is not None:
+            self._shaped.scale(lambda a, b: math.prod(self._rates[frozenset((a, b))]))
 
     def _resume(self, process: Process) -> None:
         process.waits = None

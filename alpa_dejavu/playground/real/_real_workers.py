@@ -14,20 +14,19 @@ from alpa_dejavu._util.leftovers import own_directory
 from alpa_dejavu._util.remote import Remote
 from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu._util.uninterrupted import uninterrupted
+from alpa_dejavu.playground._data import Split
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import Fault
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner
-from alpa_dejavu.playground._split import Split
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.hosts import NotShownError, network, nodes, quotas
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.playground.real._actor import Orders
-from alpa_dejavu.playground.real._conducting import serve
-from alpa_dejavu.playground.real._conductor import Setting
+from alpa_dejavu.playground.real._conductor import WorkersSetting, serve
+from alpa_dejavu.playground.real._log import replayed
 from alpa_dejavu.playground.real._real_faults import Shaped, check_faults
-from alpa_dejavu.playground.real._replay import replayed
 from alpa_dejavu.problem import Cluster, Link
 
 __all__ = ["RealWorkers", "real_workers"]
@@ -150,23 +149,24 @@ def real_workers(job: Job, cluster: Cluster, shaped: bool | None = None) -> Iter
     hosts = job.worker_hosts(cluster)
     stack = contextlib.ExitStack()
     try:
-        environment, note, found, address = {**_ENVIRONMENT}, "", None, None
+        environment, note, shaped_hosts, address = {**_ENVIRONMENT}, "", None, None
         if shaped is not False:
             try:
-                found, address, own = stack.enter_context(_shaped_hosts(hosts, cluster))
+                shaped_hosts, address, own = stack.enter_context(_shaped_hosts(hosts, cluster))
                 environment |= own
             except NotShownError as error:
                 if shaped:
                     raise
                 note = str(error)
-        if found is None:
+        if shaped_hosts is None:
             directory = stack.enter_context(own_directory())
             (directory / "ray").mkdir()
             environment |= {"RAY_TMPDIR": str(directory), **_LOOPBACK_ALONE}
-        share = [1.0] * len(hosts) if found is None else found.shares
+        share = [1.0] * len(hosts) if shaped_hosts is None else shaped_hosts.shares
         seconds = np.broadcast_to(np.asarray(job.compute_s, np.float64), len(hosts))
-        setting = Setting(pickle.dumps(job), hosts, _num_bytes(job), tuple((seconds * share).tolist()), found, address,
-                          environment)  # fmt: skip
+        processor_s = tuple((seconds * share).tolist())
+        setting = WorkersSetting(pickle.dumps(job), hosts, _num_bytes(job), processor_s, shaped_hosts, address,
+                                 environment)  # fmt: skip
         remote = stack.enter_context(
             Remote.started(serve, setting, name="the conductor of real workers", patience_s=_PATIENCE_S)
         )

@@ -1,25 +1,107 @@
-"""One real worker in this process, on the clock on the wall; the others are connections."""
+"""One real worker in this process, on the clock on the wall, and how it computes; the others are connections."""
 
 from __future__ import annotations
 
 import math
 import queue
+import statistics
+import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, cast, final
+
+import numpy as np
 
 from alpa_dejavu.playground._exchange import Exchange
+from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
-from alpa_dejavu.playground._queue import Process
-from alpa_dejavu.playground._timeline import COMPUTING, SENDING
-from alpa_dejavu.playground._worker import Computing, Message
-from alpa_dejavu.playground._world import World
-from alpa_dejavu.playground.job import Until
+from alpa_dejavu.playground._queue import Message, Process
+from alpa_dejavu.playground._recorder import Recorder
+from alpa_dejavu.playground._world import Computing, World
+from alpa_dejavu.playground.history import COMPUTING, SENDING
+from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.playground.real._log import PARAMS, SHOWN, Log
 from alpa_dejavu.playground.real._wires import Outbox
-from alpa_dejavu.playground.real._work import Work
 
-__all__ = ["RealWorld"]
+__all__ = ["RealWorld", "Work"]
+
+_CALIBRATED_S = 0.2
+_MEASURED = 5
+
+
+@final
+class Work:
+    """A thread that computes gradients, one after the other, each as often as it takes to fill its seconds.
+
+    Attributes:
+        repeats: how often a batch's gradient is computed.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._batch, self.repeats = job.samples(0), 1
+        self._compute = _repeated(job)
+        self._waiting: queue.SimpleQueue[tuple[Gradient, Callable[[], None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._go, daemon=True).start()
+
+    def calibrate(self, at: Vector, processor_s: float, repeats: int | None = None) -> None:
+        """Finds out how often a gradient has to be computed to take some seconds of a processor.
+
+        Args:
+            at: parameters.
+            processor_s: the seconds.
+            repeats: how often it is, where that is known.
+        """
+        rows, count = np.arange(self._batch), 16
+        self._compute(at, rows, 1)  # compiles
+        while repeats is None:
+            start = time.process_time()
+            self._compute(at, rows, count)
+            seconds = time.process_time() - start
+            if seconds > _CALIBRATED_S:
+                repeats = max(round(processor_s * count / seconds), 1)
+            count *= 2
+        self.repeats = repeats
+
+    def measured_s(self, at: Vector) -> float:
+        """Returns the seconds that a gradient at some parameters takes now: the median of a few."""
+        rows, seconds = np.arange(self._batch), []
+        for _ in range(_MEASURED):
+            start = time.monotonic()
+            self._compute(at, rows, self.repeats)
+            seconds.append(time.monotonic() - start)
+        return statistics.median(seconds)
+
+    def put(self, gradient: Gradient, done: Callable[[], None]) -> None:
+        """Computes a gradient once all before it are computed; `done` is called by a thread then."""
+        self._waiting.put((gradient, done))
+
+    def _go(self) -> None:
+        while True:
+            gradient, done = self._waiting.get()
+            times = max(round(self.repeats * len(gradient.rows) / self._batch), 1)
+            gradient.found = self._compute(gradient.at, gradient.rows, times)
+            done()
+
+
+def _repeated(job: Job) -> Callable[[Vector, Any, int], Vector]:
+    """Returns a function that computes a gradient so many times, each time at the same parameters."""
+    assert job.problem is not None, "it was checked"
+    import jax
+
+    from alpa_dejavu.playground._programs import programs
+
+    inputs, targets = job.problem.train
+    gradient = programs(job.problem, job.optimizer).gradient
+
+    @jax.jit
+    def many(at: Any, inputs: Any, targets: Any, times: Any) -> Any:
+        # Each time depends on the one before, or the compiler would leave it out.
+        return jax.lax.fori_loop(0, times, lambda _, before: gradient(at + 0.0 * before, inputs, targets), at * 0.0)
+
+    def values(at: Vector, rows: Any, times: int) -> Vector:
+        return np.asarray(many(at, inputs[rows], targets[rows], times))
+
+    return values
 
 
 @final
@@ -42,7 +124,7 @@ class RealWorld(World):
 
     def __init__(self, number: int, hosts: Sequence[int], num_bytes: float, learner: Learner, log: Log, until: Until,
                  seed: int, work: Work, outboxes: Mapping[int, Outbox]) -> None:  # fmt: skip
-        super().__init__(hosts, num_bytes, learner, log, until, seed)
+        super().__init__(hosts, num_bytes, learner, cast(Recorder, log), until, seed)
         self.number, self.workers = number, {number: self._worker(number)}
         self._log, self._work, self._outboxes = log, work, outboxes
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -124,7 +206,7 @@ class RealWorld(World):
         """
         time.sleep(max(start_s - time.monotonic(), 0.0))
         self._start_s = start_s
-        self._begin(exchange, [self.number])
+        self._begin(exchange.run, [self.number])
         while True:
             self._tick()
             while self._queue.next_s() <= self.now_s:

@@ -118,7 +118,7 @@ class Outbox:
     def _send(self) -> None:
         # Where the other end is gone, what is sent is lost.
         with contextlib.suppress(OSError):
-            while (one := self._waiting.get()) is not None:
-                self._connection.send_bytes(one[0])
-                if one[1] is not None:
-                    one[1]()
+            while (waiting := self._waiting.get()) is not None:
+                self._connection.send_bytes(waiting[0])
+                if waiting[1] is not None:
+                    waiting[1]()

@@ -7,35 +7,34 @@ Out: `Runs` with a history of each exchange and seed, a file of them, curves wit
 from __future__ import annotations
 
 from alpa_dejavu._util.interval import Interval
-from alpa_dejavu.playground.scenarios._answer import Answer, answer, answer_lines
-from alpa_dejavu.playground.scenarios._comparison import Compared, Curve, compared
+from alpa_dejavu.playground.scenarios._comparison import Answer, Compared, ComparedCurve, answer, answer_lines, compared
 from alpa_dejavu.playground.scenarios._named import TOPOLOGY_WORDS
 from alpa_dejavu.playground.scenarios._page import runs_page
 from alpa_dejavu.playground.scenarios._read import read_scenario
-from alpa_dejavu.playground.scenarios._real import growing_real_runs, side_by_side
-from alpa_dejavu.playground.scenarios._runs_file import read_runs, runs_text, write_runs
 from alpa_dejavu.playground.scenarios._scenario import (
     Question,
-    Run,
     Runs,
     Scenario,
+    ScenarioRun,
     Target,
+    growing_real_runs,
     growing_runs,
     run_scenario,
 )
-from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
+from alpa_dejavu.playground.scenarios._table import NOTE, details, side_by_side, tables, target_text
+from alpa_dejavu.playground.scenarios.runs_file import read_runs, runs_text, write_runs
 
 __all__ = [
     "NOTE",
     "TOPOLOGY_WORDS",
     "Answer",
     "Compared",
-    "Curve",
+    "ComparedCurve",
     "Interval",
     "Question",
-    "Run",
     "Runs",
     "Scenario",
+    "ScenarioRun",
     "Target",
     "answer",
     "answer_lines",

@@ -1,20 +1,22 @@
-"""Exchanges compared by their runs: curves with intervals over seeds, and when a target is reached."""
+"""Exchanges compared by their runs: curves with intervals, when a target is reached, and the answer to a question."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
-from typing import final
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.interval import Interval, column_intervals
 from alpa_dejavu.playground.history import History
-from alpa_dejavu.playground.scenarios._scenario import Run, Runs, Target
+from alpa_dejavu.playground.scenarios._scenario import Runs, ScenarioRun, Target
 
-__all__ = ["AXES", "Compared", "Curve", "compared"]
+__all__ = ["AXES", "Answer", "Compared", "ComparedCurve", "answer", "answer_lines", "compared"]
 
 Floats = NDArray[np.float64]
 AXES = {"seconds": "time_s", "steps": "steps", "bytes": "sent_bytes"}
@@ -24,7 +26,7 @@ _POINTS = 200
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Curve:
+class ComparedCurve:
     """A figure over an axis: its mean over seeds with its 90 % interval, all of shape (X,).
 
     It ends where the first of the seeds' runs does. Between two looks a run is taken to go in a line.
@@ -55,9 +57,9 @@ class Compared:
     """
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[ScenarioRun, ...]
     target: Target | None
-    curves: dict[tuple[str, str], Curve]
+    curves: dict[tuple[str, str], ComparedCurve]
     reached: int
     to_target: dict[str, Interval]
     last: dict[str, Interval]
@@ -74,17 +76,17 @@ class Compared:
 
 def compared(every: Sequence[Runs]) -> list[Compared]:
     """Returns each exchange of one scenario or of several, in their order; several are told apart by their names."""
-    found = []
+    exchanges = []
     for runs in every:
-        by_name: dict[str, list[Run]] = {}
+        by_name: dict[str, list[ScenarioRun]] = {}
         for run in runs.runs:
             by_name.setdefault(run.exchange, []).append(run)
         prefix = f"{runs.name}: " if len(every) > 1 else ""
-        found += [_compared(prefix + name, tuple(each), runs) for name, each in by_name.items()]
-    return found
+        exchanges += [_compared(prefix + name, tuple(each), runs) for name, each in by_name.items()]
+    return exchanges
 
 
-def _compared(name: str, runs: tuple[Run, ...], whole: Runs) -> Compared:
+def _compared(name: str, runs: tuple[ScenarioRun, ...], whole: Runs) -> Compared:
     histories, target = [run.history for run in runs], whole.target
     measures = [each for each in ("loss", "accuracy") if all(np.isfinite(getattr(h, each)).any() for h in histories)]
     looks = [(history, None if target is None else target.look(history)) for history in histories]
@@ -110,11 +112,105 @@ def _idle(history: History) -> float:
     return float(history.idle_s.sum()) / whole if whole else 0.0
 
 
-def _curve(histories: Sequence[History], measure: str, axis: str) -> Curve:
+def _curve(histories: Sequence[History], measure: str, axis: str) -> ComparedCurve:
     places = [np.asarray(getattr(history, axis), np.float64) for history in histories]
     grid = np.linspace(0.0, min(float(place[-1]) for place in places), _POINTS)
     values = np.stack([
         np.interp(grid, place, getattr(history, measure)) for history, place in zip(histories, places, strict=True)
     ])  # fmt: skip
     low, mean, high = column_intervals(values)
-    return Curve(grid, mean, low, high)
+    return ComparedCurve(grid, mean, low, high)
+
+
+_UNITS: Mapping[str, Callable[[float], str]] = {
+    "seconds": units.seconds, "steps": "{:.0f} steps".format, "bytes": units.traffic,
+    "loss": "{:.4g}".format, "accuracy": "{:.1%}".format,
+}  # fmt: skip
+_MOMENTS = 400
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The answer that runs give to their question.
+
+    Attributes:
+        verdict: "yes", "no", or "not sure" where the 90 % interval over seeds has both signs.
+        text: by how much, and when, in sentences.
+        ratio: of the better one's figure to the other's, by seeds; None: some runs have no figure.
+    """
+
+    verdict: Literal["yes", "no", "not sure"]
+    text: str
+    ratio: Interval | None
+
+
+def answer(runs: Runs) -> Answer | None:
+    """Returns the answer of a scenario's runs to its question; None: it has none.
+
+    Figures are compared seed by seed: the answer is yes or no where the 90 % interval of the mean logarithm of their
+    ratio, by Student's t, has one sign. Where not all runs reach the target, who reaches it more often is better if
+    the other one never does.
+    """
+    question = runs.question
+    if question is None:
+        return None
+    by_name = {exchange.name: exchange for exchange in compared([runs])}
+    better, than = by_name[question.better], by_name[question.than]
+    figures = [np.array([_figure(exchange, run, question.by) for run in exchange.runs]) for exchange in (better, than)]
+    as_text = _UNITS[question.by]
+    if not all(np.isfinite(each).all() for each in figures):
+        return _by_reaching(better, than, question.by)
+    more = 1 if question.by == "accuracy" else -1
+    ratio = _ratio(figures[0], figures[1])
+    signs = {math.copysign(1, more * math.log(end)) for end in (ratio.low, ratio.high)} if ratio.low > 0 else {1, -1}
+    verdict: Literal["yes", "no", "not sure"] = "not sure" if len(signs) > 1 else "yes" if 1 in signs else "no"
+    text = (
+        f"{better.name} has {as_text(float(figures[0].mean()))}, {than.name} {as_text(float(figures[1].mean()))}: "
+        f"{ratio.mean:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})."
+    )
+    return Answer(verdict, f"{text}{_ahead(better, than)}", ratio)
+
+
+def answer_lines(every: Sequence[Runs]) -> list[str]:
+    """Returns a line with question and answer for each of the scenarios that has one."""
+    pairs = [(runs.question, answer(runs)) for runs in every]
+    return [
+        f"{question.text} {given.verdict.capitalize()}. {given.text}"
+        for question, given in pairs if question is not None and given is not None
+    ]  # fmt: skip
+
+
+def _figure(exchange: Compared, run: ScenarioRun, by: str) -> float:
+    if by not in AXES:
+        return float(getattr(run.history, by)[-1])
+    assert exchange.target is not None, "it is checked when the scenario is read"
+    look = exchange.target.look(run.history)
+    return math.inf if look is None else float(getattr(run.history, AXES[by])[look])
+
+
+def _ratio(ours: Sequence[float] | np.ndarray, theirs: Sequence[float] | np.ndarray) -> Interval:
+    """The mean ratio of positive figures, seed by seed, by its logarithm."""
+    tiny = np.finfo(float).tiny
+    return Interval.of(np.log(np.maximum(ours, tiny) / np.maximum(theirs, tiny)).tolist()).exp()
+
+
+def _by_reaching(better: Compared, than: Compared, by: str) -> Answer:
+    """The answer where not all runs reach the target, or a figure isn't a number."""
+    counts = [f"{exchange.reached} of {len(exchange.runs)} runs of {exchange.name}" for exchange in (better, than)]
+    text = f"{counts[0]} reach the target, and {counts[1]}."
+    if than.reached == 0 and better.reached == len(better.runs) and by in AXES:
+        return Answer("yes", f"{text} The first take {_UNITS[by](better.to_target[by].mean)}.", None)
+    return Answer("no" if better.reached <= than.reached else "not sure", text, None)
+
+
+def _ahead(better: Compared, than: Compared) -> str:
+    """In how much of the time until both have reached the target the better one's mean loss is the lower one."""
+    ours, theirs = (exchange.curves.get(("loss", "seconds")) for exchange in (better, than))
+    if ours is None or theirs is None:
+        return ""
+    reached = [exchange.to_target["seconds"].mean for exchange in (better, than) if exchange.to_target]
+    end = min(float(ours.x[-1]), float(theirs.x[-1]), *([max(reached)] if reached else []))
+    times = np.linspace(0.0, end, _MOMENTS + 1)[1:]
+    lower = np.interp(times, ours.x, ours.mean) < np.interp(times, theirs.x, theirs.mean)
+    return f" Until {units.seconds(end)} its loss is the lower one in {lower.mean():.0%} of the time."

@@ -16,7 +16,7 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.data import MOVES, SPLITS, DataMove, Split
 from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 
-__all__ = ["TOPOLOGY_WORDS", "made", "name_and_settings"]
+__all__ = ["TOPOLOGY_WORDS", "name_and_settings", "object_named"]
 
 T = TypeVar("T")
 _WORDS: Mapping[Any, tuple[str, str]] = {
@@ -42,32 +42,32 @@ def name_and_settings(entry: str | Mapping[str, Mapping[str, Any] | None]) -> tu
     return name, settings or {}
 
 
-def made(what: str, entry: Any, known: Mapping[str, type[T]], where: Path) -> T:
+def object_named(what: str, entry: Any, kinds: Mapping[str, type[T]], where: Path) -> T:
     """Returns the object of an entry's name with its settings.
 
     Args:
         what: a noun for errors, such as "exchange".
         entry: a name, or a mapping of one name to its settings.
-        known: the classes by name, each a dataclass.
+        kinds: the classes by name, each a dataclass.
         where: the entry's place in the file, as keys and indices.
 
     Raises:
         WrongDataError: there is no such name or setting, or a setting has a value that it can't have.
     """
     name, settings = name_and_settings(entry)
-    if name not in known:
-        raise WrongDataError(where, f"there is no {what} {name!r}{near(name, known)} (known are {', '.join(known)})")
-    kind, inside = known[name], (*where, name)
+    if name not in kinds:
+        raise WrongDataError(where, f"there is no {what} {name!r}{near(name, kinds)} (known are {', '.join(kinds)})")
+    kind, inside = kinds[name], (*where, name)
     known_settings = inspect.signature(kind).parameters
     for setting in settings:
         if setting not in known_settings:
             has = f"known are {', '.join(known_settings)}" if known_settings else "it has none"
-            said = f"{setting!r} is no setting of {name!r}{near(setting, known_settings)} ({has})"
-            raise WrongDataError((*inside, setting), said)
+            text = f"{setting!r} is no setting of {name!r}{near(setting, known_settings)} ({has})"
+            raise WrongDataError((*inside, setting), text)
     hints = typing.get_type_hints(kind)
     given = {key: _value(value, hints[key], (*inside, key)) for key, value in settings.items()}
-    for setting, one in known_settings.items():
-        if one.default is inspect.Parameter.empty and setting not in given:
+    for setting, parameter in known_settings.items():
+        if parameter.default is inspect.Parameter.empty and setting not in given:
             raise WrongDataError(where, f"{name!r} lacks the setting {setting!r}")
     try:
         return kind(**given)
@@ -81,7 +81,7 @@ def _value(value: Any, hint: Any, where: Path) -> Any:
         if interface in _REGISTRIES and isinstance(value, (str, Mapping)):
             if isinstance(value, Mapping) and len(value) != 1:
                 raise WrongDataError(where, f"{where[-1]} is {json.dumps(value)}, but must be one name with settings")
-            return made(str(where[-1]), value, _REGISTRIES[interface], where)
+            return object_named(str(where[-1]), value, _REGISTRIES[interface], where)
     try:
         adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
         return adapter.validate_json(json.dumps(value), strict=True)
@@ -101,5 +101,5 @@ def _words(hint: Any, many: bool = False) -> str:
         return f"{'lists' if many else 'a list'} of {count}{_words(parts[0], many=True)}"
     if parts:
         return ", or ".join(_words(part, many) for part in parts)
-    one, several = _WORDS.get(hint, (f"a {hint.__name__.lower()}", f"{hint.__name__.lower()}s"))
-    return several if many else one
+    single, several = _WORDS.get(hint, (f"a {hint.__name__.lower()}", f"{hint.__name__.lower()}s"))
+    return several if many else single

@@ -6,11 +6,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_dejavu.playground.scenarios._answer import answer_lines
-from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, compared
-from alpa_dejavu.playground.scenarios._real import side_by_side
-from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Run, Runs
-from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
+from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, answer_lines, compared
+from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Runs, ScenarioRun
+from alpa_dejavu.playground.scenarios._table import NOTE, details, side_by_side, tables, target_text
 
 __all__ = ["runs_page"]
 
@@ -31,42 +29,43 @@ def runs_page(*every: Runs) -> str:
     """
     from alpa_dejavu.report import template
 
-    found = compared(every)
-    seeds = {len(one.runs) for one in found}
+    exchanges = compared(every)
+    seeds = {len(exchange.runs) for exchange in exchanges}
     return template("runs.html.j2").render(
         title=", ".join(dict.fromkeys(runs.name for runs in every)),
         facts=[
             ("problem", ", ".join(dict.fromkeys(runs.problem or "time alone" for runs in every))),
             ("workers", ", ".join(dict.fromkeys(str(len(runs.hosts)) for runs in every))),
             ("target", target_text(every)),
-            ("exchanges", str(len(found))),
+            ("exchanges", str(len(exchanges))),
             ("seeds", ", ".join(map(str, sorted(seeds)))),
         ],
         answers=answer_lines(every),
-        tables=[one for one in (side_by_side(found), *tables(found)) if one.rows],
-        notes=[*details(found), NOTE],
-        legend=[(one.name, _color(n)) for n, one in enumerate(found)],
-        charts=_charts(found),
-        timelines=_timelines(every, found),
+        tables=[table for table in (side_by_side(exchanges), *tables(exchanges)) if table.rows],
+        notes=[*details(exchanges), NOTE],
+        legend=[(exchange.name, _color(n)) for n, exchange in enumerate(exchanges)],
+        charts=_charts(exchanges),
+        timelines=_timelines(every, exchanges),
     )
 
 
-def _charts(found: Sequence[Compared]) -> dict[str, Any]:
-    measures = [each for each in ("loss", "accuracy") if any((each, "seconds") in one.curves for one in found)]
-    return {f"{measure}-{axis}": _chart(found, measure, axis) for axis in AXES for measure in measures}
+def _charts(exchanges: Sequence[Compared]) -> dict[str, Any]:
+    curves = {curve for exchange in exchanges for curve in exchange.curves}
+    measures = [measure for measure in ("loss", "accuracy") if (measure, "seconds") in curves]
+    return {f"{measure}-{axis}": _chart(exchanges, measure, axis) for axis in AXES for measure in measures}
 
 
-def _chart(found: Sequence[Compared], measure: str, axis: str) -> dict[str, Any]:
+def _chart(exchanges: Sequence[Compared], measure: str, axis: str) -> dict[str, Any]:
     import numpy as np
     import plotly.graph_objects as go
 
     from alpa_dejavu.report import finished
 
     figure = go.Figure()
-    for n, one in enumerate(found):
-        if (measure, axis) not in one.curves:
+    for n, exchange in enumerate(exchanges):
+        if (measure, axis) not in exchange.curves:
             continue
-        curve, name, color = one.curves[measure, axis], html.escape(one.name), _color(n)
+        curve, name, color = exchange.curves[measure, axis], html.escape(exchange.name), _color(n)
         if np.isfinite(curve.low).all():
             figure.add_scatter(
                 x=[*curve.x, *curve.x[::-1]], y=[*curve.high, *curve.low[::-1]], fill="toself", fillcolor=color,
@@ -82,9 +81,9 @@ def _chart(found: Sequence[Compared], measure: str, axis: str) -> dict[str, Any]
         showlegend=False,
         hovermode="x unified",
     )
-    made = finished(figure, _HEIGHT)
-    made["layout"]["margin"]["t"] = 10  # there is no legend above
-    return made
+    chart = finished(figure, _HEIGHT)
+    chart["layout"]["margin"]["t"] = 10  # there is no legend above
+    return chart
 
 
 def _color(n: int) -> str:
@@ -94,14 +93,14 @@ def _color(n: int) -> str:
     return str(qualitative.D3[n % len(qualitative.D3)])
 
 
-def _timelines(every: Sequence[Runs], found: Sequence[Compared]) -> dict[str, Any]:
+def _timelines(every: Sequence[Runs], exchanges: Sequence[Compared]) -> dict[str, Any]:
     """All that the slider needs of the first run of each exchange that has a timeline."""
     hosts = {id(run): runs.hosts for runs in every for run in runs.runs}
-    first = {one.name: one.runs[0] for one in found if len(one.runs[0].history.timeline)}
+    first = {exchange.name: exchange.runs[0] for exchange in exchanges if len(exchange.runs[0].history.timeline)}
     return {name: _timeline(run, hosts[id(run)]) for name, run in first.items()}
 
 
-def _timeline(run: Run, hosts: Sequence[str]) -> dict[str, Any]:
+def _timeline(run: ScenarioRun, hosts: Sequence[str]) -> dict[str, Any]:
     kept = run.history.timeline
     known_s = run.history.end_s if len(kept) < INTERVALS else float(kept["start_s"].max())
     return {

@@ -14,21 +14,18 @@ from alpa_dejavu._util.format_check import WrongDataError
 from alpa_dejavu._util.json_file import CheckedFile
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.yaml_file import read_checked_yaml
-from alpa_dejavu.playground._batches import draws
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground._worker import Program, Worker
+from alpa_dejavu.playground._world import Program, Worker
 from alpa_dejavu.playground.condition import CONDITIONS, Condition
 from alpa_dejavu.playground.exchanges import EXCHANGES, AllReduce, LocalSteps
-from alpa_dejavu.playground.exchanges._gossip import RoundExchange
 from alpa_dejavu.playground.fault import FAULTS, Crash, DrawnCrashes, Fault, Join
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.scenarios._comparison import AXES
-from alpa_dejavu.playground.scenarios._named import made, name_and_settings
+from alpa_dejavu.playground.scenarios._named import name_and_settings, object_named
 from alpa_dejavu.playground.scenarios._read_job import at, job_and_cluster
 from alpa_dejavu.playground.scenarios._scenario import Question, Scenario, Target
 from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
-from alpa_dejavu.playground.topology import topology
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["read_scenario"]
@@ -52,7 +49,7 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
     need("playground", "scipy", "tqdm")
     file = read_checked_yaml(pathlib.Path(path), ScenarioData, _REMEDY)
     try:
-        return dataclasses.replace(_with_question(_with_variants(file), file.data), text=file.text)
+        return dataclasses.replace(_asking(_with_variants(file), file.data), text=file.text)
     except WrongDataError as error:
         raise file.problem(error.where, str(error)) from None
 
@@ -73,7 +70,7 @@ def _with_variants(file: CheckedFile[ScenarioData]) -> Scenario:
     return dataclasses.replace(variants[0], name=file.path.stem, variants=tuple(variants))
 
 
-def _with_question(scenario: Scenario, data: ScenarioData) -> Scenario:
+def _asking(scenario: Scenario, data: ScenarioData) -> Scenario:
     """The scenario with its question.
 
     Raises:
@@ -109,7 +106,7 @@ def _scenario(data: ScenarioData, folder: pathlib.Path, name: str) -> Scenario:
         for seed in seeds:  # one may leave a worker without samples
             job.split(cluster, seed)
     faults = tuple(
-        made("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(data.get("faults", []))
+        object_named("fault", entry, FAULTS, ("faults", n)) for n, entry in enumerate(data.get("faults", []))
     )
     exchanges = _by_name("exchange", data["exchanges"], EXCHANGES)
     conditions = _by_name("condition", data.get("conditions", []), CONDITIONS)
@@ -124,15 +121,15 @@ def _scenario(data: ScenarioData, folder: pathlib.Path, name: str) -> Scenario:
     return Scenario(name, job, cluster, exchanges, faults, until, seeds, looks, target, conditions)
 
 
-def _by_name(what: str, entries: Sequence[Any], known: Mapping[str, type[T]]) -> dict[str, T]:
+def _by_name(what: str, entries: Sequence[Any], kinds: Mapping[str, type[T]]) -> dict[str, T]:
     """Returns the objects of entries of a file by their names for people."""
-    found: dict[str, T] = {}
+    by_name: dict[str, T] = {}
     for n, entry in enumerate(entries):
-        one, name = made(what, entry, known, (f"{what}s", n)), _shown(entry)
-        if one in found.values():
+        object_, name = object_named(what, entry, kinds, (f"{what}s", n)), _shown(entry)
+        if object_ in by_name.values():
             raise WrongDataError((f"{what}s", n), f"the {what} {name!r} is there twice; it must be there once")
-        found[f"{name} {n}" if name in found else name] = one
-    return found
+        by_name[f"{name} {n}" if name in by_name else name] = object_
+    return by_name
 
 
 def _target(data: ScenarioData, trained: Problem | None) -> Target | None:
@@ -182,8 +179,6 @@ def _try(job: Job, cluster: Cluster, exchange: Exchange, faults: list[Fault], un
          conditions: Sequence[Condition] = ()) -> None:  # fmt: skip
     """Begins a run, and ends it before its first gradient: by then all that can't be has been said."""
     try:
-        if isinstance(exchange, RoundExchange):
-            topology(exchange.topology).mixing(0, len(job.worker_hosts(cluster)), draws(0))
         with contextlib.suppress(_BegunError):
             simulate(job, cluster, exchange, faults=faults, conditions=conditions, until=until, looks=0)
     except ValueError as error:

@@ -10,11 +10,11 @@ from typing import Any
 from alpa_dejavu._util.format_check import WrongDataError
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.plans import read_plan
-from alpa_dejavu.playground._afforded import AffordedVectors
+from alpa_dejavu.playground._left_out import AffordedVectors
 from alpa_dejavu.playground.data import MOVES, SPLITS
 from alpa_dejavu.playground.job import Job, Problem
 from alpa_dejavu.playground.problems import problem
-from alpa_dejavu.playground.scenarios._named import made
+from alpa_dejavu.playground.scenarios._named import object_named
 from alpa_dejavu.playground.scenarios.scenario_format import ClusterPartData, ScenarioData, WorkersData
 from alpa_dejavu.problem import Cluster, Plan
 
@@ -48,9 +48,9 @@ def _problem(data: ScenarioData) -> Problem | None:
 
 
 def _cluster(part: ClusterPartData, folder: pathlib.Path) -> Cluster:
-    beside = folder / part["name"]
+    own_file = folder / part["name"]
     with at("cluster", "name"):
-        name = str(beside) if beside.is_file() else part["name"]
+        name = str(own_file) if own_file.is_file() else part["name"]
         return named_cluster(name, part.get("hosts", 1), part.get("devices_per_host"))
 
 
@@ -110,15 +110,15 @@ def _data(data: ScenarioData, trained: Problem | None) -> dict[str, Any]:
         if key in data and trained is None:
             raise WrongDataError((key,), f"{key} is there, but time alone is simulated: there are no samples, losses "
                                  "or gradients; name a problem, or leave it out")  # fmt: skip
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if "data" in data:
-        found["shards"] = made("split", data["data"], SPLITS, ("data",))
+        settings["shards"] = object_named("split", data["data"], SPLITS, ("data",))
     if "moves" in data:
         if "data" not in data:
             raise WrongDataError(("moves",), "moves is there without data: each worker draws from all samples; add a "
                                  "split, such as data: independent")  # fmt: skip
-        found["moves"] = made("policy of moving samples", data["moves"], MOVES, ("moves",))
-    return found
+        settings["moves"] = object_named("policy of moving samples", data["moves"], MOVES, ("moves",))
+    return settings
 
 
 def _optimizer(data: ScenarioData) -> Any:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from alpa_dejavu._util import units
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared
-from alpa_dejavu.playground.scenarios._scenario import Runs, Target
+from alpa_dejavu.playground.scenarios._scenario import MEASURED, PREDICTED, Runs, Target
 
-__all__ = ["NOTE", "TextTable", "details", "tables", "target_text"]
+__all__ = ["NOTE", "TextTable", "details", "side_by_side", "tables", "target_text"]
 
 _MOST_DETAILS = 400
 
@@ -23,6 +23,7 @@ NOTE = (
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": units.seconds, "steps": "{:.0f}".format, "bytes": units.traffic}
 _TARGET = ("exchange", "reached", *(f"{axis} to the target" for axis in AXES))
 _CONDITIONS = ("exchange", "condition", "runs that violated it", "first violated at")
+_SIDES = ("exchange", "predicted", "measured", "predicted over measured", "to the target, predicted", "measured ")
 _END = ("exchange", "loss at the end", "accuracy", "seconds", "bytes", "idle", "ended by")
 
 
@@ -38,28 +39,52 @@ def tables(every: Sequence[Compared]) -> list[TextTable]:
     """Returns up to three tables: with a row for each exchange, of the target, unless none has one, and of the end;
     with one for each exchange and condition, unless there is none, of when they were violated.
     """
-    found: list[TextTable] = []
-    if any(one.target for one in every):
-        found.append(TextTable("Time to the target", _TARGET, [_target_row(one) for one in every]))
-    found.append(TextTable("At the end", _END, [_end_row(one) for one in every]))
-    if any(one.conditions for one in every):
-        rows = [row for one in every for row in _condition_rows(one)]
-        found.append(TextTable("Conditions", _CONDITIONS, rows))
-    return found
+    shown: list[TextTable] = []
+    if any(exchange.target for exchange in every):
+        shown.append(TextTable("Time to the target", _TARGET, [_target_row(exchange) for exchange in every]))
+    shown.append(TextTable("At the end", _END, [_end_row(exchange) for exchange in every]))
+    if any(exchange.conditions for exchange in every):
+        rows = [row for exchange in every for row in _condition_rows(exchange)]
+        shown.append(TextTable("Conditions", _CONDITIONS, rows))
+    return shown
+
+
+def side_by_side(every: Sequence[Compared]) -> TextTable:
+    """Returns a table with predicted and measured seconds of each exchange, means over seeds; it has no rows where
+    nothing was measured.
+    """
+    by_name = {predicted.name: predicted for predicted in every}
+    rows = []
+    for name, predicted in by_name.items():
+        measured = by_name.get(name.removesuffix(PREDICTED) + MEASURED)
+        if name.endswith(PREDICTED) and measured is not None:
+            pairs = zip(predicted.runs, measured.runs, strict=True)
+            ratio = Interval.of([first.history.end_s / second.history.end_s for first, second in pairs])
+            rows.append([
+                name.removesuffix(PREDICTED), units.seconds(predicted.end_s.mean), units.seconds(measured.end_s.mean),
+                f"{ratio.mean:.2f}", *(_to_target(each) for each in (predicted, measured)),
+            ])  # fmt: skip
+    return TextTable("Predicted and measured", _SIDES, rows)
+
+
+def _to_target(exchange: Compared) -> str:
+    if exchange.target is None:
+        return ""
+    return units.seconds(exchange.to_target["seconds"].mean) if "seconds" in exchange.to_target else "not reached"
 
 
 def details(every: Sequence[Compared]) -> list[str]:
     """Returns a line for each exchange of which a run stalled: who waits for what in the first one that did; and one
     for each note of an exchange, once for all its seeds.
     """
-    stalled = [next((run for run in one.runs if ":" in run.history.end), None) for one in every]
+    stalled = [next((run for run in exchange.runs if ":" in run.history.end), None) for exchange in every]
     texts = [
-        f"{one.name}, seed {run.seed}: {run.history.end}"
-        for one, run in zip(every, stalled, strict=True) if run is not None
+        f"{exchange.name}, seed {run.seed}: {run.history.end}"
+        for exchange, run in zip(every, stalled, strict=True) if run is not None
     ]  # fmt: skip
     texts += [
-        f"{one.name}: {note}"
-        for one in every for note in dict.fromkeys(note for run in one.runs for note in run.history.notes)
+        f"{exchange.name}: {note}"
+        for exchange in every for note in dict.fromkeys(note for run in exchange.runs for note in run.history.notes)
     ]  # fmt: skip
     return [text if len(text) <= _MOST_DETAILS else f"{text[:_MOST_DETAILS]} ..." for text in texts]
 
@@ -78,39 +103,40 @@ def _target(target: Target | None) -> str:
     return f"{target.measure} {'at most' if target.measure == 'loss' else 'at least'} {target.value:g}"
 
 
-def _target_row(one: Compared) -> list[str]:
-    if one.target is None:
-        return [one.name, "no target", *("" for _ in AXES)]
-    found = one.to_target
-    cells = [_text(found[axis], _UNITS[axis]) if axis in found else "not reached" for axis in AXES]
-    return [one.name, f"{one.reached} of {len(one.runs)}", *cells]
+def _target_row(exchange: Compared) -> list[str]:
+    if exchange.target is None:
+        return [exchange.name, "no target", *("" for _ in AXES)]
+    to_target = exchange.to_target
+    cells = [_text(to_target[axis], _UNITS[axis]) if axis in to_target else "not reached" for axis in AXES]
+    return [exchange.name, f"{exchange.reached} of {len(exchange.runs)}", *cells]
 
 
-def _end_row(one: Compared) -> list[str]:
+def _end_row(exchange: Compared) -> list[str]:
+    last = exchange.last
     return [
-        one.name,
-        *(_text(one.last[each], "{:.4g}".format) if each in one.last else "" for each in ("loss", "accuracy")),
-        _text(one.end_s, units.seconds),
-        _text(one.sent_bytes, units.traffic),
-        f"{one.idle.mean:.1%}",
-        ", ".join(f"{end} ({count})" if len(one.ends) > 1 else end for end, count in one.ends.items()),
+        exchange.name,
+        *(_text(last[measure], "{:.4g}".format) if measure in last else "" for measure in ("loss", "accuracy")),
+        _text(exchange.end_s, units.seconds),
+        _text(exchange.sent_bytes, units.traffic),
+        f"{exchange.idle.mean:.1%}",
+        ", ".join(f"{end} ({count})" if len(exchange.ends) > 1 else end for end, count in exchange.ends.items()),
     ]
 
 
-def _condition_rows(one: Compared) -> list[list[str]]:
+def _condition_rows(exchange: Compared) -> list[list[str]]:
     rows = []
-    for n, condition in enumerate(one.conditions):
-        moments = [at_s for at_s in (run.history.violated_s[n] for run in one.runs) if at_s is not None]
+    for n, condition in enumerate(exchange.conditions):
+        moments = [at_s for at_s in (run.history.violated_s[n] for run in exchange.runs) if at_s is not None]
         first = units.seconds(min(moments)) if moments else "held"
-        rows.append([one.name, condition, f"{len(moments)} of {len(one.runs)}", first])
+        rows.append([exchange.name, condition, f"{len(moments)} of {len(exchange.runs)}", first])
     return rows
 
 
-def _text(value: Interval, said: Callable[[float], str]) -> str:
+def _text(value: Interval, as_text: Callable[[float], str]) -> str:
     """A figure that is never below zero, with its interval."""
     if not math.isfinite(value.mean):
         return "not a number"
     if math.isinf(value.low) or value.low == value.high:
-        return said(value.mean)
-    return f"{said(value.mean)} ({said(max(value.low, 0.0))} to {said(value.high)})"
+        return as_text(value.mean)
+    return f"{as_text(value.mean)} ({as_text(max(value.low, 0.0))} to {as_text(value.high)})"
 

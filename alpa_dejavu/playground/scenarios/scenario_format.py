@@ -32,10 +32,6 @@ Named: TypeAlias = Annotated[
     said("a name, or one name with its settings, such as {stale-server: {bound: 4}}"),
 ]
 
-_Batch: TypeAlias = Annotated[
-    Size | Annotated[list[Size], listed("", min_length=1)],
-    said("samples of a gradient: of all workers, or a list with those of each"),
-]
 _Vectors: TypeAlias = list[list[Annotated[float, said("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]]]
 
 
@@ -46,18 +42,11 @@ class AffordedData(TypedDict):
     within_s: SecondsAboveZero
 
 
-_Drop: TypeAlias = Annotated[
-    Annotated[_Vectors, listed("", min_length=1)] | AffordedData,
-    said("a list with, for each worker, the share of each layer's units that it leaves out, or vectors with within_s"),
-]
 _ComputeSeconds: TypeAlias = Annotated[
     Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
     said('"predicted", "planned", or seconds of a gradient: of all workers, or a list with those of each'),
 ]
-_Split: TypeAlias = Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]
-_Moves: TypeAlias = Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]
 _Exchanges: TypeAlias = Annotated[list[Named], listed("a list of at least one exchange", min_length=1)]
-_Faults: TypeAlias = Annotated[list[Named], listed("a list of faults")]
 
 
 class ClusterPartData(TypedDict):
@@ -110,22 +99,38 @@ class QuestionData(TypedDict):
     ]
 
 
-class VariantData(TypedDict):
+class _ChangeableData(TypedDict):
+    """The keys that a scenario needn't have, and that its variants may change."""
+
+    spread: NotRequired[NotNegative]
+    batch: NotRequired[
+        Annotated[
+            Size | Annotated[list[Size], listed("", min_length=1)],
+            said("samples of a gradient: of all workers, or a list with those of each"),
+        ]
+    ]
+    drop: NotRequired[
+        Annotated[
+            Annotated[_Vectors, listed("", min_length=1)] | AffordedData,
+            said("a list with, for each worker, the share of each layer's units that it leaves out, or vectors with "
+                 "within_s"),
+        ]
+    ]  # fmt: skip
+    data: NotRequired[Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]]
+    moves: NotRequired[Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]]
+    optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
+    faults: NotRequired[Annotated[list[Named], listed("a list of faults")]]
+
+
+class VariantData(_ChangeableData):
     """The keys of a scenario that one of its variants has in their place."""
 
     compute_s: NotRequired[_ComputeSeconds]
-    spread: NotRequired[NotNegative]
-    batch: NotRequired[_Batch]
-    drop: NotRequired[_Drop]
-    data: NotRequired[_Split]
-    moves: NotRequired[_Moves]
-    optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
     exchanges: NotRequired[_Exchanges]
-    faults: NotRequired[_Faults]
 
 
 @file_format
-class ScenarioData(TypedDict):
+class ScenarioData(_ChangeableData):
     """A scenario of the playground: what is trained, on which workers, by which exchanges, and what goes wrong."""
 
     version: Annotated[Literal[1], said("1, the version of scenarios that this release reads"), WHOLE]
@@ -134,15 +139,8 @@ class ScenarioData(TypedDict):
     cluster: Annotated[ClusterPartData, said("an object such as {name: p3.16xlarge, hosts: 2}")]
     workers: NotRequired[Annotated[WorkersData, said("an object such as {hosts: [0, 0, 1]}, or {plans: [plan.json]}")]]
     compute_s: _ComputeSeconds
-    spread: NotRequired[NotNegative]
-    batch: NotRequired[_Batch]
-    drop: NotRequired[_Drop]
-    data: NotRequired[_Split]
-    moves: NotRequired[_Moves]
     sample_bytes: NotRequired[Bytes]
-    optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]
     exchanges: _Exchanges
-    faults: NotRequired[_Faults]
     conditions: NotRequired[Annotated[list[Named], listed("a list of conditions")]]
     until: Annotated[UntilData, said("an object with seconds, or steps, or both")]
     seeds: NotRequired[

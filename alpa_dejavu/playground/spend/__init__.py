@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
+    from alpa_dejavu.playground.spend._costs import Way, ways
     from alpa_dejavu.playground.spend._gains import Gain, Trial, gains
-    from alpa_dejavu.playground.spend._learner import Learner, learner, stand_in
     from alpa_dejavu.playground.spend._spend import Spending, SpendRow, spend
-    from alpa_dejavu.playground.spend._ways import Way, ways
+    from alpa_dejavu.playground.spend._trial_model import TrialModel, stand_in, trial_model
 
-__all__ = ["Gain", "Learner", "SpendRow", "Spending", "Trial", "Way", "gains", "learner", "spend", "stand_in", "ways"]
+__all__ = [
+    "Gain", "SpendRow", "Spending", "Trial", "TrialModel", "Way", "gains", "spend", "stand_in", "trial_model", "ways",
+]  # fmt: skip
 
 _HOME = {
     **dict.fromkeys(("Gain", "Trial", "gains"), "_gains"),
-    **dict.fromkeys(("Learner", "learner", "stand_in"), "_learner"),
+    **dict.fromkeys(("TrialModel", "trial_model", "stand_in"), "_trial_model"),
     **dict.fromkeys(("SpendRow", "Spending", "spend"), "_spend"),
-    **dict.fromkeys(("Way", "ways"), "_ways"),
+    **dict.fromkeys(("Way", "ways"), "_costs"),
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -1,4 +1,4 @@
-"""The planner's costs of a step of each way: on the whole cluster, on a part of it, and with a larger batch."""
+"""The ways to spend devices that are compared."""
 
 from __future__ import annotations
 
@@ -8,10 +8,50 @@ from collections.abc import Callable
 from typing import final
 
 from alpa_dejavu.planning import PlanningResult
-from alpa_dejavu.playground.spend._ways import HISTORY, Way
 from alpa_dejavu.problem import Cluster, NoPlanError, Plan
 
-__all__ = ["Cost", "Costs", "part_of"]
+__all__ = ["KINDS", "Cost", "SpendCosts", "Way", "part_of", "ways"]
+
+KINDS = ("plain", "batch", "starts", "optex")
+HISTORY = 20
+"""Points that OptEx keeps."""
+MOST = 8
+"""Batches are so many times as large at most, and so many starts or points are side by side."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A way to spend a cluster's devices.
+
+    Attributes:
+        kind: "plain": all devices make each step faster; "batch": they take a larger batch; "starts": parts of the
+            cluster race as many starts, and all of it trains the best one on; "optex": parts of the cluster compute
+            gradients at as many points of a walk.
+        times: how many times as large the batch is, or how many starts or points there are.
+    """
+
+    kind: str
+    times: int = 1
+
+    def __str__(self) -> str:
+        return {
+            "plain": "as it is",
+            "batch": f"a batch {self.times} times as large",
+            "starts": f"{self.times} starts",
+            "optex": f"OptEx, {self.times} points",
+        }[self.kind]
+
+
+def ways(num_devices: int) -> tuple[Way, ...]:
+    """Returns the ways to spend so many devices, in powers of two; starts and points each have an equal part of them.
+
+    >>> [str(way) for way in ways(2)]
+    ['as it is', 'a batch 2 times as large', '2 starts', 'OptEx, 2 points']
+    """
+    most = min(MOST, num_devices)
+    powers = [times for times in (2, 4, 8) if times <= most and num_devices % times == 0]
+    return (Way("plain"), *(Way(kind, times) for kind in KINDS[1:] for times in powers))
 
 
 @final
@@ -35,7 +75,7 @@ class Cost:
 
 
 @final
-class Costs:
+class SpendCosts:
     """The costs of ways on a cluster: each plan is made once.
 
     Args:
@@ -90,9 +130,9 @@ def part_of(cluster: Cluster, number: int, count: int) -> Cluster:
         raise ValueError(f"count is {count}, but must divide {cluster.num_devices} devices; take a divisor")
     begin, chosen, before = number * size, {}, 0
     for place, host in enumerate(cluster.hosts):
-        here = min(before + host.num_devices, begin + size) - max(before, begin)
-        if here > 0:
-            chosen[place] = dataclasses.replace(host, num_devices=here)
+        count_here = min(before + host.num_devices, begin + size) - max(before, begin)
+        if count_here > 0:
+            chosen[place] = dataclasses.replace(host, num_devices=count_here)
         before += host.num_devices
     part = cluster.part(list(chosen))
     cores = None if cluster.cores is None else max(1, cluster.cores // count)

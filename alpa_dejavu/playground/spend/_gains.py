@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._util.interval import Interval
-from alpa_dejavu.playground.spend._learner import Learner
-from alpa_dejavu.playground.spend._runs import WINDOW, Runs, means, steps_to
-from alpa_dejavu.playground.spend._ways import Way
+from alpa_dejavu.playground.spend._costs import Way
+from alpa_dejavu.playground.spend._trainings import WINDOW, Trainings, means, steps_to
+from alpa_dejavu.playground.spend._trial_model import TrialModel
 from alpa_dejavu.problem import checks
 
-__all__ = ["USUAL", "Gain", "Measured", "Trial", "gains"]
+__all__ = ["USUAL", "Gain", "MeasuredGains", "Trial", "gains"]
 
 RATES = (0.001, 0.003, 0.01, 0.03)
 """Adam's, of which the best for plain training is taken; larger batches have theirs tuned anew."""
@@ -74,7 +74,7 @@ class Gain:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class MeasuredGains:
     """The gains of all ways, and how they were measured.
 
     Attributes:
@@ -91,43 +91,43 @@ class Measured:
 
 
 def gains(
-    learner: Learner, ways: Sequence[Way], trial: Trial = USUAL, on_way: Callable[[Way], None] = lambda way: None
-) -> Measured:
-    """Trains a learner in each way for a few steps, and returns in how many steps it comes to the same loss.
+    model: TrialModel, ways: Sequence[Way], trial: Trial = USUAL, on_way: Callable[[Way], None] = lambda way: None
+) -> MeasuredGains:
+    """Trains a model in each way for a few steps, and returns in how many steps it comes to the same loss.
 
     Rates and the loss to be reached are chosen by other seeds than those that are judged. Trainings end at that loss. A
     step of a larger batch or of OptEx counts as one; a race of starts takes as many as the one that is chosen.
 
     Args:
-        learner: what is trained.
+        model: what is trained.
         ways: the ways; plain training is measured whether it is among them or not.
         trial: how many seeds and steps.
         on_way: is called with each way before it is tried.
     """
     begun_s = time.perf_counter()
-    runs = Runs(learner)
+    runs = Trainings(model)
     rate, target = _tuned(runs, trial)
     plain = [steps_to(runs.batches(1, rate, seed), target, trial.steps) for seed in range(trial.seeds)]
-    found = {}
+    gain_of = {}
     for way in ways:
         on_way(way)
         try:
             reached = plain if way.kind == "plain" else _reached(way, runs, rate, target, trial)
         except ValueError as error:
-            found[way] = Gain(Interval(math.nan, math.nan, math.nan), why=str(error))
+            gain_of[way] = Gain(Interval(math.nan, math.nan, math.nan), why=str(error))
             continue
-        found[way] = _gain(way, reached, plain, trial)
-    return Measured(found, target, rate, time.perf_counter() - begun_s)
+        gain_of[way] = _gain(way, reached, plain, trial)
+    return MeasuredGains(gain_of, target, rate, time.perf_counter() - begun_s)
 
 
-def _tuned(runs: Runs, trial: Trial) -> tuple[float, float]:
+def _tuned(runs: Trainings, trial: Trial) -> tuple[float, float]:
     """The rate by which plain training comes lowest in a part of its steps, and the loss that it has there."""
     at = round(TARGET_AT * trial.steps)
     lowest = {}
     for rate in RATES:
         each = [itertools.islice(runs.batches(1, rate, TUNING_SEED + n), at - WINDOW, at) for n in range(3)]
         lowest[rate] = statistics.median(statistics.fmean(losses) for losses in each)
-    rate, target = min(lowest.items(), key=lambda one: one[1] if math.isfinite(one[1]) else math.inf)
+    rate, target = min(lowest.items(), key=lambda pair: pair[1] if math.isfinite(pair[1]) else math.inf)
     if not math.isfinite(target):
         raise ValueError(
             f"the trial's loss is {target} by Adam at a rate of {rate:g}, but must be a number; scale the data and the "
@@ -136,7 +136,7 @@ def _tuned(runs: Runs, trial: Trial) -> tuple[float, float]:
     return rate, target
 
 
-def _reached(way: Way, runs: Runs, rate: float, target: float, trial: Trial) -> list[int | None]:
+def _reached(way: Way, runs: Trainings, rate: float, target: float, trial: Trial) -> list[int | None]:
     """After how many steps each seed's training comes to the target."""
     if way.kind == "batch":
         rate = _larger_rate(way.times, runs, rate, target, trial)
@@ -148,24 +148,23 @@ def _reached(way: Way, runs: Runs, rate: float, target: float, trial: Trial) -> 
     return [steps_to(training(seed), target, trial.steps) for seed in range(trial.seeds)]
 
 
-def _larger_rate(times: int, runs: Runs, rate: float, target: float, trial: Trial) -> float:
+def _larger_rate(times: int, runs: Trainings, rate: float, target: float, trial: Trial) -> float:
     """The rate by which training with a larger batch is first at the target, by the mean of two seeds; all go on side
     by side until one is.
     """
     rates = [rate * times**power for power in POWERS]
-    pairs = [[means(runs.batches(times, one, TUNING_SEED + n)) for n in range(2)] for one in rates]
+    pairs = [[means(runs.batches(times, tried, TUNING_SEED + n)) for n in range(2)] for tried in rates]
     trainings = [map(statistics.fmean, zip(*pair, strict=True)) for pair in pairs]
     for losses in itertools.islice(zip(*trainings, strict=True), trial.steps - WINDOW + 1):
         if any(loss <= target for loss in losses):
             break
-    return min(zip(losses, rates, strict=True), key=lambda one: one[0] if math.isfinite(one[0]) else math.inf)[1]
+    return min(zip(losses, rates, strict=True), key=lambda pair: pair[0] if math.isfinite(pair[0]) else math.inf)[1]
 
 
 def _gain(way: Way, reached: Sequence[int | None], plain: Sequence[int | None], trial: Trial) -> Gain:
     most = 2 * trial.steps
-    ratios = [math.log((one or most) / (other or most)) for one, other in zip(reached, plain, strict=True)]
-    steps = Interval.of(ratios).exp()
-    taken = [one or most for one in reached]
+    taken, taken_by_plain = ([steps or most for steps in each] for each in (reached, plain))
+    ratio = Interval.of([math.log(a / b) for a, b in zip(taken, taken_by_plain, strict=True)]).exp()
     race = RACE * trial.steps / statistics.fmean(taken) if way.kind == "starts" else 0.0
-    return Gain(steps, min(1.0, race), sum(one is None for one in reached))
+    return Gain(ratio, min(1.0, race), sum(steps is None for steps in reached))
 

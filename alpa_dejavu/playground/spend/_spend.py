@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any, final
 
 from alpa_dejavu._util.interval import Interval
-from alpa_dejavu.playground.spend._costs import Cost, Costs
+from alpa_dejavu.playground.spend._costs import Cost, SpendCosts, Way, ways
 from alpa_dejavu.playground.spend._gains import USUAL, Gain, Trial, gains
-from alpa_dejavu.playground.spend._learner import learner
-from alpa_dejavu.playground.spend._ways import Way, ways
+from alpa_dejavu.playground.spend._trial_model import trial_model
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem.checks import positive
 
@@ -88,8 +87,8 @@ class Spending:
     def data(self) -> dict[str, Any]:
         """Returns all figures as JSON has them; numbers that aren't finite are null."""
         told = dataclasses.asdict(self)
-        for row, one in zip(told["rows"], self.rows, strict=True):
-            row["name"] = str(one.way)
+        for row, shown in zip(told["rows"], self.rows, strict=True):
+            row["name"] = str(shown.way)
         return {"version": 1, **_finite(told)}
 
 
@@ -118,8 +117,8 @@ def spend(
         ValueError: a number isn't positive, a name isn't known, or the model's step tells no loss.
     """
     positive("spend", "seconds", seconds)
-    trained = learner(model, own=own)
-    costs = Costs(lambda part, size: plan(model, part, 1, size), cluster, batch)
+    trained = trial_model(model, own=own)
+    costs = SpendCosts(lambda part, size: plan(model, part, 1, size), cluster, batch)
     asked = ways(cluster.num_devices)
     if not costs.plain().model.training:
         raise ValueError(f"the step of {model} takes no gradient of a loss, but must train; give a model function "

@@ -14,6 +14,7 @@ from alpa_dejavu.playground.fault import Crash, LinkRate, Partition, SlowDown
 from alpa_dejavu.playground.history import COMPUTING, FAILED
 from alpa_dejavu.playground.hosts import NotShownError
 from alpa_dejavu.playground.real import RealWorkers, real_workers
+from alpa_dejavu.playground.real._real_faults import RealFaults
 from alpa_dejavu.testing import example_cluster
 
 STEPS = Until(steps=4)
@@ -166,6 +167,33 @@ def test_exchanges_that_share_more_than_messages_are_refused(name, job):
 def test_faults_that_cannot_be_for_real_are_refused_before_anything_runs(fault, note, said, job):
     with pytest.raises(ValueError, match=said):
         unstarted(job, note).run("gossip", faults=[fault], until=STEPS)
+
+
+def test_slow_downs_one_after_the_other_do_not_meet_where_the_clock_is_looked_at_late():
+    lost = []
+    faults = RealFaults((0, 1), None, None, 0, 60.0, lambda number, now_s: lost.append((number, now_s)), share=0.19)
+    faults.begin([SlowDown(1, 1.8, 1.0, 1.35), SlowDown(1, 1.8, 2.0, 2.35), Crash(0, 2.1)])
+    faults.go_on(2.2)  # both at once would leave the worker 0.06 of a core
+    assert faults.next_s() == 2.35
+    assert lost == [(0, 2.2)]
+
+
+def test_a_fault_changes_what_it_is_of_alone():
+    changed = []
+
+    class Watched:
+        """Stands for shaped hosts."""
+
+        def slow(self, slower):
+            changed.append(("shares", [*slower]))
+
+        def scale(self, rates):
+            changed.append(("links", rates(0, 1)))
+
+    faults = RealFaults((0, 1), None, Watched(), 0, 60.0, None)
+    faults.begin([SlowDown(1, 1.8, 0.0, 1.0), LinkRate((0, 1), 0.5)])
+    faults.go_on(1.0)
+    assert changed == [("shares", [1, 1.8]), ("links", 0.5), ("shares", [1, 1])]
 
 
 def test_time_alone_is_not_run_for_real():

@@ -1,21 +1,27 @@
-"""The parameters that a server has, and the gradients that it waits for, where workers are lost and come back."""
+"""Parts of servers: parameters, gradients that are waited for, and the rule that makes one gradient of several."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
 
 from alpa_dejavu.playground._gradient import Gradient, Vector
-from alpa_dejavu.playground._worker import Message, Worker
-from alpa_dejavu.playground._world import World
-from alpa_dejavu.playground.exchanges._collectives import mean_gradient
+from alpa_dejavu.playground._queue import Message
+from alpa_dejavu.playground._world import Worker, World
+from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 
-__all__ = ["Held", "counted", "had_their_steps", "is_here", "replace"]
+if TYPE_CHECKING:
+    from alpa_dejavu.training.robust import Rule
+
+__all__ = ["ServerModel", "check_count", "combined", "counted", "had_their_steps", "is_here", "replace"]
 
 
 @final
-class Held:
+class ServerModel:
     """The parameters that a server has. Where its worker was lost and came back they are those of the beginning, as of
     a newer version than all that it had sent, and what it had applied is undone.
     """
@@ -23,7 +29,7 @@ class Held:
     def __init__(self, worker: Worker, combine: Callable[[Sequence[Gradient]], Vector] = mean_gradient) -> None:
         world, self._combine = worker.world, combine
         self._worker, self._model, self._applied = worker, worker.replica(), collections.Counter[int]()
-        before: Held | None = world.board.get("held")
+        before: ServerModel | None = world.board.get("held")
         world.board["held"] = self
         if before is not None and before.version:
             self._model.version = before.version + 1
@@ -82,3 +88,55 @@ def replace(got: dict[int, Message], message: Message, drop: Callable[[Gradient]
     if message.sender in got:
         drop(got[message.sender].payload)
     got[message.sender] = message
+
+
+_NEED_SAMPLES = ("zeno", "zeno++")
+
+
+def combined(name: str, wrong: int) -> Callable[[Sequence[Gradient]], Vector]:
+    """Returns what makes one gradient of the workers' ones: a rule of `alpa_dejavu.training.robust`, or their mean.
+
+    Raises:
+        ValueError: there is no such rule, it needs samples of its own, or it doesn't take a number of wrong workers.
+    """
+    if name == "mean" and not wrong:
+        return mean_gradient
+    chosen = _chosen(name, wrong)
+    kept: dict[str, Any] = {"state": None, "count": 0}
+
+    def combine(gradients: Sequence[Gradient]) -> Vector:
+        import jax
+
+        vectors = [gradient.values for gradient in gradients]
+        if vectors[0].size == 0:  # time alone
+            return vectors[0]
+        if "program" not in kept:
+            kept["program"] = jax.jit(chosen.aggregate)
+        if kept["count"] != len(vectors):  # workers came or went
+            kept.update(state=None, count=len(vectors))
+        aggregated = kept["program"](np.stack(vectors), kept["state"])
+        kept["state"] = aggregated.state
+        return np.asarray(aggregated.gradient)
+
+    return combine
+
+
+def check_count(name: str, wrong: int, count: int) -> None:
+    """Raises ValueError where a rule needs more workers than there are."""
+    if name != "mean":
+        import jax
+
+        chosen = _chosen(name, wrong)
+        gradients = jax.ShapeDtypeStruct((count, 1), np.float32)
+        jax.eval_shape(lambda given: chosen.aggregate(given).gradient, gradients)
+
+
+def _chosen(name: str, wrong: int) -> Rule:
+    from alpa_dejavu.training.robust import RULES, rule
+
+    if name in _NEED_SAMPLES:
+        raise ValueError(f"server: rule is {name!r}, but must be one without fresh samples; choose suspicion or krum")
+    takes = name in RULES and "wrong" in {field.name for field in dataclasses.fields(RULES[name])}  # type: ignore[arg-type]
+    if wrong and name in RULES and not takes:
+        raise ValueError(f"server: wrong is {wrong}, but must be 0 for the rule {name!r}; leave it out")
+    return rule(name, wrong=wrong) if takes else rule(name)

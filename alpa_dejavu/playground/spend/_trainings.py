@@ -1,4 +1,4 @@
-"""Trainings of a learner: plain ones and such with larger batches, after races of starts, and by OptEx.
+"""Trainings of a model: plain ones and such with larger batches, after races of starts, and by OptEx.
 
 Each is an iterator over the losses of its steps, so that whoever reads them ends it. All share one compiled gradient of
 a batch: a larger batch is several of these, and so are the points of a walk.
@@ -19,31 +19,31 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from alpa_dejavu.playground.spend._learner import Learner
-from alpa_dejavu.playground.spend._ways import HISTORY
+from alpa_dejavu.playground.spend._costs import HISTORY
+from alpa_dejavu.playground.spend._trial_model import TrialModel
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 
-__all__ = ["WINDOW", "Runs", "means", "steps_to"]
+__all__ = ["WINDOW", "Trainings", "means", "steps_to"]
 
 WINDOW = 20
 """Losses are means over so many steps."""
 
 
 @final
-class Runs:
-    """Trainings of a learner by Adam. Its parameters are one vector, for which programs are soon compiled."""
+class Trainings:
+    """Trainings of a model by Adam. Its parameters are one vector, for which programs are soon compiled."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner, self._optimizer = learner, optax.adam(1.0)
-        self._unravel = ravel_pytree(learner.init(jax.random.PRNGKey(0)))[1]
-        self._gradient = jax.jit(jax.value_and_grad(lambda vector, batch: learner.loss(self._unravel(vector), batch)))
+    def __init__(self, model: TrialModel) -> None:
+        self._model, self._optimizer = model, optax.adam(1.0)
+        self._unravel = ravel_pytree(model.init(jax.random.PRNGKey(0)))[1]
+        self._gradient = jax.jit(jax.value_and_grad(lambda vector, batch: model.loss(self._unravel(vector), batch)))
         self._update = jax.jit(self._updated)
 
     def batches(self, times: int, rate: float, seed: int) -> Iterator[float]:
         """Yields the loss of each step of a training.
 
         Args:
-            times: how many of the learner's batches a step takes.
+            times: how many of the model's batches a step takes.
             rate: Adam's.
             seed: of first weights and of batches.
         """
@@ -65,7 +65,7 @@ class Runs:
         from alpa_dejavu.training.initialization import parallel_initialize
 
         rounds = starts.bit_length() - 1
-        rungs = [race_steps // 2 ** (rounds - 1) * 2**one for one in range(rounds)]
+        rungs = [race_steps // 2 ** (rounds - 1) * 2**number for number in range(rounds)]
         result = parallel_initialize(
             self._start, self._raced, lambda step: self._batch(seed, step), num_candidates=starts,
             budget_steps=rungs[-1], rungs=rungs, init="sobol", judge="last_loss", seed=seed, rates=(rate,), lanes=1,
@@ -77,13 +77,13 @@ class Runs:
 
     def side_by_side(self, points: int, rate: float, seed: int) -> Iterator[float]:
         """Yields the loss where each step of OptEx begins."""
-        made, evaluator = _optex(points, rate), _OneByOne(self._gradient)
+        walks, evaluator = _optex(points, rate), _OneByOne(self._gradient)
         vector = self._begun(seed)
-        state = made.init(vector)
+        state = walks.init(vector)
         for step in itertools.count():
             each = [self._batch(seed, step * points + point) for point in range(points)]
             batches = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *each)
-            vector, state, report = made.step(vector, state, evaluator, batches)
+            vector, state, report = walks.step(vector, state, evaluator, batches)
             yield float(report.loss)
 
     def _trained(self, vector: Any, moments: Any, times: int, rate: float, seed: int, first: int) -> Iterator[float]:
@@ -94,11 +94,11 @@ class Runs:
             yield sum(map(float, losses)) / times
 
     def _begun(self, seed: int) -> Any:
-        return ravel_pytree(self._learner.init(jax.random.fold_in(jax.random.PRNGKey(seed), 0)))[0]
+        return ravel_pytree(self._model.init(jax.random.fold_in(jax.random.PRNGKey(seed), 0)))[0]
 
     def _batch(self, seed: int, number: int) -> Any:
-        places = np.random.default_rng([seed, number]).integers(self._learner.num_rows, size=self._learner.rows)
-        return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[places], self._learner.data)
+        places = np.random.default_rng([seed, number]).integers(self._model.num_rows, size=self._model.rows)
+        return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[places], self._model.data)
 
     def _updated(self, vector: Any, moments: Any, gradient: Any, rate: Any) -> Any:
         step, moments = self._optimizer.update(gradient, moments)
@@ -106,7 +106,7 @@ class Runs:
 
     def _start(self, key: Any) -> Any:
         """The state of a start that races. Its parameters are arrays as they were, as scales are theirs."""
-        params = self._learner.init(key)
+        params = self._model.init(key)
         return {"params": params, "moments": self._optimizer.init(ravel_pytree(params)[0])}
 
     def _raced(self, state: Any, batch: Any, rate: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpa_dejavu.playground.problems import problem
 
-__all__ = ["Learner", "learner", "stand_in"]
+__all__ = ["TrialModel", "stand_in", "trial_model"]
 
 MOST_PARAMETERS = 2_000_000
 """A larger model isn't trained here."""
@@ -21,7 +21,7 @@ POOL = 16
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Learner:
+class TrialModel:
     """A model and data that are small enough to be trained here.
 
     Attributes:
@@ -54,7 +54,7 @@ class Learner:
         return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(shapes))
 
 
-def learner(model: str | Callable[..., Any], *, own: bool = True) -> Learner:
+def trial_model(model: str | Callable[..., Any], *, own: bool = True) -> TrialModel:
     """Returns what a trial of a model trains: the model itself, or a stand-in.
 
     A model function is trained itself if its state and batch are arrays and not shapes alone; its step returns
@@ -84,13 +84,13 @@ def learner(model: str | Callable[..., Any], *, own: bool = True) -> Learner:
     return _own(name, function, step, given)
 
 
-def stand_in(name: str, why: str) -> Learner:
+def stand_in(name: str, why: str) -> TrialModel:
     """Returns a problem of the playground as what a trial trains, and why it stands for another model."""
-    made = problem(name)
-    return Learner(made.name, made.init, made.loss, made.train, why=why)
+    chosen = problem(name)
+    return TrialModel(chosen.name, chosen.init, chosen.loss, chosen.train, why=why)
 
 
-def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], given: tuple[Any, ...]) -> Learner:
+def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], given: tuple[Any, ...]) -> TrialModel:
     import jax
 
     state, batch, *rest = given
@@ -103,7 +103,7 @@ def _own(name: str, function: Callable[..., Any], step: Callable[..., Any], give
         return stand_in(_like(batch), f"{name} has {count:,} parameters, over {MOST_PARAMETERS:,}")
     _check_loss(name, jax.eval_shape(step, state, batch, *rest))
     pool = function(ROWS * POOL)[1][1]
-    return Learner(
+    return TrialModel(
         name, lambda key: params, lambda weights, rows: step(_with_parameters(state, weights), rows, *rest)[1], pool
     )  # fmt: skip
 
@@ -121,13 +121,13 @@ def _with_parameters(state: Any, params: Any) -> Any:
     return dataclasses.replace(state, params=params) if replaced is None else replaced(params=params)
 
 
-def _check_loss(name: str, said: Any) -> None:
+def _check_loss(name: str, result: Any) -> None:
     import jax
 
-    loss = said[1] if isinstance(said, tuple) and len(said) > 1 else None
+    loss = result[1] if isinstance(result, tuple) and len(result) > 1 else None
     dtype, shape = getattr(loss, "dtype", None), getattr(loss, "shape", None)
     if dtype is None or shape != () or not jax.numpy.issubdtype(dtype, jax.numpy.floating):
-        got = f"a tuple with {loss} second" if loss is not None else f"a {type(said).__name__} without a loss"
+        got = f"a tuple with {loss} second" if loss is not None else f"a {type(result).__name__} without a loss"
         raise ValueError(
             f"the train step of {name} returns {got}, but must return (state, loss), the loss a real number, to be "
             "trained here; return it, or ask for a stand-in"

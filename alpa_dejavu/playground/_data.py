@@ -1,0 +1,176 @@
+"""The interfaces of where the data go: splits over workers, and policies that move samples while a run goes."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DataMove", "Epoch", "Handed", "Shards", "Split", "SplitTask", "Uses"]
+
+Ints = NDArray[np.int64]
+Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class SplitTask:
+    """Samples that are to be spread over n workers.
+
+    Attributes:
+        inputs, targets: the N training samples, first dimension the samples.
+        hosts: for each worker the index of its host, shape (n,).
+        compute_s: seconds of a gradient of each worker, shape (n,).
+        seed: of what is drawn.
+    """
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+    hosts: tuple[int, ...]
+    compute_s: tuple[float, ...]
+    seed: int
+
+    @property
+    def size(self) -> int:
+        """Returns the number of workers."""
+        return len(self.hosts)
+
+    @property
+    def samples(self) -> int:
+        """Returns the number of samples."""
+        return len(self.targets)
+
+    def generator(self) -> np.random.Generator:
+        """Returns the random numbers of the split, from their beginning."""
+        return np.random.default_rng([self.seed, 6])
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shards:
+    """The samples of each worker.
+
+    Attributes:
+        rows: for each worker the indices of its samples; from `real` on they are those of synthetic ones.
+        real: the number of samples that there were.
+        made_inputs, made_targets: the synthetic samples, as many of both; None: there are none.
+    """
+
+    rows: tuple[Ints, ...]
+    real: int
+    made_inputs: NDArray[Any] | None = None
+    made_targets: NDArray[Any] | None = None
+
+    @property
+    def synthetic(self) -> NDArray[np.bool_]:
+        """Returns of all samples which are synthetic, shape (real and synthetic ones,)."""
+        count = 0 if self.made_targets is None else len(self.made_targets)
+        return np.arange(self.real + count) >= self.real
+
+
+class Split(abc.ABC):
+    """A way to spread samples over workers; `alpa_dejavu.playground.testing.check_split` says if one is sound.
+
+    Attributes:
+        uses: how often a sample is there among all workers: "exactly once", "at most once", or "at will".
+    """
+
+    uses: ClassVar[Uses] = "exactly once"
+
+    @abc.abstractmethod
+    def split(self, task: SplitTask) -> Shards:
+        """Returns the samples of each worker; each has at least one.
+
+        Raises:
+            ValueError: a worker would be left without samples, or the targets are none that the split can do with.
+        """
+
+
+Floats = NDArray[np.float64]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Handed:
+    """Samples that a worker hands on.
+
+    Attributes:
+        rows: the indices of these samples, shape (k,), each as often as the worker hands it on.
+        targets: for each the number of the worker that gets it, shape (k,).
+    """
+
+    rows: Ints
+    targets: Ints
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Epoch:
+    """The end of a worker's epoch, as a policy sees it.
+
+    An epoch is as many gradients as go once through a worker's samples on the mean of all workers at the beginning.
+
+    Attributes:
+        worker: the number of the worker.
+        number: which epoch ends, from 1.
+        rows: the indices of the samples that the worker has, shape (m,).
+        ages: how many epochs of the worker ended since each of these came, shape (m,); very many for the first ones.
+        live: the numbers of the workers that are there, in order.
+        mean_samples: samples of a worker at the beginning, on the mean.
+        draws: returns the random numbers of a name, such as an epoch and a worker.
+        losses: returns the loss of each of the worker's samples at its parameters, shape (m,); the worker's next
+            gradient is later by a third of the seconds of their gradients.
+    """
+
+    worker: int
+    number: int
+    rows: Ints
+    ages: Ints
+    live: tuple[int, ...]
+    mean_samples: float
+    draws: Callable[..., np.random.Generator]
+    losses: Callable[[], Floats]
+
+    def amount(self, share: float) -> int:
+        """Returns how many samples are a share of an epoch's: as many for all workers, but a worker keeps one."""
+        return max(min(round(share * self.mean_samples), len(self.rows) - 1), 0)
+
+    def generator(self) -> np.random.Generator:
+        """Returns random numbers of this worker's epoch, from their beginning."""
+        return self.draws(self.number, self.worker, 0)
+
+    def partners(self, count: int) -> Ints:
+        """Returns `count` other workers, shape (count,), drawn with the same numbers for all, so that in an epoch each
+        is drawn by as many as it draws; empty where there is no other.
+        """
+        if len(self.live) < 2:
+            return np.zeros(0, np.int64)
+        shifts = self.draws(self.number).integers(1, len(self.live), size=count)
+        return np.array(self.live, np.int64)[(self.live.index(self.worker) + shifts) % len(self.live)]
+
+    def handed(self, places: Ints) -> Handed:
+        """Returns the samples at some places of the worker's, each for a random worker; none where it is alone."""
+        targets = self.partners(len(places))
+        return Handed(self.rows[places[: len(targets)]], targets)
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Returns the numbers of the other workers that are there."""
+        return tuple(number for number in self.live if number != self.worker)
+
+
+class DataMove(abc.ABC):
+    """A policy of which samples a worker hands on at the end of each of its epochs, and to whom.
+
+    Samples go over the links with their bytes while training goes on: from the sending on the sender has them no more,
+    and the receiver draws from them once they have come. `alpa_dejavu.playground.testing.check_move` says if a policy
+    is sound.
+    """
+
+    @abc.abstractmethod
+    def choose(self, epoch: Epoch) -> Handed:
+        """Returns the samples that a worker hands on now, of those that it has; at least one stays."""
