@@ -31,12 +31,12 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
+from _neuron_bound import bound_of_counts
 from _resilience_training import answers, mean_of, methods, outages
 from alpa_dejavu.playground import Problem, problem
 from alpa_dejavu.training.resilience import Parts, Resilience, cross_entropy, find_parts, resilience
 from alpa_dejavu.training.resilience.activations import clipped
 from alpa_dejavu.training.resilience.bit_map import bit_map
-from alpa_dejavu.training.resilience.bounds import bound_of_counts
 from alpa_dejavu.training.resilience.critical import chosen_parts, judged_without
 from alpa_dejavu.training.resilience.data_faults import data_resilience
 from alpa_dejavu.training.resilience.faults import Fault, Flipped, Noisy, Removed, Stuck

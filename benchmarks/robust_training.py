@@ -3,6 +3,7 @@
     python benchmarks/robust_training.py [--problems NAME ...] [--replicas N ...] [--wrong SHARE ...] [--rules NAME ...]
         [--attacks NAME ...] [--by-label [NAME ...]] [--seeds N] [--first-seed N] [--tuning-seeds N] [--steps N]
         [--json FILE]
+    python benchmarks/robust_training.py --suspects [--seeds N] [--first-seed N] [--json FILE]
 
 Replicas train one model on batches of 32 by gradient descent; a share of them is wrong in every step, or at times.
 Each rule knows how many may be wrong, and each attacker knows the rule: of five learning rates each rule has the one
@@ -13,6 +14,10 @@ seeds with 90 % intervals by Student's t over differences from the mean of right
 
 - "suspicion" and "zeno" are within 2 points of no attack for all attacks but at most one, at 30 % and below.
 - "sketched-suspicion" is the first sketch as it was written, shown beside them. It has no aim.
+
+With `--suspects` no rule is compared: the plain mean is trained for 80 steps with one and with three wrong replicas of
+ten, and the table says which of them `Suspects` names, after how many steps in the median: by signs of gradients, and
+by descents on fresh samples, which are Zeno's score. Right ones are counted where any is named.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from _robust_suspects import suspects_table
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import problem
 from alpa_dejavu.training.robust import Evidence, Prepared, Rule, rule
@@ -238,11 +244,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tuning-seeds", type=at_least(1), default=1, help="that choose rates and strengths "
                         "(default: %(default)s)")  # fmt: skip
     parser.add_argument("--steps", type=at_least(1), help="of each training (default: 200, and 100 of text)")
+    parser.add_argument("--suspects", action="store_true", help="who is named a suspect, and nothing else")
     given = parser.parse_args(arguments)
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    if given.suspects:
+        results = Results(given.json, {"seeds": list(seeds)})
+        return results.shown(suspects_table(results, seeds))
     fewer = {} if len(given.attacks) == len(KINDS) - 1 else {"attacks": given.attacks}
     others = {name: getattr(given, name) for name in ("first_seed", "tuning_seeds")
               if getattr(given, name) != parser.get_default(name)}  # fmt: skip
-    seeds = range(given.first_seed, given.first_seed + given.seeds)
     tuning = range(TUNING_SEED, TUNING_SEED + given.tuning_seeds)
     results = Results(given.json, {"seeds": given.seeds, **others, **fewer})
     settings = [Setting(name, replicas, round(share * replicas), by_label, given.steps) for name in given.problems

@@ -19,8 +19,8 @@ from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
     from alpa_dejavu.training.resilience import Parts, Resilience
-    from alpa_dejavu.training.resilience.critical import Chosen
-    from alpa_dejavu.training.resilience.tables import Rows
+    from alpa_dejavu.training.resilience.critical import ChosenParts
+    from alpa_dejavu.training.resilience.page import Rows
 
 _KINDS = ("neurons", "filters", "heads", "layers", "weights", "activations", "values")
 _FORMATS = ("float32", "bfloat16", "float16", "int8")
@@ -114,7 +114,7 @@ def _parts(params: Any, kind: str, only: tuple[str, ...], but: tuple[str, ...]) 
     return find_parts(params, kind, only=only or None, but=but)
 
 
-def _chosen(subject: tuple[Any, Any, Any], parts: str | Parts, k: int) -> dict[str, Chosen]:
+def _chosen(subject: tuple[Any, Any, Any], parts: str | Parts, k: int) -> dict[str, ChosenParts]:
     from alpa_dejavu.training.resilience import Parts
     from alpa_dejavu.training.resilience.critical import chosen_parts
 
@@ -133,8 +133,8 @@ def _stages(subject: tuple[Any, Any, Any], plan: Plan, blocks: str) -> Rows:
     from alpa_dejavu.training.resilience import find_parts
     from alpa_dejavu.training.resilience import resilience as measure
     from alpa_dejavu.training.resilience.outages import stage_parts
+    from alpa_dejavu.training.resilience.page import stage_rows
     from alpa_dejavu.training.resilience.spares import blocks_of_stages
-    from alpa_dejavu.training.resilience.tables import stage_rows
 
     held = blocks_of_stages(plan, find_parts(subject[1], "layers", only=blocks).groups)
     there = {stage: each for stage, each in held.items() if each}
@@ -142,8 +142,8 @@ def _stages(subject: tuple[Any, Any, Any], plan: Plan, blocks: str) -> Rows:
     return stage_rows(plan, held, {stage: found.curve("removed", stage)[0] for stage in there})
 
 
-def _print(function: str, found: Resilience, chosen: dict[str, Chosen], stages: Rows | None, to: Any) -> None:
-    from alpa_dejavu.training.resilience.tables import chosen_rows, curve_rows
+def _print(function: str, found: Resilience, chosen: dict[str, ChosenParts], stages: Rows | None, to: Any) -> None:
+    from alpa_dejavu.training.resilience.page import chosen_rows, curve_rows
 
     to.print(f"{function}: {found.base:.4f} without faults")
     for heads, rows in (curve_rows(found), *([chosen_rows(chosen)] if chosen else []), *([stages] if stages else [])):

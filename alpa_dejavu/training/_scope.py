@@ -1,4 +1,4 @@
-"""Groups of parameters that are looked at as one: all of them, each layer or stage by itself, or each leaf."""
+"""Groups of parameters that are looked at as one (all, each layer or stage, each leaf), and parts of batches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 import jax
 
 from alpa_dejavu.problem import checks
-
-__all__ = ["SCOPES", "groups_of", "layer_of"]
 
 SCOPES = ("whole", "stage", "leaf")
 
@@ -52,6 +50,24 @@ def layer_of(path: tuple[str, ...], paths: list[tuple[str, ...]]) -> str:
     while depth < len(path) - 1 and len({other[:depth] for other in paths}) == 1:
         depth += 1
     return "/".join(path[:depth])
+
+
+def parts_of(batch: Any, replicas: int) -> Any:
+    """Returns a batch cut into a part for each replica: leaves [samples, ...] become [replicas, samples each, ...].
+
+    Raises:
+        ValueError: the samples don't divide by the replicas.
+    """
+
+    def part(x: Any) -> Any:
+        if x.shape[0] % replicas:
+            raise ValueError(
+                f"batch is {x.shape[0]} samples, but must divide by the {replicas} replicas (in each micro-batch); "
+                "take another batch size"
+            )
+        return x.reshape(replicas, x.shape[0] // replicas, *x.shape[1:])
+
+    return jax.tree_util.tree_map(part, batch)
 
 
 def _name(key: Any) -> str:

@@ -18,7 +18,6 @@ SMOOTHED_STEPS = 40
 RULES = {
     "halving": ("halving", "last_loss"),
     "asha": ("asha", "last_loss"),
-    "evolution": ("evolution", "last_loss"),
     "halving by trend": ("halving", "trend"),
 }
 """Who goes on, and by what. All starts see the same batches, so last losses differ by what the starts are worth."""
@@ -100,13 +99,8 @@ def contests(workers: int) -> tuple[Way, ...]:
     """
     methods = [Way(race_of("halving", METHODS, budget), workers, METHODS, budget=budget) for budget in BUDGETS]
     waves = [Way(name, workers, name) for name in COARSE_TO_FINE]
-    by_rate = [
-        Way(f"{keep}, {init}, rates", workers, init, keep, factors=FACTORS)
-        for keep, init in (("halving", "model"), ("halving", "sobol"), ("population", "model"))
-    ]  # fmt: skip
-    by_rows = Way(
-        "population, model, rates and rows", workers, "model", "population", "trend", factors=FACTORS, parts=PARTS
-    )
+    by_rate = [Way(f"halving, {init}, rates", workers, init, factors=FACTORS) for init in STARTS]
+    by_rows = Way("halving, model, rates and rows", workers, judge="trend", factors=FACTORS, parts=PARTS)
     alone = [Way(f"one start, rate x{factor:g}", faster=factor) for factor in FACTORS if factor != 1]
     return (*methods, *waves, *by_rate, by_rows, *alone)
 

@@ -1,6 +1,6 @@
 """Parallel random initialization: start many, keep the promising, train the best one on.
 
-    starts ─▶ race: train to a rung ─▶ trend ─▶ judge ─▶ rule ─▶ (children) ─▶ ... ─▶ means ─▶ the best is trained on
+    starts ─▶ race: train to a rung ─▶ trend ─▶ judge ─▶ rule ─▶ ... ─▶ means ─▶ the best is trained on
 
 Where gradient descent ends, and how soon, depends on where it starts. Workers that would all hold the same start can
 each try other ones instead: `parallel_initialize` does that for any flax or plain jax model. `starts` says where
@@ -14,22 +14,11 @@ from __future__ import annotations
 
 from alpa_dejavu.training.initialization._curve import Curve, Initialized
 from alpa_dejavu.training.initialization._initialize import parallel_initialize
-from alpa_dejavu.training.initialization._judge import Judge, LastLoss, Trend, judge
+from alpa_dejavu.training.initialization._judge import Judge, LastLoss, Measure, Trend, judge, measured
 from alpa_dejavu.training.initialization._result_file import read_result, write_result
 from alpa_dejavu.training.initialization._run import Progress
-from alpa_dejavu.training.initialization._trend import Measure, measured
 
 __all__ = [
-    "Curve",
-    "Initialized",
-    "Judge",
-    "LastLoss",
-    "Measure",
-    "Progress",
-    "Trend",
-    "judge",
-    "measured",
-    "parallel_initialize",
-    "read_result",
-    "write_result",
-]
+    "Curve", "Initialized", "Judge", "LastLoss", "Measure", "Progress", "Trend", "judge", "measured",
+    "parallel_initialize", "read_result", "write_result",
+]  # fmt: skip

@@ -7,7 +7,74 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu.training.initialization._judge import Measure, measured
 from alpa_dejavu.training.initialization._layout import FloatArray
+
+
+@final
+@dataclasses.dataclass(eq=False)
+class RacingCandidate:
+    """One of the initializations that are trained side by side, in its present state, with the attributes of a
+    `Curve`.
+
+    `reached` has its measures at the rungs (steps of judging) that it has reached. What its parents had spent when it
+    began is `first_spent`, in rows where candidates' batches have rows of their own, else in steps.
+    """
+
+    number: int
+    first_step: int = 0
+    first_spent: int = 0
+    batch_rows: int | None = None
+    rate: float | None = None
+    method: str = ""
+    parents: tuple[int, ...] = ()
+    point: tuple[float, ...] = ()
+    losses: list[float] = dataclasses.field(default_factory=list)
+    relative_gradients: list[float] = dataclasses.field(default_factory=list)
+    reached: list[Measure] = dataclasses.field(default_factory=list)
+    dropped_step: int | None = None
+    why: str = ""
+    started: FloatArray | None = None
+    ended: FloatArray | None = None
+
+    @property
+    def is_living(self) -> bool:
+        return self.dropped_step is None
+
+    @property
+    def step(self) -> int:
+        return self.first_step + len(self.losses)
+
+    @property
+    def step_cost(self) -> int:
+        return cost_of(self.batch_rows)
+
+    @property
+    def spent(self) -> int:
+        return self.first_spent + len(self.losses) * self.step_cost
+
+    def steps_left(self, limit: int) -> int:
+        """Returns how many more steps it can take until it has spent a limit, which is in rows where batches have rows
+        of their own; 0 if not even one.
+        """
+        return max(0, (limit - self.spent) // self.step_cost)
+
+    def measure(self, limit: int) -> Measure:
+        """Returns the measure of its curve, whose trend is followed to where a limit is spent."""
+        horizon = self.step + self.steps_left(limit)
+        return measured(np.array(self.losses), np.array(self.relative_gradients), self.first_step, horizon)
+
+    def curve(self, unit: int) -> Curve:
+        """Returns its curve; compute is counted in steps that cost a unit each."""
+        own = vars(self)
+        values = {field.name: own[field.name] for field in dataclasses.fields(Curve) if field.name in own}
+        values |= {"losses": np.array(self.losses), "relative_gradients": np.array(self.relative_gradients)}
+        return Curve(**values | {"began_at": self.first_spent / unit})
+
+
+def cost_of(batch_rows: int | None) -> int:
+    """Returns the cost of a step, in rows where candidates' batches have rows of their own, else 1."""
+    return 1 if batch_rows is None else batch_rows
 
 
 @final
@@ -16,10 +83,10 @@ class Curve:
     """The course of one candidate, a training from one initialization: its losses, and why it was dropped or chosen.
 
     Attributes:
-        number: its number, from 0; children and means have numbers after those that began by themselves.
-        parents: the numbers of the candidates that a child or a mean was made of.
+        number: its number, from 0; means have numbers after those that began by themselves.
+        parents: the numbers of the candidates that a mean was made of.
         batch_rows: how many rows of each batch it took; None: all.
-        first_step: the step at which it began, counted from 0; a child begins at the step of its parents.
+        first_step: the step at which it began, counted from 0; a mean begins at the step of its parents.
         losses: shape (T,), the loss of each of its T steps; if it diverged, of those before that.
         relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where the training step doesn't say.
         dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
@@ -27,7 +94,7 @@ class Curve:
         why: a sentence on why it was dropped, or chosen, or neither yet.
         point: the coordinates that its first weights were made from, such as scales of tensors; (): none.
         started, ended: shape (D,), its first and its last weights, if they were to be kept.
-        method: the name of the start that gave it its first weights; a child or a mean has its first parent's.
+        method: the name of the start that gave it its first weights; a mean has its first parent's.
         rate: its learning rate, if candidates carry one.
         began_at: the compute that its ancestors had spent when it began, in steps of the largest batch.
     """

@@ -10,20 +10,16 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.by_name import name_of
-from alpa_dejavu.training.initialization._breed import crossed, mutated
-from alpa_dejavu.training.initialization._candidate import Candidate, cost_of
-from alpa_dejavu.training.initialization._layout import Leaves
-from alpa_dejavu.training.initialization._setting import Setting
-from alpa_dejavu.training.initialization._store import Store
-from alpa_dejavu.training.initialization._task import Outcome, Task
-from alpa_dejavu.training.initialization._trainer import Trainer, width_of
-from alpa_dejavu.training.initialization.rules import Child, Standing
+from alpa_dejavu.training.initialization._curve import RacingCandidate, cost_of
+from alpa_dejavu.training.initialization._layout import Leaves, flat
+from alpa_dejavu.training.initialization._setting import RaceSetting
+from alpa_dejavu.training.initialization._store import StateStore
+from alpa_dejavu.training.initialization._trainer import TaskOutcome, Trainer, TrainingTask, width_of
+from alpa_dejavu.training.initialization.rules import Standing
 from alpa_dejavu.training.initialization.starts import KNOWN
 from alpa_dejavu.training.initialization.starts._base import Ask, Started, Tried
-from alpa_dejavu.training.initialization.starts._picture import flat
 
 _log = logging.getLogger("alpa_dejavu")
-_SALT = 0xC41D
 
 
 @final
@@ -33,9 +29,9 @@ class Field:
     Its choices go by candidates' numbers, never by which arrives first.
     """
 
-    def __init__(self, setting: Setting, trainer: Trainer, store: Store, gives_gradient: bool) -> None:
+    def __init__(self, setting: RaceSetting, trainer: Trainer, store: StateStore, gives_gradient: bool) -> None:
         self.setting, self.layout, self.store = setting, trainer.layout, store
-        self.candidates: dict[int, Candidate] = {}
+        self.candidates: dict[int, RacingCandidate] = {}
         self.diverged = self.lost = self._spent = self._padded = 0
         self.on_change: Callable[[], None] = lambda: None
         self._trainer, self._gives_gradient = trainer, gives_gradient
@@ -66,54 +62,23 @@ class Field:
         begun = setting.start.start(ask)
         for number, started in zip(numbers, begun, strict=True):
             member, rate, rows = setting.carried(number)
-            candidate = Candidate(
-                number, batch_rows=rows, rate=rate, method=name_of(member, KNOWN), roots=frozenset([number]),
-                point=started.point,
-            )  # fmt: skip
+            candidate = RacingCandidate(
+                number, batch_rows=rows, rate=rate, method=name_of(member, KNOWN), point=started.point
+            )
             leaves = own.pop(number, None) or self._trainer.start(setting.seed, number)
             if len(setting.start.waves) > 1:
                 self._started[number] = started
             self._add(candidate, self.layout.with_weights(leaves, started.weights))
 
-    def breed(self, children: Iterable[Child], rung: int) -> None:
-        """Adds child candidates to parents that have just reached a rung (step of judging); they begin there, with
-        crossed or mutated weights, rates and sizes of batches.
-        """
-        sizes = sorted(set(self.setting.batch_rows))
-        for child in children:
-            number = len(self.candidates)
-            generator = np.random.default_rng([self.setting.seed, number, _SALT])
-            first, *others = child.parents
-            leaves = self.store.get(first)
-            if others:
-                leaves = crossed(leaves, self.store.get(others[0]), self.layout, generator)
-            if child.strength:
-                leaves = mutated(leaves, self.layout, child.strength, generator)
-            begun = self.candidates[self.adopt(child.parents, leaves, rung + 1)]
-            if begun.rate is not None:
-                begun.rate *= child.rate_factor
-            if begun.batch_rows is not None:
-                place = sizes.index(begun.batch_rows) + child.rows_places
-                begun.batch_rows = sizes[min(max(place, 0), len(sizes) - 1)]
-
-    def adopt(self, parents: tuple[int, ...], leaves: Leaves, skipped: int) -> int:
-        """Adds a candidate made of other candidates, its parents, and returns its number.
-
-        It has the first parent's step, method, rate and size of batches.
-
-        Args:
-            parents: the parents' numbers.
-            leaves: the arrays of its training state.
-            skipped: how many rungs (steps of judging) were over before it began.
+    def adopt(self, parents: tuple[int, ...], leaves: Leaves) -> int:
+        """Adds a candidate that is the mean of others, its parents, and returns its number; it has the first parent's
+        step, method, rate and size of batches.
         """
         first = self.candidates[parents[0]]
-        roots = frozenset().union(*(self.candidates[parent].roots for parent in parents))
-        candidate = Candidate(
-            len(self.candidates), first.step, first.spent, first.batch_rows, first.rate, first.method, parents, roots,
-            skipped,
-        )  # fmt: skip
-        self._add(candidate, leaves)
-        return candidate.number
+        number = len(self.candidates)
+        carried = first.step, first.spent, first.batch_rows, first.rate, first.method
+        self._add(RacingCandidate(number, *carried, parents), leaves)
+        return number
 
     def living(self) -> tuple[int, ...]:
         return tuple(number for number, candidate in self.candidates.items() if candidate.is_living)
@@ -143,11 +108,11 @@ class Field:
         lanes = self.setting.lanes
         return [tuple(group[n : n + lanes]) for group in groups.values() for n in range(0, len(group), lanes)]
 
-    def task(self, numbers: tuple[int, ...], until: int) -> Task:
+    def task(self, numbers: tuple[int, ...], until: int) -> TrainingTask:
         """Returns the task of training candidates, which are all at one step, until a rung or the next checkpoint."""
         first = self.candidates[numbers[0]]
         steps = min(self.steps_left(numbers[0], until), self.setting.checkpoint_steps)
-        return Task(
+        return TrainingTask(
             numbers, width_of(len(numbers), self.setting.lanes), first.step, steps, first.batch_rows,
             self.rates(numbers),
         )  # fmt: skip
@@ -164,7 +129,7 @@ class Field:
         """Returns what a candidate and its ancestors have spent, in the dearest steps."""
         return self.candidates[number].spent / self.setting.unit
 
-    def absorb(self, outcome: Outcome) -> None:
+    def absorb(self, outcome: TaskOutcome) -> None:
         """Records the outcome of a training task: new states, losses and gradients; candidates that diverged are
         dropped.
         """
@@ -191,7 +156,7 @@ class Field:
                 self.drop(number, f"diverged in step {candidate.step}: its loss, gradient or weights are no number")
         self.on_change()
 
-    def count(self, task: Task) -> None:
+    def count(self, task: TrainingTask) -> None:
         """Adds the steps that a task's candidates take, to train or to be measured, to the run's total of steps. Steps
         of the program's unused lanes are counted apart.
         """
@@ -220,8 +185,7 @@ class Field:
 
     def standing(self, waiting: tuple[int, ...]) -> Standing:
         reached = {number: tuple(candidate.reached) for number, candidate in self.candidates.items()}
-        skipped = {number: candidate.skipped for number, candidate in self.candidates.items() if candidate.skipped}
-        return Standing(self.setting.rungs, reached, skipped, waiting, self.setting.judge, self.setting.seed)
+        return Standing(self.setting.rungs, reached, waiting, self.setting.judge, self.setting.seed)
 
     def best_so_far(self) -> int | None:
         """Returns the number of the candidate that the judge puts first among those that have spent the most; None if
@@ -236,7 +200,7 @@ class Field:
             return first[0]
         return self.setting.judge.order({n: self.candidates[n].measure(self.setting.limit) for n in first})[0]
 
-    def _add(self, candidate: Candidate, leaves: Leaves) -> None:
+    def _add(self, candidate: RacingCandidate, leaves: Leaves) -> None:
         if self.setting.keep_weights:
             candidate.started = flat(self.layout.weights(leaves), self.layout.tensors)
         self.candidates[candidate.number] = candidate

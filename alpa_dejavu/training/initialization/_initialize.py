@@ -8,23 +8,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.training.initialization._align import Units, groups_of
-from alpa_dejavu.training.initialization._checked import check_numbers, check_rates, check_waits, checked_save
+from alpa_dejavu._util.json_file import check_folder
 from alpa_dejavu.training.initialization._curve import Initialized
 from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._judge import judge as judge_of
 from alpa_dejavu.training.initialization._layout import Parameters
-from alpa_dejavu.training.initialization._memory import fitting_lanes
-from alpa_dejavu.training.initialization._model import Batches, Model, gives_gradient
+from alpa_dejavu.training.initialization._means import Units, groups_of
+from alpa_dejavu.training.initialization._model import Batches, RacedModel, gives_gradient
 from alpa_dejavu.training.initialization._ray_workers import ray_workers
-from alpa_dejavu.training.initialization._run import Progress, Run
-from alpa_dejavu.training.initialization._rungs import extra_allowed, race_rungs
-from alpa_dejavu.training.initialization._setting import Setting
-from alpa_dejavu.training.initialization._store import Store
-from alpa_dejavu.training.initialization._task import Outcome, Runner, Task
-from alpa_dejavu.training.initialization._trainer import Trainer
-from alpa_dejavu.training.initialization.rules import Rule, rule
+from alpa_dejavu.training.initialization._run import InitializationRun, Progress
+from alpa_dejavu.training.initialization._setting import (
+    RaceSetting,
+    check_numbers,
+    check_waits,
+    extra_allowed,
+    race_rungs,
+)
+from alpa_dejavu.training.initialization._store import StateStore
+from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer, TrainingTask, fitting_lanes
+from alpa_dejavu.training.initialization.rules import RaceRule, rule
 from alpa_dejavu.training.initialization.starts import Start, start
 
 
@@ -36,7 +39,7 @@ def parallel_initialize(
     num_candidates: int,
     budget_steps: int,
     init: str | Start | Sequence[str | Start] = "model",
-    keep: str | Rule = "halving",
+    keep: str | RaceRule = "halving",
     judge: str | Judge = "trend",
     seed: int = 0,
     budget: str = "full",
@@ -69,20 +72,19 @@ def parallel_initialize(
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`, pure, for `jax.vmap`. The
             norm lets a judge look for large gradients. With `rates` it takes `(state, batch, rate)`.
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
-        num_candidates: how many candidates begin by themselves, not as children or means of others.
+        num_candidates: how many candidates begin, means of others not counted.
         budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
         init: the candidates' first weights: a name of `starts.KNOWN`, a `Start`, or several that race in turn. In
             docs/results/parallel-initialization.md "sobol" saves steps on all four networks, and several methods do on
             three; the others are experimental.
-        keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `Rule`.
+        keep: the rule by which candidates go on from a rung (step of judging): a name of `rules.KNOWN` or a `RaceRule`.
             With "asha" the result depends on who arrives first.
         judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
         seed: the seed of all random numbers: the same seed gives the same result.
         budget: "small": all but the best candidate take a quarter of `budget_steps` together at most. "full": the race
             is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
         rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.
-        rates: the learning rates that candidates carry, in turn; "evolution" and "population" change them.
-            Experimental: no better than one start there.
+        rates: the learning rates that candidates carry, in turn. Experimental: no better than one start there.
         batch_rows: the numbers of first rows of each batch that candidates take, in turn; (): all. Steps of budgets and
             rungs are then those of the largest: half the rows take twice the steps, so equal compute is judged.
         lanes: how many candidates are trained side by side at most, on each worker; more go in waves.
@@ -93,8 +95,8 @@ def parallel_initialize(
         parameters: a function that picks the parameters out of a state; None: what is in `.params` or `["params"]`,
             else the state.
         average: whether means of the finalists are measured, too; the better is trained on.
-        units: what may be permuted before candidates without a forebear in common are averaged: "chain", or names of
-            tensors with their axes for each group; None: such aren't averaged.
+        units: what may be permuted before candidates are averaged: "chain", or names of tensors with their axes for
+            each group; None: they aren't averaged.
         checkpoints: a folder for candidates' states; None: they are kept in this process's memory.
         checkpoint_steps: a state is kept at least every so many steps; if a worker dies, its candidates begin from it.
         save: a JSON file for the result, with an NPZ file beside it. Written at the end of the race, at the end, and
@@ -114,28 +116,29 @@ def parallel_initialize(
         Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016.
     """
     begun_s = time.perf_counter()
-    check_numbers(num_candidates, budget_steps, lanes, checkpoint_steps, seed, workers, batch_rows)
-    check_rates(rates)
+    check_numbers(num_candidates, budget_steps, lanes, checkpoint_steps, seed, workers, batch_rows, rates)
     begin, go_on, order = start(init), rule(keep), judge_of(judge)
     check_waits(go_on, begin)
     at = race_rungs(rungs, num_candidates, budget_steps, go_on.eta, budget)
-    model = Model(init_fn, train_step, batches, parameters, bool(rates))
+    model = RacedModel(init_fn, train_step, batches, parameters, bool(rates))
     trainer = Trainer(model)
     with_gradient = gives_gradient(model, trainer.layout, batch_rows)
     groups = () if units is None else groups_of(units, trainer.layout)
-    saved = checked_save(save)
-    store = Store(trainer.layout, None if checkpoints is None else pathlib.Path(checkpoints))
+    saved = None if save is None else pathlib.Path(save)
+    if saved is not None:
+        check_folder(saved)
+    store = StateStore(trainer.layout, None if checkpoints is None else pathlib.Path(checkpoints))
     with _runner(model, trainer, store, workers, worker_options) as runner:
         if workers is not None:
             # Compiled here while workers begin; only then they can be asked for memory.
             trainer.start(seed, 0)
         fitting, note = runner.fitting(min(lanes, num_candidates), memory_bytes)
-        setting = Setting(
+        setting = RaceSetting(
             num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), begin, go_on, order, seed,
             tuple(batch_rows), tuple(rates), fitting, checkpoint_steps, groups, average, keep_weights,
         )  # fmt: skip
         field = Field(setting, trainer, store, with_gradient)
-        run = Run(field, begun_s, saved, [note] if note else [])
+        run = InitializationRun(field, begun_s, saved, [note] if note else [])
         run.say_waves(workers or 1)
         if on_progress is not None:
             field.on_change = lambda: on_progress(run.progress())
@@ -143,7 +146,7 @@ def parallel_initialize(
 
 
 def _runner(
-    model: Model, trainer: Trainer, store: Store, workers: int | None,
+    model: RacedModel, trainer: Trainer, store: StateStore, workers: int | None,
     options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
 ) -> contextlib.AbstractContextManager[Runner]:  # fmt: skip
     if workers is None:
@@ -155,12 +158,12 @@ def _runner(
 class LocalRunner(Runner):
     """A runner that trains candidates in this process, on its default device, without workers."""
 
-    def __init__(self, trainer: Trainer, store: Store) -> None:
+    def __init__(self, trainer: Trainer, store: StateStore) -> None:
         self._trainer, self._store = trainer, store
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
         return fitting_lanes(self._trainer, lanes, memory_bytes)
 
-    def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
+    def outcomes(self, next_task: Callable[[], TrainingTask | None]) -> Iterator[TaskOutcome]:
         while (task := next_task()) is not None:
             yield self._trainer.train(task, self._store.side_by_side(task.numbers))

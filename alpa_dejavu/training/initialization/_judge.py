@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import final
 
@@ -11,7 +12,106 @@ import numpy as np
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.initialization._trend import Measure
+from alpa_dejavu.training.initialization._layout import FloatArray
+
+FEWEST = 3
+"""So many losses a line with an error needs."""
+CLEARLY = 2.0
+"""A slope of so many standard errors stands out of the noise."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A measure of a candidate's loss curve: its fitted trend, and the loss that this promises for the end of the
+    training.
+
+    Attributes:
+        steps: how many steps the curve has.
+        last: the last loss.
+        loss: the trend's loss at the last step.
+        promised: the trend's loss at the end of the training.
+        on_plateau: whether the trend falls by no more than the noise might explain.
+        relative_gradient: the median over the trend of the gradient's norm over the weights'; NaN: unknown.
+    """
+
+    steps: int
+    last: float
+    loss: float
+    promised: float
+    on_plateau: bool
+    relative_gradient: float
+
+
+def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int, horizon: int) -> Measure:
+    """Fits the trend of a loss curve, and returns the measure of it with the loss that it promises for the end of the
+    training.
+
+    Args:
+        losses: shape (T,), the loss of each step, finite, one at least.
+        relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where unknown.
+        first_step: where the curve begins, counted from 0.
+        horizon: the number of steps of the whole training.
+    """
+    at = np.log2(np.arange(first_step + 1, first_step + len(losses) + 1, dtype=float))
+    falls_by_power = bool((losses > 0).all())
+    values = np.log(losses) if falls_by_power else losses
+    begin = end_of_drop(at, values)
+    slope, now, error = _line(at[begin:], values[begin:])
+    certain = max(0.0, 1 - (error / slope) ** 2) if slope else 0.0
+    then = now + slope * certain * (math.log2(max(horizon, first_step + len(losses))) - at[-1])
+    loss, promised = (math.exp(min(now, 700.0)), math.exp(min(then, 700.0))) if falls_by_power else (now, then)
+    finite = relative_gradients[begin:][np.isfinite(relative_gradients[begin:])]
+    return Measure(
+        len(losses),
+        float(losses[-1]),
+        loss,
+        promised,
+        not slope < -CLEARLY * error,
+        float(np.median(finite)) if finite.size else math.nan,
+    )
+
+
+def end_of_drop(at: FloatArray, values: FloatArray) -> int:
+    """Returns the index at which a loss curve's steep first part ends: the knee of the two lines that fit best; 0 if it
+    has none.
+
+    A short curve has too few points for two lines: the index is then about its middle.
+
+    Args:
+        at: shape (T,), the logarithm of each step's number.
+        values: shape (T,), the losses, or their logarithms.
+    """
+    count = len(values)
+    if count < 4 * FEWEST:
+        return max(0, min(count // 2, count - FEWEST))
+    best, least = 0, math.inf
+    sums = np.concatenate([np.zeros((5, 1)), np.cumsum([at, values, at * at, at * values, values * values], axis=1)], 1)
+    for knee in range(2, count // 2 + 1):
+        first, then = _fit(sums[:, knee], knee), _fit(sums[:, -1] - sums[:, knee], count - knee)
+        if first[1] + then[1] < least:
+            least = first[1] + then[1]
+            best = knee if first[0] < then[0] else 0
+    return best
+
+
+def _fit(sums: FloatArray, count: int) -> tuple[float, float]:
+    """Returns the slope of the best line, and its squared residuals."""
+    x, y, xx, xy, yy = sums.tolist()
+    spread, together = xx - x * x / count, xy - x * y / count
+    slope = together / spread if spread > 0 else 0.0
+    return slope, max(0.0, yy - y * y / count - slope * together)
+
+
+def _line(at: FloatArray, values: FloatArray) -> tuple[float, float, float]:
+    """Returns a line's slope, its last value and the slope's standard error; too few points have a flat one."""
+    if len(values) < FEWEST:
+        return 0.0, float(values.mean()), 0.0
+    around = at - at.mean()
+    spread = float(around @ around)
+    slope = float(around @ values) / spread
+    left = values - values.mean() - slope * around
+    return slope, float(values.mean() + slope * around[-1]), math.sqrt(float(left @ left) / (len(values) - 2) / spread)
 
 
 class Judge(abc.ABC):
@@ -69,8 +169,8 @@ def judge(choice: str | Judge) -> Judge:
     >>> judge("trend")
     Trend(gradient_weight=0.25)
     """
-    known: dict[str, type[Judge]] = {"last_loss": LastLoss, "trend": Trend}
-    return resolve("judge", choice, known, Judge)  # type: ignore[type-abstract]
+    finite: dict[str, type[Judge]] = {"last_loss": LastLoss, "trend": Trend}
+    return resolve("judge", choice, finite, Judge)  # type: ignore[type-abstract]
 
 
 def _smallness(measure: Measure) -> float:

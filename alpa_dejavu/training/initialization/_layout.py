@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -13,6 +13,8 @@ Array: TypeAlias = NDArray[Any]
 FloatArray: TypeAlias = NDArray[np.float64]
 Leaves: TypeAlias = tuple[Array, ...]
 Parameters: TypeAlias = Callable[[Any], Any]
+Group: TypeAlias = tuple[tuple[int, int], ...]
+"""Axes whose units are permuted together: pairs of a parameter's index and an axis of it."""
 
 
 @final
@@ -40,7 +42,7 @@ class Tensor:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Layout:
+class StateLayout:
     """The layout of a training state as a flat list of arrays.
 
     Attributes:
@@ -81,23 +83,14 @@ class Layout:
         return self.structure.unflatten(leaves)
 
 
-def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = None) -> Layout:
-    """Returns the layout (names, shapes and dtypes) of the training states that `init_fn(key)` gives, without computing
-    one.
-
-    Args:
-        init_fn: gives a state for a key of `jax.random.PRNGKey`.
-        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
-
-    Raises:
-        ValueError: the state holds no array, or a key of the new style, or `parameters` doesn't pick some of it.
-    """
+def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = None) -> StateLayout:
+    """Returns the layout of the training states that `init_fn(key)` gives, as `layout` does, without computing one."""
     import jax
 
     return layout(jax.eval_shape(init_fn, jax.random.PRNGKey(0)), parameters)
 
 
-def layout(state: Any, parameters: Parameters | None = None) -> Layout:
+def layout(state: Any, parameters: Parameters | None = None) -> StateLayout:
     """Returns the layout (names, shapes and dtypes) of a given training state, or of one of shapes alone.
 
     Args:
@@ -133,7 +126,13 @@ def layout(state: Any, parameters: Parameters | None = None) -> Layout:
             f"none of the parameters {[leaves[place].name for place in places]} holds real numbers; give "
             "parameters=, a function that picks the model's weights out of the state"
         )
-    return Layout(structure, tuple(leaves), places)
+    return StateLayout(structure, tuple(leaves), places)
+
+
+def flat(weights: Leaves, tensors: Sequence[Tensor]) -> FloatArray:
+    """Returns all real numbers of a model's weights as one vector."""
+    parts = [w.astype(np.float64).ravel() for w, tensor in zip(weights, tensors, strict=True) if tensor.is_float]
+    return np.concatenate(parts)
 
 
 def _default_parameters(state: Any) -> Any:

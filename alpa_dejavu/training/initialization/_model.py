@@ -10,14 +10,14 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from alpa_dejavu.training.initialization._layout import Layout, Parameters
+from alpa_dejavu.training.initialization._layout import Parameters, StateLayout
 
 Batches: TypeAlias = Sequence[Any] | Callable[[int], Any]
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Model:
+class RacedModel:
     """A model as its user gives it, to be trained from many initializations.
 
     Attributes:
@@ -42,7 +42,7 @@ class Model:
         return batch if rows is None else jax.tree_util.tree_map(lambda leaf: leaf[:rows], batch)
 
 
-def gives_gradient(model: Model, layout: Layout, batch_rows: Sequence[int] = ()) -> bool:
+def gives_gradient(model: RacedModel, layout: StateLayout, batch_rows: Sequence[int] = ()) -> bool:
     """Returns whether a model's training step returns the norm of its gradient; checks all that the step takes and
     returns, by shapes alone.
 
@@ -91,14 +91,14 @@ def _check_takes(train_step: Callable[..., Any], num_rates: int) -> None:
             ) from None
 
 
-def _checked(said: Any, layout: Layout) -> bool:
+def _checked(message: Any, layout: StateLayout) -> bool:
     import jax
     import jax.numpy as jnp
 
-    if not isinstance(said, tuple) or len(said) not in (2, 3):
-        got = f"{len(said)} parts" if isinstance(said, tuple) else f"a {type(said).__name__}"
+    if not isinstance(message, tuple) or len(message) not in (2, 3):
+        got = f"{len(message)} parts" if isinstance(message, tuple) else f"a {type(message).__name__}"
         raise ValueError(f"train_step returned {got}; return (state, loss) or (state, loss, gradient_norm)")
-    new = jax.tree_util.tree_leaves(said[0])
+    new = jax.tree_util.tree_leaves(message[0])
     if len(new) != len(layout.leaves):
         raise ValueError(
             f"train_step returned a state of {len(new)} arrays for one of {len(layout.leaves)}; return the "
@@ -110,8 +110,8 @@ def _checked(said: Any, layout: Layout) -> bool:
                 f"train_step made {tensor.name} of {tensor.dtype}{list(tensor.shape)} into "
                 f"{leaf.dtype}{list(leaf.shape)}; a step must keep shapes and dtypes"
             )
-    for name, value in zip(("loss", "gradient_norm"), said[1:], strict=False):
+    for name, value in zip(("loss", "gradient_norm"), message[1:], strict=False):
         shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
         if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(f"train_step returned a {name} of {dtype}{list(shape)}; return one real number")
-    return len(said) == 3
+    return len(message) == 3

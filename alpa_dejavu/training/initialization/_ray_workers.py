@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.training._ray import connected
+from alpa_dejavu.training._ray import Actors
 from alpa_dejavu.training.initialization._layout import Leaves
-from alpa_dejavu.training.initialization._memory import DoesNotFitError, fitting_lanes
-from alpa_dejavu.training.initialization._model import Model
-from alpa_dejavu.training.initialization._store import Store
-from alpa_dejavu.training.initialization._task import Outcome, Runner, Task
-from alpa_dejavu.training.initialization._trainer import Trainer
+from alpa_dejavu.training.initialization._model import RacedModel
+from alpa_dejavu.training.initialization._store import StateStore
+from alpa_dejavu.training.initialization._trainer import (
+    DoesNotFitError,
+    Runner,
+    TaskOutcome,
+    Trainer,
+    TrainingTask,
+    fitting_lanes,
+)
 
 _log = logging.getLogger("alpa_dejavu")
 PATIENCE_S = 30.0
@@ -26,7 +31,7 @@ MOST_TRIES = 3
 
 @contextlib.contextmanager
 def ray_workers(
-    model: Model, workers: int, options: Mapping[str, Any] | Sequence[Mapping[str, Any]], store: Store
+    model: RacedModel, workers: int, options: Mapping[str, Any] | Sequence[Mapping[str, Any]], store: StateStore
 ) -> Iterator[Runner]:
     """Yields a runner that trains candidates in actors of the connected Ray cluster, which are gone at the end of the
     block.
@@ -50,18 +55,18 @@ def ray_workers(
     try:
         yield runner
     finally:
-        runner.stop()
+        runner.actors.stop()
 
 
 @final
-class _Worker:
+class _TrainingWorker:
     """A worker in a Ray actor, which trains candidates and keeps the states of its last task."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: RacedModel) -> None:
         self._trainer = Trainer(model)
         self._left: Leaves = ()
 
-    def train(self, task: Task, states: Leaves | None) -> Outcome:
+    def train(self, task: TrainingTask, states: Leaves | None) -> TaskOutcome:
         """Trains a task's candidates from given states, or else from those in which this worker's last task ended."""
         outcome = self._trainer.train(task, self._left if states is None else states)
         self._left = outcome.states
@@ -77,26 +82,18 @@ class _Worker:
 
 @final
 class _RayRunner(Runner):
-    def __init__(self, model: Model, options: Sequence[Mapping[str, Any]], store: Store) -> None:
-        self._ray = connected(options)
+    def __init__(self, model: RacedModel, options: Sequence[Mapping[str, Any]], store: StateStore) -> None:
+        self.actors = Actors(_TrainingWorker, [model], options)
         self._store = store
-        try:
-            self._model = self._ray.put(model)
-        except TypeError as error:
-            raise TypeError(f"init_fn, train_step and batches are sent to Ray's workers, but can't be: {error}; take "
-                            "what can't be sent (locks, open files, generators) out of them") from None  # fmt: skip
-        actor = self._ray.remote(_Worker).options
-        self._kinds = [actor(max_restarts=0, max_task_retries=0, **mapping) for mapping in options]
-        self._actors = [kind.remote(self._model) for kind in self._kinds]
         self._idle = list(range(len(options)))
-        self._running: dict[Any, tuple[int, Task]] = {}
+        self._running: dict[Any, tuple[int, TrainingTask]] = {}
         self._left: dict[int, tuple[tuple[int, ...], int]] = {}
         """Whose states each worker still has from its last task, and at which step: these needn't be sent again."""
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
         """Returns how many candidates fit on the worker with the least room, and a note; all are asked at once."""
-        asked = [actor.fitting.remote(lanes, memory_bytes) for actor in self._actors]
-        late = self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[1]
+        asked = [self.actors[place].fitting.remote(lanes, memory_bytes) for place in range(len(self.actors))]
+        late = self.actors.ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[1]
         if late:
             _log.warning(
                 "%d of %d workers haven't begun after %s; they are waited for: see that a host has what one of them "
@@ -107,22 +104,22 @@ class _RayRunner(Runner):
             raise ValueError(note)
         return least, note
 
-    def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
-        deaths: collections.Counter[Task] = collections.Counter()
-        again: list[Task] = []
+    def outcomes(self, next_task: Callable[[], TrainingTask | None]) -> Iterator[TaskOutcome]:
+        deaths: collections.Counter[TrainingTask] = collections.Counter()
+        again: list[TrainingTask] = []
         while True:
             while self._idle and (task := again.pop() if again else next_task()) is not None:
                 wanted = task.numbers, task.first_step
                 place = next((place for place in self._idle if self._left.get(place) == wanted), self._idle[-1])
                 self._idle.remove(place)
                 states = None if self._left.get(place) == wanted else self._store.side_by_side(task.numbers)
-                self._running[self._actors[place].train.remote(task, states)] = (place, task)
+                self._running[self.actors[place].train.remote(task, states)] = (place, task)
             if not self._running:
                 return
-            done = self._ray.wait(list(self._running), num_returns=1)[0][0]
+            done = self.actors.ray.wait(list(self._running), num_returns=1)[0][0]
             place, task = self._running.pop(done)
             self._idle.append(place)
-            outcome: Outcome | None = self._got(done, place, "its candidates begin again at their last checkpoint")
+            outcome: TaskOutcome | None = self._got(done, place, "its candidates begin again at their last checkpoint")
             if outcome is not None:
                 self._left[place] = task.numbers, task.first_step + (0 if task.is_measure else task.num_steps)
                 yield outcome
@@ -132,38 +129,20 @@ class _RayRunner(Runner):
                 self.restarts += 1
                 again.append(task)
             else:
-                yield Outcome.of_nothing(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
+                yield TaskOutcome.of_nothing(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
                                       f"{task.first_step + task.num_steps - 1}")  # fmt: skip
-
-    def stop(self) -> None:
-        for actor in self._actors:
-            with contextlib.suppress(Exception):  # the cluster may be gone, and the actors with it
-                self._ray.kill(actor)
 
     def _answer(self, asked: Any, place: int, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
         for left in range(MOST_TRIES - 1, -1, -1):
             answer: tuple[int, str] | None = self._got(asked, place, "another one is asked for its memory")
             if answer is not None:
                 return answer
-            asked = self._actors[place].fitting.remote(lanes, memory_bytes) if left else None
+            asked = self.actors[place].fitting.remote(lanes, memory_bytes) if left else None
         raise RuntimeError(f"a worker died {MOST_TRIES} times when it was asked how much memory its device has; see "
                            "Ray's logs, or give worker_options that leave it out")  # fmt: skip
 
-    def _got(self, done: Any, place: int, then: str) -> Any:
-        """Returns a worker's answer; None if it has died, and another one has taken its place."""
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(done)
-        except (errors.RayActorError, errors.ObjectLostError) as error:
-            if getattr(error, "actor_init_failed", False):
-                raise RuntimeError(
-                    f"a worker can't begin, and no other one could: {error}; see that what init_fn, train_step and "
-                    "batches import can be imported on every host"
-                ) from error
-            said = str(error).splitlines() or [type(error).__name__]
-            _log.warning("a worker died: %s; %s", said[0], then)
-            with contextlib.suppress(Exception):
-                self._ray.kill(self._actors[place])
-            self._actors[place] = self._kinds[place].remote(self._model)
+    def _got(self, asked: Any, place: int, then: str) -> Any:
+        answer = self.actors.answer(asked, place, then)
+        if answer is None:
             self._left.pop(place, None)
-            return None
+        return answer

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from alpa_dejavu._util.json_file import read_checked, write_whole
 from alpa_dejavu.training.initialization._curve import Curve, Initialized
 from alpa_dejavu.training.initialization._layout import FloatArray, Parameters, layout
-from alpa_dejavu.training.initialization._npz import read_leaves, write_leaves
-
-if TYPE_CHECKING:
-    from alpa_dejavu.training.initialization.result_format import CandidateData
+from alpa_dejavu.training.initialization._store import read_leaves, write_leaves
 
 _REMEDY = "give the JSON file that parallel_initialize or write_result has written"
-_COUNTS = (
-    "chosen", "steps", "total_steps", "padded_steps", "diverged", "lost", "restarts", "seconds", "seed", "interrupted",
-)  # fmt: skip
 _CARRIED = ("method", "rate", "began_at")
 """These aren't written where a candidate has none."""
 
@@ -37,18 +32,20 @@ def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
     """
     import jax
 
+    from alpa_dejavu.training.initialization.result_format import CandidateData, ResultData
+
     path = pathlib.Path(path)
     state_file = state_file_of(result, path)
     leaves = tuple(np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result.state))
     write_leaves(state_file, leaves)
-    content = {
-        "version": 1,
-        "state_file": state_file.name,
-        **{name: getattr(result, name) for name in _COUNTS},
-        "rungs": list(result.rungs),
-        "notes": list(result.notes),
-        "candidates": [_as_json(curve) for curve in result.curves],
-    }
+    content: dict[str, Any] = {"version": 1, "state_file": state_file.name}
+    content |= {key: _plain(getattr(result, key)) for key in ResultData.__annotations__ if hasattr(result, key)}
+    # Weights aren't written: they may be large.
+    content["candidates"] = [
+        {key: _plain(getattr(curve, key)) for key in CandidateData.__annotations__
+         if key not in _CARRIED or getattr(curve, key)}
+        for curve in result.curves
+    ]  # fmt: skip
     write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return path
 
@@ -77,51 +74,26 @@ def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | No
     name = data["state_file"]
     if pathlib.PurePath(name).name != name:
         raise file.problem(("state_file",), f"state_file is {name!r}, but must be a file beside it")
-    curves = tuple(_curve(each) for each in data["candidates"])
+    candidates: Sequence[Mapping[str, Any]] = data["candidates"]
+    counts: Mapping[str, Any] = data
+    curves = tuple(
+        Curve(**dict(candidate, parents=tuple(candidate["parents"]), point=tuple(candidate["point"]),
+                     losses=_floats(candidate["losses"]), relative_gradients=_floats(candidate["relative_gradients"])))
+        for candidate in candidates
+    )  # fmt: skip
     if data["chosen"] not in {curve.number for curve in curves}:
         raise file.problem(("chosen",), f"chosen is {data['chosen']}, which isn't among the candidates")
     shape = layout(like, parameters)
-    counts: Mapping[str, Any] = data
-    return Initialized(
-        state=shape.state(read_leaves(path.with_name(name), shape)),
-        curves=curves,
-        rungs=tuple(data["rungs"]),
-        notes=tuple(data["notes"]),
-        **{count: counts[count] for count in _COUNTS},
-    )
+    own = {field.name: counts[field.name] for field in dataclasses.fields(Initialized) if field.name in counts}
+    own |= {"rungs": tuple(data["rungs"]), "notes": tuple(data["notes"])}
+    return Initialized(state=shape.state(read_leaves(path.with_name(name), shape)), curves=curves, **own)
 
 
-def _as_json(curve: Curve) -> dict[str, Any]:
-    """Returns a curve for the file, without weights: they may be large."""
-    return {
-        "number": curve.number,
-        "parents": list(curve.parents),
-        "batch_rows": curve.batch_rows,
-        "first_step": curve.first_step,
-        "dropped_step": curve.dropped_step,
-        "why": curve.why,
-        **{name: getattr(curve, name) for name in _CARRIED if getattr(curve, name)},
-        "point": list(curve.point),
-        "losses": curve.losses.tolist(),
-        "relative_gradients": [value if math.isfinite(value) else None for value in curve.relative_gradients.tolist()],
-    }
-
-
-def _curve(data: CandidateData) -> Curve:
-    return Curve(
-        data["number"],
-        tuple(data["parents"]),
-        data["batch_rows"],
-        data["first_step"],
-        _floats(data["losses"]),
-        _floats(data["relative_gradients"]),
-        data["dropped_step"],
-        data["why"],
-        tuple(data["point"]),
-        method=data.get("method", ""),
-        rate=data.get("rate"),
-        began_at=data.get("began_at", 0.0),
-    )
+def _plain(value: Any) -> Any:
+    """Returns a value for JSON, which has lists, and null in place of NaN."""
+    if isinstance(value, np.ndarray):
+        return [number if math.isfinite(number) else None for number in value.tolist()]
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _floats(values: Sequence[float | None]) -> FloatArray:

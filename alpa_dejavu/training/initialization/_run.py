@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import logging
 import math
@@ -13,9 +12,9 @@ from typing import final
 from alpa_dejavu.training.initialization._curve import Curve, Initialized
 from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._means import best_of_means
-from alpa_dejavu.training.initialization._race import finalists, race, train_to
+from alpa_dejavu.training.initialization._race import race, race_asynchronously, train_to
 from alpa_dejavu.training.initialization._result_file import state_file_of, write_result
-from alpa_dejavu.training.initialization._task import Runner, Task
+from alpa_dejavu.training.initialization._trainer import Runner
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -28,7 +27,7 @@ class Progress:
     Attributes:
         step: the step of the candidate that has come farthest.
         living: how many candidates aren't dropped.
-        begun: how many candidates, children and means there are.
+        begun: how many candidates and means there are.
         total_steps: the steps of all candidates so far.
     """
 
@@ -39,7 +38,7 @@ class Progress:
 
 
 @final
-class Run:
+class InitializationRun:
     """A run of `parallel_initialize` on its candidates: the race between them, and the training of the chosen one."""
 
     def __init__(self, field: Field, begun_s: float, save: pathlib.Path | None, notes: list[str]) -> None:
@@ -50,8 +49,8 @@ class Run:
         setting = self._field.setting
         waves = math.ceil(setting.num_candidates / (setting.lanes * workers))
         if waves > 1:
-            said = f"{workers} x {setting.lanes} at a time"
-            self._notes.append(f"{setting.num_candidates} candidates go in {waves} waves, {said}")
+            message = f"{workers} x {setting.lanes} at a time"
+            self._notes.append(f"{setting.num_candidates} candidates go in {waves} waves, {message}")
         if not setting.rule.waits:
             name = type(setting.rule).__name__
             self._notes.append(f"{name} doesn't wait, so the result depends on who arrives first")
@@ -131,10 +130,10 @@ class Run:
         curve = candidate.curve(self._field.setting.unit)
         if not interrupted or not candidate.is_living:
             return curve
-        said = f"one of {len(self._field.living())} that weren't dropped"
+        message = f"one of {len(self._field.living())} that weren't dropped"
         if self._field.candidates[chosen].step:
-            said += "; the best so far" if number == chosen else f"; {chosen} was the best so far"
-        return dataclasses.replace(curve, why=said)
+            message += "; the best so far" if number == chosen else f"; {chosen} was the best so far"
+        return dataclasses.replace(curve, why=message)
 
     def _write(self, result: Initialized, path: pathlib.Path) -> None:
         """Writes the result; the state of this run's earlier result goes once the file no longer names it."""
@@ -143,83 +142,3 @@ class Run:
         if self._written is not None and self._written != state_file:
             self._written.unlink(missing_ok=True)
         self._written = state_file
-
-
-def race_asynchronously(field: Field, runner: Runner) -> tuple[int, ...]:
-    """Trains candidates from rung to rung (steps of judging) without waiting for all at each, and returns those that
-    came farthest, the best first.
-
-    Raises:
-        RuntimeError: no candidate is left.
-    """
-    order = _Order(field)
-    for outcome in runner.outcomes(order.next_task):
-        field.absorb(outcome)
-        order.arrived(outcome.task.numbers)
-    living = [number for number in field.living() if field.candidates[number].reached]
-    if not living:
-        raise field.nobody_left()
-    most = max(len(field.candidates[number].reached) for number in living)
-    first = finalists(field, [number for number in living if len(field.candidates[number].reached) == most])
-    for number in field.living():
-        if number not in first:
-            reached = len(field.candidates[number].reached)
-            said = f"step {field.setting.rungs[reached - 1]}, and wasn't promoted" if reached else "no rung: budget"
-            field.drop(number, f"it reached {said}")
-    return first
-
-
-@final
-class _Order:
-    """The order in which candidates are trained."""
-
-    def __init__(self, field: Field) -> None:
-        self._field = field
-        numbers = range(field.setting.num_candidates)
-        field.begin(numbers)
-        self._fresh = collections.deque(field.chunks(numbers))
-        self._halfway: list[tuple[int, ...]] = []
-        self._goal: dict[int, int] = {}
-
-    def next_task(self) -> Task | None:
-        field, rungs = self._field, self._field.setting.rungs
-        if self._halfway:
-            chunk = self._halfway.pop()
-            return field.task(chunk, rungs[self._goal[chunk[0]]])
-        for chunk, goal in (self._promoted(), (self._fresh[0] if self._fresh else (), 0)):
-            if chunk and self._is_affordable(chunk, goal):
-                if self._fresh and chunk == self._fresh[0]:
-                    self._fresh.popleft()
-                self._goal.update(dict.fromkeys(chunk, goal))
-                return field.task(chunk, rungs[goal])
-        return None
-
-    def arrived(self, numbers: tuple[int, ...]) -> None:
-        field = self._field
-        left = tuple(number for number in numbers if field.candidates[number].is_living)
-        if left and field.steps_left(left[0], field.setting.rungs[self._goal[left[0]]]):
-            self._halfway.append(left)
-            return
-        for number in numbers:
-            del self._goal[number]
-        field.measure(left)
-
-    def _promoted(self) -> tuple[tuple[int, ...], int]:
-        field = self._field
-        last = len(field.setting.rungs)
-        idle = [number for number in field.living() if number not in self._goal]
-        reached = {number: len(field.candidates[number].reached) for number in idle}
-        waiting = tuple(number for number, count in reached.items() if 0 < count < last)
-        kept = field.setting.rule.decide(field.standing(waiting)).kept
-        if not kept:
-            return (), 0
-        goal = reached[kept[0]]
-        return field.chunks(number for number in kept if reached[number] == goal)[0], goal
-
-    def _is_affordable(self, chunk: tuple[int, ...], goal: int) -> bool:
-        """Returns whether the budget allows this beside what is under way; the farthest candidate's steps are free."""
-        field, rungs = self._field, self._field.setting.rungs
-        under_way = sum(rungs[rung] - field.at(number) for number, rung in self._goal.items())
-        asked = sum(rungs[goal] - field.at(number) for number in chunk)
-        farthest = max([rungs[goal], *(rungs[rung] for rung in self._goal.values()), *map(field.at, field.candidates)])
-        return under_way + asked <= field.extra_left(farthest)

@@ -2,21 +2,93 @@
 
 from __future__ import annotations
 
+import io
+import lzma
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
-from alpa_dejavu.training.initialization._layout import Layout, Leaves
-from alpa_dejavu.training.initialization._npz import read_leaves, write_leaves
+from alpa_dejavu._util.json_file import write_whole_bytes
+from alpa_dejavu.training.initialization._layout import Array, Leaves, StateLayout
+
+_BROKEN = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+"""The errors that reading a broken file raises: RuntimeError where it is encrypted."""
+
+
+def write_leaves(path: pathlib.Path, leaves: Leaves) -> None:
+    """Writes the arrays of a training state to an NPZ file atomically; raises ValueError if it can't be written."""
+    content = io.BytesIO()
+    np.savez(content, **{f"leaf_{n}": _plain(leaf) for n, leaf in enumerate(leaves)})
+    write_whole_bytes(path, content.getvalue())
+
+
+def read_leaves(path: pathlib.Path, layout: StateLayout) -> Leaves:
+    """Reads the arrays of a training state from an NPZ file; one is unpacked only after its header is seen to fit the
+    layout.
+
+    Raises:
+        ValueError: the file isn't there, is no NPZ file of a state, or holds a state of another layout.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no regular file")
+        with zipfile.ZipFile(path) as file:
+            different = _difference(file, layout)
+            leaves = [] if different else [_array(file, name) for name in _names(layout)]
+    except _BROKEN as error:
+        raise ValueError(f"{path} can't be read as a state: {error}; give the NPZ file that was written beside the "
+                         "result") from None  # fmt: skip
+    if different:
+        raise ValueError(f"{path} holds {different}; give the model that the file was written for")
+    return tuple(
+        leaf if leaf.dtype == tensor.dtype else leaf.view(tensor.dtype)
+        for leaf, tensor in zip(leaves, layout.leaves, strict=True)
+    )
+
+
+def _names(layout: StateLayout) -> list[str]:
+    return [f"leaf_{n}.npy" for n in range(len(layout.leaves))]
+
+
+def _difference(file: zipfile.ZipFile, layout: StateLayout) -> str | None:
+    """Returns in what a file's arrays, by their names and headers, aren't the layout's; None if in nothing."""
+    names, found = _names(layout), file.namelist()
+    if sorted(found) != sorted(names):
+        return f"{len(found)} arrays, but the state has {len(names)}"
+    for name, tensor in zip(names, layout.leaves, strict=True):
+        with file.open(name) as content:
+            version = np.lib.format.read_magic(content)
+            if version != (1, 0):
+                # Others, which numpy writes for other arrays than these, allow headers of gigabytes.
+                raise ValueError(f"{name} is in version {version} of numpy's format, but must be in (1, 0)")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+        plain = _plain(np.empty(0, tensor.dtype)).dtype
+        if shape != tensor.shape or dtype != plain:
+            return f"{dtype}{list(shape)} for {tensor.name}, which is {tensor.dtype}{list(tensor.shape)}"
+    return None
+
+
+def _array(file: zipfile.ZipFile, name: str) -> Array:
+    with file.open(name) as content:
+        array: Array = np.lib.format.read_array(content, allow_pickle=False)
+    return array
+
+
+def _plain(leaf: Array) -> Array:
+    """Returns an array; numbers that numpy hasn't, as bfloat16, by their bits, since a file of numpy forgets them."""
+    leaf = np.asarray(leaf)
+    return leaf.view(f"u{leaf.dtype.itemsize}") if leaf.dtype.kind == "V" else leaf
 
 
 @final
-class Store:
+class StateStore:
     """A store of the last training state of each candidate: in memory or, if a folder is given, in an NPZ file each."""
 
-    def __init__(self, layout: Layout, folder: pathlib.Path | None) -> None:
+    def __init__(self, layout: StateLayout, folder: pathlib.Path | None) -> None:
         if folder is not None:
             try:
                 folder.mkdir(parents=True, exist_ok=True)

@@ -5,15 +5,91 @@ Its width may change how sums are rounded, so widths follow from the candidates 
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.training.initialization._layout import Layout, Leaves, Parameters, layout_of
-from alpa_dejavu.training.initialization._model import Model
-from alpa_dejavu.training.initialization._task import Outcome, Task
+from alpa_dejavu._util import units
+from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, Parameters, StateLayout, layout_of
+from alpa_dejavu.training.initialization._model import RacedModel
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TrainingTask:
+    """A task for a worker: to train (or measure) a few candidates side by side for some steps.
+
+    Attributes:
+        numbers: the candidates' numbers, `width` at most.
+        width: for how many candidates the program is compiled; places left over repeat the last candidate.
+        first_step: the step that the candidates are at, counted from 0.
+        num_steps: how many steps they take.
+        batch_rows: how many rows of each batch they take; None: all.
+        rates: the candidates' learning rates; (): they carry none.
+        is_measure: whether nothing is trained: each step's loss is then that of the states as they are.
+    """
+
+    numbers: tuple[int, ...]
+    width: int
+    first_step: int
+    num_steps: int
+    batch_rows: int | None = None
+    rates: tuple[float, ...] = ()
+    is_measure: bool = False
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaskOutcome:
+    """The outcome of a training task: the candidates' new states, and the losses and norms of each step.
+
+    Attributes:
+        task: the task that was done.
+        states: leaves of shape (N, ...), for the task's N candidates; () if they were lost.
+        losses: shape (N, steps), the loss of each step.
+        gradients: shape (N, steps), norms of gradients; NaN where the training step doesn't say them.
+        weights: shape (N, steps), norms of the parameters after each step.
+        lost: why there is no outcome, or "".
+    """
+
+    task: TrainingTask
+    states: Leaves
+    losses: FloatArray
+    gradients: FloatArray
+    weights: FloatArray
+    lost: str = ""
+
+    @classmethod
+    def of_nothing(cls, task: TrainingTask, why: str) -> TaskOutcome:
+        nothing = np.zeros((len(task.numbers), 0))
+        return cls(task, (), nothing, nothing, nothing, why)
+
+
+class Runner(abc.ABC):
+    """An interface of runners, which have the tasks of training candidates done, by workers or in this process."""
+
+    restarts: int = 0
+    """So many tasks were begun again, because their worker had died."""
+
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        """Returns how many candidates (`lanes` at most) fit into memory side by side wherever tasks are done, and a
+        note if it is fewer.
+        """
+        return lanes, ""
+
+    @abc.abstractmethod
+    def outcomes(self, next_task: Callable[[], TrainingTask | None]) -> Iterator[TaskOutcome]:
+        """Asks `next_task` for a training task whenever a worker is free, and yields each task's outcome as it
+        comes.
+
+        Which task is next may be known only after an outcome was yielded, so a free worker asks again after each one.
+        The iteration ends when no task is being done and there is no other.
+        """
+
 
 PROGRAMS = 4
 """So many models' programs are kept."""
@@ -27,38 +103,34 @@ class Trainer:
     It compiles once for each width and shape of batches; trainers of the same functions share what is compiled.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: RacedModel) -> None:
         self._model = model
         given = model.init_fn, model.train_step, model.parameters, model.takes_rate
         programs = _programs if all(isinstance(one, Hashable) for one in given) else _programs.__wrapped__
         self.layout, self._start, self._program = programs(*given)
 
     def start(self, seed: int, number: int) -> Leaves:
-        """Returns the arrays of the training state in which the model itself begins, for a candidate's number and a
-        seed.
-        """
+        """Returns the arrays of the training state in which the model itself begins, by seed and candidate."""
         import jax
 
         leaves = self._start(jax.random.fold_in(jax.random.PRNGKey(seed), number))
         return tuple(np.asarray(leaf) for leaf in leaves)
 
-    def train(self, task: Task, states: Leaves) -> Outcome:
-        """Trains the N candidates of a task from training states, whose arrays have shape (N, ...), and returns the
-        outcome.
-        """
+    def train(self, task: TrainingTask, states: Leaves) -> TaskOutcome:
+        """Trains the N candidates of a task from training states, whose arrays have shape (N, ...)."""
         import jax
 
         count = len(task.numbers)
         leaves = [_widened(leaf, task.width) for leaf in states]
         rates = (_widened(np.array(task.rates, np.float32), task.width),) if task.rates else ()
-        said = []
+        message = []
         for step in range(task.first_step, task.first_step + task.num_steps):
             after, row = self._program(leaves, self._model.batch(step, task.batch_rows), *rates)
-            said.append(row)
+            message.append(row)
             leaves = leaves if task.is_measure else after
-        rows = np.asarray(jax.device_get(said), np.float64).reshape(task.num_steps, task.width, 3)
+        rows = np.asarray(jax.device_get(message), np.float64).reshape(task.num_steps, task.width, 3)
         losses, gradients, weights = (rows[:, :count, n].T.copy() for n in range(3))
-        return Outcome(task, tuple(np.array(leaf)[:count] for leaf in leaves), losses, gradients, weights)
+        return TaskOutcome(task, tuple(np.array(leaf)[:count] for leaf in leaves), losses, gradients, weights)
 
     def memory_bytes(self, width: int) -> int:
         """Returns how many bytes of a device's memory training `width` candidates side by side takes, by the compiler's
@@ -68,16 +140,16 @@ class Trainer:
 
         leaves = [jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves]
         rates = (jax.ShapeDtypeStruct((width,), np.float32),) if self._model.takes_rate else ()
-        said = self._program.lower(leaves, self._model.batch(0), *rates).compile().memory_analysis()
-        if said is None:
+        message = self._program.lower(leaves, self._model.batch(0), *rates).compile().memory_analysis()
+        if message is None:
             return 4 * width * self.layout.num_bytes
-        return int(said.argument_size_in_bytes + said.output_size_in_bytes + said.temp_size_in_bytes)
+        return int(message.argument_size_in_bytes + message.output_size_in_bytes + message.temp_size_in_bytes)
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
 def _programs(
     init_fn: Callable[[Any], Any], train_step: Callable[..., Any], parameters: Parameters | None, takes_rate: bool
-) -> tuple[Layout, Any, Any]:
+) -> tuple[StateLayout, Any, Any]:
     """Returns the states' layout, and the compiled start and step; the next run of the same functions has them too."""
     import jax
 
@@ -88,7 +160,7 @@ def _programs(
 
 
 def _step(
-    train_step: Callable[..., Any], layout: Layout, leaves: list[Any], batch: Any, *rate: Any
+    train_step: Callable[..., Any], layout: StateLayout, leaves: list[Any], batch: Any, *rate: Any
 ) -> tuple[list[Any], Any]:
     """Returns the leaves after one candidate's step, and its loss with the norms of gradient and parameters."""
     import jax
@@ -115,3 +187,39 @@ def width_of(count: int, lanes: int) -> int:
 def _widened(leaf: Any, width: int) -> Any:
     missing = width - len(leaf)
     return np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]) if missing else leaf
+
+
+class DoesNotFitError(ValueError):
+    """An error that says that a device's memory is too small to train even one candidate."""
+
+
+def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+    """Returns how many candidates can be trained side by side in a device's memory, `lanes` at most, and a note if it
+    is fewer.
+
+    The memory is what jax says of this process's first device, if it isn't given; all fit where jax says nothing.
+
+    Raises:
+        DoesNotFitError: not even one fits.
+    """
+    limit = memory_bytes if memory_bytes is not None else _memory_of_device()
+    if limit is None:
+        return lanes, ""
+    fitting = lanes
+    while (needed := trainer.memory_bytes(fitting)) > limit:
+        if fitting == 1:
+            raise DoesNotFitError(
+                f"one candidate takes {units.size(needed)}, but the device has {units.size(limit)}; make the model or "
+                "the batches smaller, or give the right memory_bytes"
+            )
+        fitting //= 2
+    if fitting == lanes:
+        return lanes, ""
+    return fitting, f"{lanes} candidates side by side don't fit in {units.size(limit)} of memory, {fitting} do"
+
+
+def _memory_of_device() -> float | None:
+    import jax
+
+    message = jax.devices()[0].memory_stats()
+    return None if message is None or "bytes_limit" not in message else float(message["bytes_limit"])

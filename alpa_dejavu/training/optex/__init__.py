@@ -9,21 +9,8 @@ suites. What needs Alpa is passed in. See docs/concepts/optex.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from alpa_dejavu._util.lazy import loaded_when_used
-
-if TYPE_CHECKING:
-    from alpa_dejavu.training.optex._optex import optex
-    from alpa_dejavu.training.optex._side_by_side import OptEx, OptExState, StepReport
-    from alpa_dejavu.training.optex._walk import Walk
+from alpa_dejavu.training.optex._optex import optex
+from alpa_dejavu.training.optex._side_by_side import OptEx, OptExState, StepReport
+from alpa_dejavu.training.optex._walk import Walk
 
 __all__ = ["OptEx", "OptExState", "StepReport", "Walk", "optex"]
-
-_HOME = {
-    "optex": "_optex",
-    **dict.fromkeys(("OptEx", "OptExState", "StepReport"), "_side_by_side"),
-    "Walk": "_walk",
-}
-
-__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

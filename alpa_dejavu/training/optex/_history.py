@@ -15,19 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from alpa_dejavu.training.optex._layout import Layout
-
-__all__ = [
-    "History", "added", "empty", "estimated", "is_known", "nearness", "needed_bytes", "products_among",
-    "products_with", "squared_length",
-]  # fmt: skip
+from alpa_dejavu.training.optex._layout import GradientLayout
 
 _FAR = 4.0
 """The anchor moves where the newest point is farther from it than so many times the widest distance from the history,
 all squared."""
 
 
-class History(NamedTuple):
+class GradientHistory(NamedTuple):
     """The last T points that were evaluated, in the order of slots.
 
     Attributes:
@@ -44,14 +39,14 @@ class History(NamedTuple):
     anchor: tuple[Any, ...]
     offsets: tuple[Any, ...]
     gradients: tuple[Any, ...]
-    lengths: Any
-    distances: Any
-    products: Any
-    age: Any
-    count: Any
+    lengths: jax.Array
+    distances: jax.Array
+    products: jax.Array
+    age: jax.Array
+    count: jax.Array
 
 
-def empty(layout: Layout, params: Any, size: int, dtype: Any) -> History:
+def empty(layout: GradientLayout, params: Any, size: int, dtype: Any) -> GradientHistory:
     """Returns a history of no points, sharded as the parameters are."""
     leaves, groups = jax.tree_util.tree_leaves(params), len(layout.groups)
     anchor = [jnp.array(point) for point in layout.picked([jnp.asarray(leaf) for leaf in leaves])]
@@ -61,13 +56,13 @@ def empty(layout: Layout, params: Any, size: int, dtype: Any) -> History:
     ]
     gradients = [_zeros(size, leaf, dtype, leaf) for leaf in leaves]
     square = jnp.zeros((groups, size, size), jnp.float32)
-    return History(
+    return GradientHistory(
         tuple(anchor), tuple(offsets), tuple(gradients), jnp.zeros((groups, size), jnp.float32), square,
         jnp.zeros_like(square), jnp.full(size, -1, jnp.int32), jnp.zeros((), jnp.int32),
     )  # fmt: skip
 
 
-def needed_bytes(layout: Layout, params: Any, size: int, dtype: Any) -> int:
+def needed_bytes(layout: GradientLayout, params: Any, size: int, dtype: Any) -> int:
     """Returns the bytes of a history on each device, known from shapes and shardings alone."""
     total = 0
     for leaf, pick, weight in zip(jax.tree_util.tree_leaves(params), layout.picks, layout.weights, strict=True):
@@ -78,21 +73,21 @@ def needed_bytes(layout: Layout, params: Any, size: int, dtype: Any) -> int:
     return total + len(layout.groups) * (2 * size * size + size) * 4 + (size + 1) * 4
 
 
-def is_known(history: History) -> Any:
+def is_known(history: GradientHistory) -> Any:
     """Returns which slots hold a point, shape [T]."""
     return history.age >= 0
 
 
-def nearness(layout: Layout, history: History, point: Sequence[Any]) -> Any:
+def nearness(layout: GradientLayout, history: GradientHistory, point: Sequence[Any]) -> Any:
     """Returns the squared distances of a point, leaves without a dimension before, from the history's: [groups, T]."""
-    here = [p - a for p, a in zip(layout.picked(point), history.anchor, strict=True)]
-    crossed = [jnp.tensordot(o, p, p.ndim) for o, p in zip(history.offsets, here, strict=True)]
-    own = [squared_length(p) for p in here]
+    moved = [p - a for p, a in zip(layout.picked(point), history.anchor, strict=True)]
+    crossed = [jnp.tensordot(o, p, p.ndim) for o, p in zip(history.offsets, moved, strict=True)]
+    own = [squared_length(p) for p in moved]
     far = layout.by_group([o - 2 * c for o, c in zip(own, crossed, strict=True)])
     return jnp.where(is_known(history), jnp.maximum(history.lengths + far, 0), 0)
 
 
-def estimated(layout: Layout, history: History, weights: Any) -> list[Any]:
+def estimated(layout: GradientLayout, history: GradientHistory, weights: jax.Array) -> list[Any]:
     """Returns the sum of the history's gradients with weights [groups, T], leaves in float32."""
     return [_weighted(weights[group], kept) for group, kept in zip(layout.group_of, history.gradients, strict=True)]
 
@@ -102,12 +97,12 @@ def squared_length(leaf: Any) -> Any:
     return jnp.sum(jnp.square(leaf))
 
 
-def products_among(layout: Layout, gradients: Sequence[Any]) -> Any:
+def products_among(layout: GradientLayout, gradients: Sequence[Any]) -> Any:
     """Returns the products of new gradients, leaves [N, *shape], with each other, shape [groups, N, N]."""
     return layout.by_group([_among(g) for g in layout.picked(gradients, rows=True)])
 
 
-def products_with(layout: Layout, history: History, gradients: Sequence[Any]) -> Any:
+def products_with(layout: GradientLayout, history: GradientHistory, gradients: Sequence[Any]) -> Any:
     """Returns the products of new gradients, leaves [N, *shape], with the history's, [groups, N, T]."""
     kept, new = layout.picked(history.gradients, rows=True), layout.picked(gradients, rows=True)
     # The history comes first: XLA takes several times as long on CPUs where the matrix with fewer rows does.
@@ -115,16 +110,14 @@ def products_with(layout: Layout, history: History, gradients: Sequence[Any]) ->
 
 
 def added(
-    layout: Layout, history: History, points: Sequence[Any], gradients: Sequence[Any], is_valid: Any,
-    distances: Any, products: Any, among: Any,
-) -> History:  # fmt: skip
+    layout: GradientLayout, history: GradientHistory, points: Sequence[Any], gradients: Sequence[Any],
+    is_valid: jax.Array, distances: jax.Array, products: jax.Array, among: jax.Array,
+) -> GradientHistory:  # fmt: skip
     """Returns the history with new points in place of the oldest.
 
     Args:
-        layout: the parameters'.
-        history: to be added to.
-        points: leaves [N, *shape], N at most T.
-        gradients: leaves [N, *shape].
+        layout, history: the parameters' layout, and what is added to.
+        points, gradients: leaves [N, *shape], N at most T.
         is_valid: which points are added, shape [N].
         distances: their squared distances from the history's, [groups, N, T].
         products: the products of their gradients with the history's, [groups, N, T].
@@ -152,7 +145,7 @@ def added(
         kept = kept.at[:, :, slots].set(jnp.swapaxes(with_kept, 1, 2), mode="drop")
         return kept.at[:, slots[:, None], slots].set(with_new, mode="drop")
 
-    return History(
+    return GradientHistory(
         history.anchor,
         tuple(map(stored, history.offsets, offsets)),
         tuple(map(stored, history.gradients, clean)),
@@ -164,7 +157,9 @@ def added(
     )
 
 
-def _anchored(layout: Layout, history: History, point: Sequence[Any], distances: Any) -> History:
+def _anchored(
+    layout: GradientLayout, history: GradientHistory, point: Sequence[Any], distances: Any
+) -> GradientHistory:
     """The history with its anchor moved to a point where that is far from the old one, or where nothing is known."""
     move = [p - a for p, a in zip(point, history.anchor, strict=True)]
     far = jnp.sum(layout.by_group([squared_length(m) for m in move]))
@@ -180,7 +175,7 @@ def _anchored(layout: Layout, history: History, point: Sequence[Any], distances:
     )
 
 
-def _weighted(weights: Any, rows: Any) -> Any:
+def _weighted(weights: jax.Array, rows: Any) -> Any:
     # Row by row: XLA makes float32 copies of all rows for a product with a matrix of bfloat16 on CPUs.
     def plus(total: Any, one: Any) -> tuple[Any, None]:
         return total + one[0] * one[1].astype(jnp.float32), None
@@ -189,11 +184,11 @@ def _weighted(weights: Any, rows: Any) -> Any:
 
 
 def _products(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
-    made = []
+    by_leaf = []
     for a, b in zip(left, right, strict=True):
         inner = tuple(range(1, a.ndim))
-        made.append(jax.lax.dot_general(a, b, ((inner, inner), ((), ()))))
-    return made
+        by_leaf.append(jax.lax.dot_general(a, b, ((inner, inner), ((), ()))))
+    return by_leaf
 
 
 def _among(rows: Any) -> Any:

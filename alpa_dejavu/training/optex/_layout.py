@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.training._scope import groups_of
 
-__all__ = ["COORDINATES", "Layout", "layout_of"]
-
 COORDINATES = ("random", "strided")
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Layout:
+class GradientLayout:
     """The groups and coordinates of parameters, which are known from their shapes alone.
 
     Attributes:
@@ -43,12 +41,12 @@ class Layout:
             leaves: of the parameters' shapes.
             rows: whether each leaf has a dimension of points before.
         """
-        made = []
+        picked_leaves = []
         for leaf, pick in zip(leaves, self.picks, strict=True):
             if pick is not None:
                 leaf = leaf.reshape(leaf.shape[0], -1)[:, pick] if rows else leaf.reshape(-1)[pick]
-            made.append(leaf.astype(jnp.float32))
-        return made
+            picked_leaves.append(leaf.astype(jnp.float32))
+        return picked_leaves
 
     def by_group(self, of_leaves: Sequence[Any]) -> Any:
         """Returns for each group the sum of what its leaves have, shape [groups, ...], unpicked coordinates included.
@@ -64,7 +62,7 @@ class Layout:
 
 def layout_of(
     params: Any, scope: str, stage_of: Callable[[str], str] | None, share: float, coordinates: str, seed: int
-) -> Layout:
+) -> GradientLayout:
     """Returns the layout of parameters, or of their shapes.
 
     Raises:
@@ -83,7 +81,7 @@ def layout_of(
     weights = [
         math.prod(leaf.shape) / _count(pick, math.prod(leaf.shape)) for leaf, pick in zip(leaves, picks, strict=True)
     ]
-    return Layout(groups, tuple(map(groups.index, names)), picks, tuple(weights))
+    return GradientLayout(groups, tuple(map(groups.index, names)), picks, tuple(weights))
 
 
 def _pick(size: int, share: float, coordinates: str, seed: list[int]) -> NDArray[np.int64] | slice | None:

@@ -8,15 +8,13 @@ import optax
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._scope import SCOPES
-from alpa_dejavu.training.optex._keep import KEEP
 from alpa_dejavu.training.optex._layout import COORDINATES
 from alpa_dejavu.training.optex._side_by_side import OptEx
+from alpa_dejavu.training.optex._walk import KEEP
 from alpa_dejavu.training.optex.kernels import Kernel
 from alpa_dejavu.training.optex.kernels import kernel as chosen_kernel
 from alpa_dejavu.training.optex.scales import Fixed, Median, Scale
 from alpa_dejavu.training.optex.scales import scale as chosen_scale
-
-__all__ = ["optex"]
 
 _DTYPES = ("float32", "bfloat16")
 _APPLIED = ("all", "last")

@@ -15,8 +15,6 @@ from jax.scipy.linalg import cho_solve
 
 from alpa_dejavu.training.optex.kernels import Kernel
 
-__all__ = ["Fitted", "Seen", "fitted", "log_likelihood", "matrix_of", "of_each", "solved", "tried", "weights_at"]
-
 _FIRST_JITTER, _MOST_JITTER = 1e-6, 1.0
 _LEAST_PIVOT = 3e-6
 """Below that share of the largest one a pivot is what rounding has left of it: the matrix is taken to be singular."""
@@ -32,13 +30,13 @@ class Seen(NamedTuple):
         is_known: which slots hold a point, shape [T].
     """
 
-    distances: Any
-    products: Any
-    reference: Any
-    is_known: Any
+    distances: jax.Array
+    products: jax.Array
+    reference: jax.Array
+    is_known: jax.Array
 
 
-class Fitted(NamedTuple):
+class FittedProcess(NamedTuple):
     """A Gaussian process for given length scale and noise.
 
     Attributes:
@@ -48,10 +46,10 @@ class Fitted(NamedTuple):
         amplitude: the variance of a gradient, all coordinates together, for which these are the likeliest.
     """
 
-    scale: Any
-    matrix: Any
-    factor: Any
-    amplitude: Any
+    scale: jax.Array
+    matrix: jax.Array
+    factor: jax.Array
+    amplitude: jax.Array
 
 
 def of_each(function: Callable[..., Any], *rows: Any) -> Any:
@@ -63,7 +61,7 @@ def of_each(function: Callable[..., Any], *rows: Any) -> Any:
     return jax.vmap(function)(*rows)
 
 
-def solved(factor: Any, columns: Any) -> Any:
+def solved(factor: jax.Array, columns: Any) -> Any:
     """Returns the inverse of a matrix with that lower Cholesky factor, times columns [T, M].
 
     On CPUs column by column: for all at once OpenBLAS wakes threads, which spin for 0.1 s beside what comes next.
@@ -82,7 +80,7 @@ def matrix_of(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Any:
     return gram + jnp.diag(jnp.where(seen.is_known, noise * mean, 1.0))
 
 
-def fitted(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Fitted:
+def fitted(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> FittedProcess:
     """Returns the process; where its matrix is singular, with as much more noise as makes it regular."""
     matrix = matrix_of(kernel, seen, scale, noise)
     mean = jnp.sum(jnp.where(seen.is_known, jnp.diag(matrix), 0)) / jnp.maximum(jnp.sum(seen.is_known), 1)
@@ -104,18 +102,18 @@ def fitted(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Fitted:
     return _process(seen, scale, matrix, factor)
 
 
-def tried(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> Fitted:
+def tried(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> FittedProcess:
     """Returns the process as `fitted` does, but with NaN where its matrix is singular: one to compare with others."""
     matrix = matrix_of(kernel, seen, scale, noise)
     return _process(seen, scale, matrix, jax.scipy.linalg.cholesky(matrix, lower=True))
 
 
-def _process(seen: Seen, scale: Any, matrix: Any, factor: Any) -> Fitted:
+def _process(seen: Seen, scale: Any, matrix: jax.Array, factor: jax.Array) -> FittedProcess:
     amplitude = jnp.trace(solved(factor, seen.products)) / jnp.maximum(jnp.sum(seen.is_known), 1)
-    return Fitted(jnp.asarray(scale), matrix, factor, jnp.maximum(amplitude, 0))
+    return FittedProcess(jnp.asarray(scale), matrix, factor, jnp.maximum(amplitude, 0))
 
 
-def log_likelihood(process: Fitted, seen: Seen) -> Any:
+def log_likelihood(process: FittedProcess, seen: Seen) -> Any:
     """Returns the log of the marginal likelihood of all gradients for the likeliest amplitude, over the number of
     coordinates, up to a constant.
     """
@@ -124,13 +122,13 @@ def log_likelihood(process: Fitted, seen: Seen) -> Any:
     return -count / 2 * jnp.log(jnp.maximum(process.amplitude, jnp.finfo(jnp.float32).tiny)) - logs
 
 
-def weights_at(kernel: Kernel, seen: Seen, process: Fitted, distances: Any, reference: Any) -> tuple[Any, Any]:
+def weights_at(
+    kernel: Kernel, seen: Seen, process: FittedProcess, distances: jax.Array, reference: jax.Array
+) -> tuple[Any, Any]:
     """Returns the weights [T] of the history's gradients in the estimate at a point, and the estimate's variance.
 
     Args:
-        kernel: the kernel.
-        seen: the history.
-        process: what was fitted to it.
+        kernel, seen, process: the kernel, the history, and what was fitted to it.
         distances: of the point from the history's, squared, shape [T].
         reference: its squared distance from the point where the step begins.
     """

@@ -14,7 +14,7 @@ import optax
 from alpa_dejavu._util import units
 from alpa_dejavu._util.machine_memory import machine_memory_bytes
 from alpa_dejavu.training.optex._history import (
-    History,
+    GradientHistory,
     added,
     empty,
     is_known,
@@ -23,15 +23,12 @@ from alpa_dejavu.training.optex._history import (
     products_among,
     products_with,
 )
-from alpa_dejavu.training.optex._keep import kept_steps
-from alpa_dejavu.training.optex._layout import Layout, layout_of
+from alpa_dejavu.training.optex._layout import GradientLayout, layout_of
 from alpa_dejavu.training.optex._posterior import Seen, fitted, of_each
-from alpa_dejavu.training.optex._walk import Walk, stays, walked
+from alpa_dejavu.training.optex._walk import Walk, kept_steps, stays, walked
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 from alpa_dejavu.training.optex.kernels import Kernel
 from alpa_dejavu.training.optex.scales import Scale
-
-__all__ = ["NOISES", "OptEx", "OptExState", "StepReport"]
 
 NOISES = (1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0)
 """Levels of noise that are tried, over the variance of gradients."""
@@ -53,12 +50,12 @@ class OptExState(NamedTuple):
     """
 
     optimizer: Any
-    history: History | None
-    scale: Any
-    noise: Any
-    steps: Any
-    dropped: Any
-    lost: Any
+    history: GradientHistory | None
+    scale: jax.Array
+    noise: jax.Array
+    steps: jax.Array
+    dropped: jax.Array
+    lost: jax.Array
 
 
 class StepReport(NamedTuple):
@@ -77,15 +74,15 @@ class StepReport(NamedTuple):
         cosines: of the angle between both, shape [N].
     """
 
-    loss: Any
-    losses: Any
-    walked: Any
-    kept: Any
-    dropped: Any
-    lost: Any
-    expected: Any
-    errors: Any
-    cosines: Any
+    loss: jax.Array
+    losses: jax.Array
+    walked: jax.Array
+    kept: jax.Array
+    dropped: jax.Array
+    lost: jax.Array
+    expected: jax.Array
+    errors: jax.Array
+    cosines: jax.Array
 
 
 @final
@@ -153,17 +150,17 @@ class OptEx:
                 raise ValueError(f"batches has a leaf of shape {leaf.shape}, but must have {self.parallel} first; give "
                                  "a batch for each point")  # fmt: skip
         walk = self._asks(params, state)
-        found = evaluator.evaluate(walk.points, batches, walk.count)
-        return self._tells(params, state, walk, found)
+        evaluated = evaluator.evaluate(walk.points, batches, walk.count)
+        return self._tells(params, state, walk, evaluated)
 
     def ask(self, params: Any, state: OptExState) -> Walk:
         """Returns the points whose gradients the next step needs."""
         layout, history = self._layout(params), state.history
         if history is None:
             return stays(params, len(layout.groups))
-        known = is_known(history)
+        is_filled = is_known(history)
         near = nearness(layout, history, jax.tree_util.tree_leaves(params))
-        many = jnp.broadcast_to(known, near.shape)
+        many = jnp.broadcast_to(is_filled, near.shape)
         seen = Seen(history.distances, history.products, near, many)
         scale, noise = self._refitted(state, seen, history)
         process = of_each(lambda *one: fitted(self.kernel, *one), seen, scale, noise)
@@ -171,19 +168,19 @@ class OptEx:
                       self.parallel, self.trust)  # fmt: skip
 
     def tell(
-        self, params: Any, state: OptExState, walk: Walk, found: Evaluated
+        self, params: Any, state: OptExState, walk: Walk, evaluated: Evaluated
     ) -> tuple[Any, OptExState, StepReport]:
         """Returns the new parameters and state, and how the step went, once the gradients of a walk are there."""
         layout = self._layout(params)
-        gradients = jax.tree_util.tree_leaves(found.gradients)
-        n, losses = self.parallel, jnp.asarray(found.losses)
+        gradients = jax.tree_util.tree_leaves(evaluated.gradients)
+        n, losses = self.parallel, jnp.asarray(evaluated.losses)
         asked = jnp.arange(n) < walk.count
-        has_arrived = asked if found.has_arrived is None else asked & jnp.asarray(found.has_arrived)
+        has_arrived = asked if evaluated.has_arrived is None else asked & jnp.asarray(evaluated.has_arrived)
         # The square of a length that isn't finite isn't, either; too long ones are taken for such.
         lengths = sum(jnp.sum(jnp.square(g), axis=tuple(range(1, g.ndim)), dtype=jnp.float32) for g in gradients)
         is_valid = has_arrived & jnp.isfinite(losses) & jnp.isfinite(lengths)
         kept = kept_steps(self.keep, is_valid, losses, self._descents(walk, gradients))
-        params, optimizer = self._applied(params, state.optimizer, walk, found.gradients, is_valid, kept)
+        params, optimizer = self._applied(params, state.optimizer, walk, evaluated.gradients, is_valid, kept)
         dropped = jnp.sum(has_arrived & ~is_valid, dtype=jnp.int32)
         lost = jnp.sum(asked & ~has_arrived, dtype=jnp.int32)
         history, errors, cosines = state.history, jnp.full(n, jnp.nan), jnp.full(n, jnp.nan)
@@ -193,14 +190,14 @@ class OptEx:
             history = added(layout, history, jax.tree_util.tree_leaves(walk.points), gradients, is_valid,
                             walk.distances, products, among)  # fmt: skip
         after = OptExState(
-            optimizer, history, walk.scale, self._noise_after(state, walk, found.noise, is_valid, layout),
+            optimizer, history, walk.scale, self._noise_after(state, walk, evaluated.noise, is_valid, layout),
             state.steps + 1, state.dropped + dropped, state.lost + lost,
         )  # fmt: skip
         losses = jnp.where(has_arrived, losses, jnp.nan)
         return params, after, StepReport(losses[0], losses, walk.count, kept, dropped, lost, walk.expected, errors,
                                          cosines)  # fmt: skip
 
-    def _applied(self, params: Any, moments: Any, walk: Walk, gradients: Any, is_valid: Any, kept: Any) -> Any:
+    def _applied(self, params: Any, moments: Any, walk: Walk, gradients: Any, is_valid: jax.Array, kept: Any) -> Any:
         """The parameters and the optimizer's state after the kept steps."""
 
         def one(place: Any, carry: Any) -> Any:
@@ -225,7 +222,7 @@ class OptEx:
         return jnp.stack([sum(jnp.vdot(g[0], p[i] - p[0]) for g, p in zip(gradients, points, strict=True))
                           for i in range(self.parallel)])  # fmt: skip
 
-    def _refitted(self, state: OptExState, seen: Seen, history: History) -> tuple[Any, Any]:
+    def _refitted(self, state: OptExState, seen: Seen, history: GradientHistory) -> tuple[Any, Any]:
         """The length scale and the level of noise of each group."""
         count = jnp.sum(is_known(history))
         newest = jnp.clip(count // 2, 1, self.parallel)
@@ -246,14 +243,16 @@ class OptEx:
         if self.noise == "fitted":
             return jnp.broadcast_to(jnp.asarray(NOISES), (groups, len(NOISES)))
         if self.noise == "replicas":
-            known = jnp.maximum(jnp.sum(seen.is_known, axis=1), 1)
-            whole = jnp.trace(seen.products, axis1=1, axis2=2) / known
+            is_filled = jnp.maximum(jnp.sum(seen.is_known, axis=1), 1)
+            whole = jnp.trace(seen.products, axis1=1, axis2=2) / is_filled
             variance = jnp.maximum(state.noise, 0)
             # Of what all gradients have together some is noise; at least a thousandth isn't.
             return (variance / jnp.maximum(whole - variance, 1e-3 * whole + jnp.finfo(jnp.float32).tiny))[:, None]
         return jnp.full((groups, 1), self.noise, jnp.float32)
 
-    def _noise_after(self, state: OptExState, walk: Walk, noise: Any, is_valid: Any, layout: Layout) -> Any:
+    def _noise_after(
+        self, state: OptExState, walk: Walk, noise: Any, is_valid: jax.Array, layout: GradientLayout
+    ) -> Any:
         if self.noise != "replicas":
             return walk.noise
         if noise is None:
@@ -274,10 +273,10 @@ class OptEx:
         if needed > limit:
             raise ValueError(
                 f"history is {self.history} points, which take {units.size(needed)} on each device, but must take at "
-                f"most {units.size(limit)}; take a shorter one, dtype=\"bfloat16\" or a smaller share of coordinates"
+                f'most {units.size(limit)}; take a shorter one, dtype="bfloat16" or a smaller share of coordinates'
             )
 
-    def _layout(self, params: Any) -> Layout:
+    def _layout(self, params: Any) -> GradientLayout:
         return layout_of(params, self.scope, self.stage_of, self.share, self.coordinates, self.seed)
 
     @functools.cached_property
@@ -289,7 +288,9 @@ class OptEx:
         return jax.jit(self.tell, donate_argnums=(1,) if self.in_place else ())
 
 
-def _judged(history: History, walk: Walk, products: Any, among: Any, is_valid: Any) -> tuple[Any, Any]:
+def _judged(
+    history: GradientHistory, walk: Walk, products: jax.Array, among: jax.Array, is_valid: jax.Array
+) -> tuple[Any, Any]:
     """The errors and cosines of a walk's estimates, by products of gradients alone, shape [N] each."""
     lengths = jnp.sum(jnp.diagonal(among, axis1=1, axis2=2), axis=0)
     told = jnp.einsum("gnt,gnt->n", walk.weights, products)

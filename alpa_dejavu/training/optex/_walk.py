@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from alpa_dejavu.training.optex._history import History, estimated, nearness, squared_length
-from alpa_dejavu.training.optex._layout import Layout
-from alpa_dejavu.training.optex._posterior import Fitted, Seen, of_each, weights_at
+from alpa_dejavu.training.optex._history import GradientHistory, estimated, nearness, squared_length
+from alpa_dejavu.training.optex._layout import GradientLayout
+from alpa_dejavu.training.optex._posterior import FittedProcess, Seen, of_each, weights_at
 from alpa_dejavu.training.optex.kernels import Kernel
 
-__all__ = ["Walk", "stays", "walked"]
+_DESCENT = 1e-4
+"""The share of the descent along the first gradient that a line check asks for, as Armijo's rule has it."""
+
+
+def kept_steps(keep: str, is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
+    """Returns how many steps of a walk are kept: 1 is the optimizer's own step; 0 where no point is valid.
+
+    Args:
+        keep: one of `KEEP`.
+        is_valid: which points have a finite gradient, shape [N].
+        losses: at the points, shape [N].
+        descents: the product of the first gradient and the way from the first point, shape [N].
+    """
+    return jnp.where(jnp.any(is_valid), KEEP[keep](is_valid, losses, descents) + 1, 0)
+
+
+def _last(is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
+    del losses, descents
+    return len(is_valid) - 1 - jnp.argmax(is_valid[::-1])
+
+
+def _lowest(is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
+    del descents
+    return jnp.argmin(jnp.where(is_valid, losses, jnp.inf))
+
+
+def _line(is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
+    """The last one that is as low as Armijo's rule asks; the first valid one is."""
+    first = jnp.argmax(is_valid)
+    passed = is_valid & (losses <= losses[first] + _DESCENT * descents)
+    return _last(passed | (jnp.arange(len(is_valid)) == first), losses, descents)
+
+
+KEEP: dict[str, Callable[[Any, Any, Any], Any]] = {"last": _last, "lowest": _lowest, "line": _line}
 
 
 class Walk(NamedTuple):
@@ -33,18 +67,18 @@ class Walk(NamedTuple):
     """
 
     points: Any
-    count: Any
-    distances: Any
-    weights: Any
-    expected: Any
-    scale: Any
-    noise: Any
+    count: jax.Array
+    distances: jax.Array
+    weights: jax.Array
+    expected: jax.Array
+    scale: jax.Array
+    noise: jax.Array
 
 
 class _Place(NamedTuple):
     """Where a walk has come to."""
 
-    count: Any
+    count: jax.Array
     goes_on: Any
     leaves: Any
     optimizer: Any
@@ -60,30 +94,24 @@ def stays(params: Any, groups: int) -> Walk:
 
 
 def walked(
-    optimizer: optax.GradientTransformation, kernel: Kernel, layout: Layout, history: History, seen: Seen,
-    process: Fitted, noise: Any, params: Any, moments: Any, parallel: int, trust: float,
+    optimizer: optax.GradientTransformation, kernel: Kernel, layout: GradientLayout, history: GradientHistory,
+    seen: Seen, process: FittedProcess, noise: Any, params: Any, moments: Any, parallel: int, trust: float,
 ) -> Walk:  # fmt: skip
-    """Returns the walk of up to so many points.
+    """Returns the walk of up to `parallel` points.
 
     Args:
-        optimizer: takes the steps.
-        kernel: the kernel.
-        layout: of the parameters.
-        history: points and gradients.
-        seen: the same for each group, its leaves [groups, ...].
-        process: what was fitted to each group, its leaves [groups, ...].
-        noise: the level of noise of each group.
-        params: where it begins.
-        moments: the optimizer's state there.
+        optimizer, kernel, trust: as `optex` takes them.
+        layout, history: of the parameters, points and gradients.
+        seen, process, noise: those of each group, leaves [groups, ...].
+        params, moments: where it begins, and the optimizer's state there.
         parallel: how many points at most.
-        trust: the greatest expected error of an estimate, over its length, that is walked on.
     """
     begin, tree = jax.tree_util.tree_flatten(params)
     groups, size = seen.reference.shape
 
     def reference(leaves: Any) -> Any:
-        there, here = layout.picked(leaves), layout.picked(begin)
-        return layout.by_group([squared_length(a - b) for a, b in zip(there, here, strict=True)])
+        picked, begun = layout.picked(leaves), layout.picked(begin)
+        return layout.by_group([squared_length(a - b) for a, b in zip(picked, begun, strict=True)])
 
     def step(place: _Place) -> _Place:
         walk, at = place.walk, place.count - 1

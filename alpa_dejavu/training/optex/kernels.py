@@ -10,6 +10,7 @@ import abc
 import dataclasses
 from typing import Any, final
 
+import jax
 import jax.numpy as jnp
 
 from alpa_dejavu._util.near_names import near
@@ -22,7 +23,7 @@ class Kernel(abc.ABC):
     """A covariance of two gradients, the same for each of their coordinates."""
 
     @abc.abstractmethod
-    def covariance(self, between: Any, left: Any, right: Any) -> Any:
+    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
         """Returns the covariances of pairs of points.
 
         All distances are squared, and over the squared length scale.
@@ -39,7 +40,7 @@ class Kernel(abc.ABC):
 class RBF(Kernel):
     """The squared exponential: gradients change as smoothly as can be."""
 
-    def covariance(self, between: Any, left: Any, right: Any) -> Any:
+    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
         """Returns exp(-r²/2)."""
         del left, right
         return jnp.exp(-between / 2)
@@ -50,7 +51,7 @@ class RBF(Kernel):
 class Matern12(Kernel):
     """The exponential: gradients are continuous, and have no derivative."""
 
-    def covariance(self, between: Any, left: Any, right: Any) -> Any:
+    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
         """Returns exp(-r)."""
         del left, right
         return jnp.exp(-jnp.sqrt(between))
@@ -61,7 +62,7 @@ class Matern12(Kernel):
 class Matern32(Kernel):
     """Gradients have one derivative."""
 
-    def covariance(self, between: Any, left: Any, right: Any) -> Any:
+    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
         """Returns (1 + √3 r) exp(-√3 r)."""
         del left, right
         r = jnp.sqrt(3 * between)
@@ -73,7 +74,7 @@ class Matern32(Kernel):
 class Matern52(Kernel):
     """Gradients have two derivatives."""
 
-    def covariance(self, between: Any, left: Any, right: Any) -> Any:
+    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
         """Returns (1 + √5 r + 5/3 r²) exp(-√5 r)."""
         del left, right
         r = jnp.sqrt(5 * between)
@@ -97,7 +98,7 @@ class DotProduct(Kernel):
     def __post_init__(self) -> None:
         checks.positive("dot product", "bias", self.bias)
 
-    def covariance(self, between: Any, left: Any, right: Any) -> Any:
+    def covariance(self, between: jax.Array, left: jax.Array, right: jax.Array) -> Any:
         """Returns <x, y> + bias."""
         return (left + right - between) / 2 + self.bias
 
@@ -124,8 +125,8 @@ def kernel(choice: str | Kernel) -> Kernel:
     """
     if isinstance(choice, str):
         if choice not in KERNELS:
-            known = ", ".join(map(repr, KERNELS))
-            raise ValueError(f"kernel is {choice!r}, but must be one of {known}{near(choice, KERNELS)}")
+            names = ", ".join(map(repr, KERNELS))
+            raise ValueError(f"kernel is {choice!r}, but must be one of {names}{near(choice, KERNELS)}")
         return KERNELS[choice]()
     if not isinstance(choice, Kernel):
         raise TypeError(f"kernel is {choice!r}, but must be a name or a Kernel; give one of {', '.join(KERNELS)}")

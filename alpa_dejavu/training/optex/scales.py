@@ -10,6 +10,7 @@ import abc
 import dataclasses
 from typing import Any, final
 
+import jax
 import jax.numpy as jnp
 
 from alpa_dejavu._util.near_names import near
@@ -29,7 +30,7 @@ class Scale(abc.ABC):
     """A way to find the length scale of a group."""
 
     @abc.abstractmethod
-    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
         """Returns the length scale and the noise.
 
         Args:
@@ -54,8 +55,7 @@ class Fixed(Scale):
     def __post_init__(self) -> None:
         checks.positive("fixed scale", "value", self.value)
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
-        """Returns the given one, and the first level of noise."""
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
         del kernel, seen, is_newest
         return jnp.float32(self.value), noises[0]
 
@@ -74,7 +74,7 @@ class Median(Scale):
     def __post_init__(self) -> None:
         checks.positive("median scale", "factor", self.factor)
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
         """Returns it, or 1 where no two points differ, and the first level of noise."""
         del kernel, is_newest
         return self.factor * _median(seen), noises[0]
@@ -83,16 +83,11 @@ class Median(Scale):
 @final
 @dataclasses.dataclass(frozen=True)
 class Likelihood(Scale):
-    """The length scale of the greatest marginal likelihood, of some multiples of the median distance.
-
-    Attributes:
-        factors: of the median.
-    """
+    """The length scale of the greatest marginal likelihood, of some multiples of the median distance."""
 
     factors: tuple[float, ...] = FACTORS
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
-        """Returns the best pair of them and levels of noise."""
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
         del is_newest
 
         def badness(scale: Any, noise: Any) -> Any:
@@ -104,16 +99,11 @@ class Likelihood(Scale):
 @final
 @dataclasses.dataclass(frozen=True)
 class HeldOut(Scale):
-    """The length scale by which older gradients tell the newest ones best, of some multiples of the median distance.
-
-    Attributes:
-        factors: of the median.
-    """
+    """The length scale by which older gradients tell the newest ones best, of some multiples of the median distance."""
 
     factors: tuple[float, ...] = FACTORS
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: Any, is_newest: Any) -> tuple[Any, Any]:
-        """Returns the best pair of them and levels of noise."""
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
         new = seen.is_known & is_newest
         old = seen._replace(is_known=seen.is_known & ~is_newest)
 
@@ -145,8 +135,8 @@ def scale(choice: str | float | Scale) -> Scale:
     """
     if isinstance(choice, str):
         if choice not in SCALES:
-            known = ", ".join(map(repr, SCALES))
-            raise ValueError(f"scale is {choice!r}, but must be one of {known}, or a number{near(choice, SCALES)}")
+            names = ", ".join(map(repr, SCALES))
+            raise ValueError(f"scale is {choice!r}, but must be one of {names}, or a number{near(choice, SCALES)}")
         return SCALES[choice]()
     if isinstance(choice, Scale):
         return choice
@@ -158,11 +148,11 @@ def scale(choice: str | float | Scale) -> Scale:
 
 def _median(seen: Seen) -> Any:
     pairs = seen.is_known[:, None] & seen.is_known & ~jnp.eye(len(seen.is_known), dtype=bool)
-    found = jnp.nanmedian(jnp.where(pairs, jnp.sqrt(seen.distances), jnp.nan))
-    return jnp.where(found > 0, found, 1.0)  # also where it is NaN
+    median = jnp.nanmedian(jnp.where(pairs, jnp.sqrt(seen.distances), jnp.nan))
+    return jnp.where(median > 0, median, 1.0)  # also where it is NaN
 
 
-def _best(badness: Any, factors: tuple[float, ...], seen: Seen, noises: Any) -> tuple[Any, Any]:
+def _best(badness: Any, factors: tuple[float, ...], seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
     scales = _median(seen) * jnp.asarray(factors, jnp.float32)
     each = of_each(badness, jnp.tile(scales, len(noises)), jnp.repeat(noises, len(scales)))
     each = jnp.where(jnp.isfinite(each), each, jnp.inf)

@@ -29,13 +29,13 @@ def check_kernel(kernel: Kernel, dimension: int = 5) -> None:
     points = np.random.default_rng(0).standard_normal((12, dimension))
     between = ((points[:, None] - points) ** 2).sum(axis=-1).astype(np.float32)
     own = (points**2).sum(axis=-1).astype(np.float32)
-    made = np.asarray(jax.jit(kernel.covariance)(between, own[:, None], own), np.float64)
-    assert np.isfinite(made).all(), "covariances aren't finite"
-    assert np.abs(made - made.T).max() <= 1e-5, "covariances aren't symmetric"
-    least = np.linalg.eigvalsh(made).min()
-    assert least >= -1e-4 * np.abs(made).max(), f"the matrix of covariances has an eigenvalue of {least}"
-    most = np.sqrt(np.outer(np.diag(made), np.diag(made)))
-    assert (made <= most + 1e-5).all(), "a point has more with another one than both with themselves"
+    covariances = np.asarray(jax.jit(kernel.covariance)(between, own[:, None], own), np.float64)
+    assert np.isfinite(covariances).all(), "covariances aren't finite"
+    assert np.abs(covariances - covariances.T).max() <= 1e-5, "covariances aren't symmetric"
+    least = np.linalg.eigvalsh(covariances).min()
+    assert least >= -1e-4 * np.abs(covariances).max(), f"the matrix of covariances has an eigenvalue of {least}"
+    most = np.sqrt(np.outer(np.diag(covariances), np.diag(covariances)))
+    assert (covariances <= most + 1e-5).all(), "a point has more with another one than both with themselves"
 
 
 def check_evaluator(evaluator: Evaluator, loss: Callable[[Any, Any], Any], params: Any, batches: Any) -> None:
@@ -60,8 +60,8 @@ def check_evaluator(evaluator: Evaluator, loss: Callable[[Any, Any], Any], param
     for i in range(n - 1):
         value, gradient = reference(*jax.tree_util.tree_map(lambda x, i=i: x[i], (points, batches)))
         np.testing.assert_allclose(first.losses[i], value, rtol=1e-5, err_msg=f"the loss of point {i}")
-        for name, found in (("gradient", first), ("gradient, asked for again,", again)):
-            for one, right in zip(jax.tree_util.tree_leaves(found.gradients), jax.tree_util.tree_leaves(gradient),
+        for name, evaluated in (("gradient", first), ("gradient, asked for again,", again)):
+            for one, right in zip(jax.tree_util.tree_leaves(evaluated.gradients), jax.tree_util.tree_leaves(gradient),
                                   strict=True):  # fmt: skip
                 scale = max(float(np.abs(right).max()), 1e-30)
                 apart = float(np.abs(np.asarray(one[i]) - np.asarray(right)).max()) / scale

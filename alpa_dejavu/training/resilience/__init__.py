@@ -3,9 +3,9 @@
     model and data ─▶ parts ─▶ faults over many masks ─▶ curves; which k harm most and least, certified by trying
 
 `resilience` measures any flax or plain JAX model. `find_parts` has what may fail, `faults` how, `activations` what
-products put out; `data_faults` strikes training data instead, `critical` finds the parts that matter, `bounds` has what
-no fault exceeds, `hardening` trains for it, `outages` loses a pipeline's stage, a replica or an expert while training,
-and `spares` tells which stage is worth one.
+products put out; `data_faults` strikes training data instead, `critical` finds the parts that matter, `hardening`
+trains for it, `outages` loses a pipeline's stage, a replica or an expert while training, and `spares` tells which stage
+is worth one.
 
 References:
     Torres-Huitzil and Girau, Fault and Error Tolerance in Neural Networks: A Review, IEEE Access 2017.
@@ -13,27 +13,14 @@ References:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from alpa_dejavu.training.resilience._bits import kept_as
+from alpa_dejavu.training.resilience._measure import Point, Resilience, resilience
+from alpa_dejavu.training.resilience._subject import accuracy, cross_entropy
+from alpa_dejavu.training.resilience.faults import Fault
+from alpa_dejavu.training.resilience.find import find_parts, parts_of_axes
+from alpa_dejavu.training.resilience.parts import Axis, Parts
 
-from alpa_dejavu._util.lazy import loaded_when_used
-
-if TYPE_CHECKING:
-    from alpa_dejavu.training.resilience._bits import kept_as
-    from alpa_dejavu.training.resilience._measure import resilience
-    from alpa_dejavu.training.resilience._result import Point, Resilience
-    from alpa_dejavu.training.resilience._subject import accuracy, cross_entropy
-    from alpa_dejavu.training.resilience.faults import Fault
-    from alpa_dejavu.training.resilience.find import find_parts, parts_of_axes
-    from alpa_dejavu.training.resilience.parts import Axis, Parts
-
-_HOMES = {
-    "Axis": "parts", "Fault": "faults", "Parts": "parts", "Point": "_result", "Resilience": "_result",
-    "accuracy": "_subject", "cross_entropy": "_subject", "find_parts": "find", "kept_as": "_bits",
-    "parts_of_axes": "find", "resilience": "_measure",
-}  # fmt: skip
 __all__ = [
     "Axis", "Fault", "Parts", "Point", "Resilience", "accuracy", "cross_entropy", "find_parts", "kept_as",
     "parts_of_axes", "resilience",
 ]  # fmt: skip
-
-__getattr__, __dir__ = loaded_when_used(__name__, _HOMES)

@@ -9,8 +9,6 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 
-__all__ = ["FORMATS", "Format", "flipped", "kept_as"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +22,6 @@ class Format:
 
     bits: int
     exponent: tuple[int, int]
-
-    def field(self, bit: int) -> str:
-        """Returns what a bit belongs to: "sign", "exponent" or "mantissa"; of a whole number "sign" or "magnitude"."""
-        if bit == self.bits - 1:
-            return "sign"
-        first, end = self.exponent
-        return "magnitude" if first == end else "exponent" if first <= bit < end else "mantissa"
 
 
 FORMATS: Mapping[str, Format] = {

@@ -2,29 +2,103 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.resilience._ray_points import on_workers
-from alpa_dejavu.training.resilience._result import Point, Resilience
-from alpa_dejavu.training.resilience._subject import (
-    Judge,
-    Subject,
-    accuracy,
-    checked_shares,
-    found_parts,
-    struck,
-)
+from alpa_dejavu.training._ray import on_workers
+from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts, struck
 from alpa_dejavu.training.resilience.faults import Fault, fault
 from alpa_dejavu.training.resilience.parts import Parts, counted, drawn
 
-__all__ = ["resilience"]
+_REACH_90 = 1.6448536269514722
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Point:
+    """A model judged with a share of its parts faulty, under many masks.
+
+    Attributes:
+        fault: its name.
+        group: the group of parts that was struck; empty: all.
+        share, count: of the units, and how many these are.
+        judged: what the judge says under each mask, shape (masks,).
+        not_finite: the share of samples with an output that is NaN or infinite, under each mask, shape (masks,).
+    """
+
+    fault: str
+    group: str
+    share: float
+    count: int
+    judged: NDArray[np.float64]
+    not_finite: NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        """Returns the mean over masks."""
+        return float(np.mean(self.judged))
+
+    @property
+    def low(self) -> float:
+        """Returns the 5th percentile over masks."""
+        return float(np.percentile(self.judged, 5))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Returns the 90 % interval of the mean, as if means were normally distributed."""
+        if len(self.judged) < 2:
+            return -math.inf, math.inf
+        reach = _REACH_90 * float(np.std(self.judged, ddof=1)) / math.sqrt(len(self.judged))
+        return self.mean - reach, self.mean + reach
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resilience:
+    """The figures that `resilience` has measured.
+
+    Attributes:
+        kind: the word for the parts.
+        groups: the names of their groups.
+        units: how many there are.
+        base: what the judge says of the model without faults.
+        points: for each fault, group and share.
+    """
+
+    kind: str
+    groups: tuple[str, ...]
+    units: int
+    base: float
+    points: tuple[Point, ...]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Returns the names of the faults."""
+        return tuple(dict.fromkeys(point.fault for point in self.points))
+
+    def curve(self, fault: str, group: str = "") -> tuple[Point, ...]:
+        """Returns the points of a fault in one group, or in all parts, by ascending share."""
+        return tuple(point for point in self.points if (point.fault, point.group) == (fault, group))
+
+    def data(self) -> dict[str, Any]:
+        """Returns all figures as plain data for JSON."""
+        points = [
+            {"fault": p.fault, "group": p.group, "share": p.share, "count": p.count, "mean": p.mean, "low": p.low,
+             "interval": [each if math.isfinite(each) else None for each in p.interval],
+             "not_finite": float(np.mean(p.not_finite)), "judged": p.judged.tolist()}
+            for p in self.points
+        ]  # fmt: skip
+        return {"version": 1, "parts": self.kind, "units": self.units, "base": self.base, "points": points}
+
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 Faults = str | Fault | Sequence[str | Fault] | Mapping[str, str | Fault]
@@ -88,9 +162,9 @@ def resilience(
     asked = [(name, group) for name in named for group in (("", *units.groups) if by_layer else ("",))]
     measure = functools.partial(measured, subject, units, shares=given, masks=masks, lanes=lanes, seed=seed)
     calls = [functools.partial(measure, name, named[name], group) for name, group in asked]
-    found = [call() for call in calls] if workers is None else on_workers(calls, workers)
+    points_of = [call() for call in calls] if workers is None else on_workers(calls, workers)
     base, _ = jax.jit(lambda params: subject.judged(apply_fn(params, subject.inputs)))(subject.params)
-    return Resilience(units.kind, units.groups, units.count, float(base), tuple(p for each in found for p in each))
+    return Resilience(units.kind, units.groups, units.count, float(base), tuple(p for each in points_of for p in each))
 
 
 def measured(
@@ -98,15 +172,15 @@ def measured(
     lanes: int, seed: int,
 ) -> list[Point]:  # fmt: skip
     """Returns the points of one fault in one group of parts, or in all for the group "": a point for each share."""
-    lanes = min(lanes, masks)
+    lanes, model = min(lanes, masks), struck(subject.apply_fn, fault, parts)
     turns = -(-masks // lanes)
     keys = jax.random.split(jax.random.PRNGKey(seed), masks)
     keys = jnp.concatenate([keys, keys[: turns * lanes - masks]]).reshape(turns, lanes, -1)
 
-    def one(params: Any, key: Any, count: Any) -> Any:
+    def one(params: Any, key: jax.Array, count: Any) -> Any:
         of_mask, of_fault = jax.random.split(key)
         hit = drawn(parts, of_mask, count, group)
-        return subject.judged(Subject.outputs(_with(subject, params), fault, parts, hit, of_fault))
+        return subject.judged(model(params, subject.inputs, hit, of_fault))
 
     @jax.jit
     def all_masks(params: Any, count: Any) -> Any:
@@ -118,10 +192,6 @@ def measured(
         judged, not_finite = (np.asarray(each, float).ravel()[:masks] for each in all_masks(subject.params, count))
         points.append(Point(name, group, share, count, judged, not_finite))
     return points
-
-
-def _with(subject: Subject, params: Any) -> Subject:
-    return Subject(subject.apply_fn, params, subject.inputs, subject.targets, subject.judge)
 
 
 def _named(faults: Faults) -> dict[str, Fault]:
@@ -143,6 +213,6 @@ def _tried(subject: Subject, fault: Fault, parts: Parts) -> None:
     except ValueError:
         raise
     except Exception as error:  # whatever a model raises that checks its parameters
-        said = str(error).partition("\n")[0]
-        raise ValueError(f"fault is {fault}, but must leave parameters that apply_fn takes: {said}; choose "
+        message = str(error).partition("\n")[0]
+        raise ValueError(f"fault is {fault}, but must leave parameters that apply_fn takes: {message}; choose "
                          "another fault or other parts") from error  # fmt: skip

@@ -17,8 +17,6 @@ from alpa_dejavu.training.resilience.faults import Fault, Removed
 from alpa_dejavu.training.resilience.find import KINDS, find_parts
 from alpa_dejavu.training.resilience.parts import Parts, paths_of
 
-__all__ = ["Judge", "Subject", "accuracy", "checked_shares", "cross_entropy", "found_parts"]
-
 Judge: TypeAlias = Callable[[Any, Any], Any]
 """Takes a model's outputs and the targets, and returns a number."""
 _ACTIVATIONS = {"activations": "features", "values": "values"}
@@ -74,22 +72,18 @@ class Subject:
             raise ValueError(f"data is of {sorted(counts)} samples, but must be of as many inputs as targets, and of "
                              "one at least; give each sample its target")  # fmt: skip
         params = jax.tree_util.tree_map(jnp.asarray, params)
-        made = cls(apply_fn, params, inputs, targets, judge)
+        subject = cls(apply_fn, params, inputs, targets, judge)
         try:
             outputs = jax.eval_shape(apply_fn, params, inputs)
             judged = jax.eval_shape(judge, outputs, targets)
         except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-            said = str(error).partition("\n")[0]
+            message = str(error).partition("\n")[0]
             raise ValueError(f"data is of shapes {_shapes(inputs)} and {_shapes(targets)}, but must fit apply_fn and "
-                             f"its judge: {said}; give data that the model takes") from error  # fmt: skip
+                             f"its judge: {message}; give data that the model takes") from error  # fmt: skip
         if judged.shape != () or (judge in (accuracy, cross_entropy) and outputs.shape[:-1] != targets.shape):
             raise ValueError(f"targets is of shape {targets.shape}, but must be {outputs.shape[:-1]}, that of outputs "
                              "without their classes; give targets that fit, or another judge")  # fmt: skip
-        return made
-
-    def outputs(self, fault: Fault, parts: Parts, hit: Any, key: Any) -> Any:
-        """Returns what the model puts out with a fault in the hit units; a pure function of JAX."""
-        return struck(self.apply_fn, fault, parts)(self.params, self.inputs, hit, key)
+        return subject
 
     def judged(self, outputs: Any) -> Any:
         """Returns what the judge says of outputs, and the share of samples with an output that isn't finite."""
@@ -106,7 +100,7 @@ def struck(apply_fn: Model, fault: Fault, parts: Parts) -> Callable[[Any, Any, A
     if not parts.kind.startswith("activations"):
         return lambda params, inputs, hit, key: apply_fn(fault.faulty(params, parts, hit, key), inputs)
 
-    def run(params: Any, inputs: Any, hit: Any, key: Any) -> Any:
+    def run(params: Any, inputs: Any, hit: jax.Array, key: jax.Array) -> Any:
         def strike(number: int, site: Any, values: Any) -> Any:
             del site
             return fault.faulty((values,), parts.alone(number), hit, jax.random.fold_in(key, number))[0]
@@ -119,7 +113,7 @@ def struck(apply_fn: Model, fault: Fault, parts: Parts) -> Callable[[Any, Any, A
 def _without(apply_fn: Model, fault: Removed, parts: Parts) -> Callable[[Any, Any, Any, Any], Any]:
     """A model in which removed units put out zero; those of groups without a product, such as tables, by weights."""
 
-    def run(params: Any, inputs: Any, hit: Any, key: Any) -> Any:
+    def run(params: Any, inputs: Any, hit: jax.Array, key: jax.Array) -> Any:
         reached = {site.name.partition("#")[0] for site in sites(apply_fn, params, inputs)[0]}
         followed = {int(parts.group_of[owner.units.flat[0]])
                     for path, owners in zip(paths_of(params), parts.owners, strict=True) if path in reached
@@ -143,10 +137,10 @@ def found_parts(subject: Subject, wanted: str | Parts) -> Parts:
     if isinstance(wanted, str) and wanted in _ACTIVATIONS:
         return activation_parts(subject.apply_fn, subject.params, subject.inputs, _ACTIVATIONS[wanted])
     if isinstance(wanted, str):
-        known = (*KINDS, *_ACTIVATIONS)
-        if wanted not in known:
+        kinds = (*KINDS, *_ACTIVATIONS)
+        if wanted not in kinds:
             raise ValueError(
-                f"parts is {wanted!r}, but must be one of {', '.join(known)}{near(wanted, known)}; name one"
+                f"parts is {wanted!r}, but must be one of {', '.join(kinds)}{near(wanted, kinds)}; name one"
             )
         return find_parts(subject.params, wanted)
     shapes = tuple(tuple(leaf.shape) for leaf in jax.tree_util.tree_leaves(subject.params))

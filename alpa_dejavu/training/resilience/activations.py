@@ -20,7 +20,7 @@ import numpy as np
 
 from alpa_dejavu.training.resilience.parts import Owner, Parts, paths_of
 
-__all__ = ["Site", "activation_parts", "clipped", "sites", "with_factors", "with_strikes"]
+__all__ = ["ProductSite", "activation_parts", "clipped", "sites", "with_factors", "with_strikes"]
 
 Model: TypeAlias = Callable[[Any, Any], Any]
 """Takes parameters and inputs."""
@@ -37,7 +37,7 @@ _ELEMENTWISE = frozenset(
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Site:
+class ProductSite:
     """A product of data with weights in a model.
 
     Attributes:
@@ -51,21 +51,19 @@ class Site:
     axis: int
 
 
-Strike: TypeAlias = Callable[[int, Site, Any], Any]
+Strike: TypeAlias = Callable[[int, ProductSite, Any], Any]
 """Takes a site's number, the site and what it puts out, and returns what is put out instead."""
 
 
-def sites(apply_fn: Model, params: Any, inputs: Any) -> tuple[tuple[Site, ...], tuple[str, ...]]:
+def sites(apply_fn: Model, params: Any, inputs: Any) -> tuple[tuple[ProductSite, ...], tuple[str, ...]]:
     """Returns the products of data with weights in a model, and the names of loops whose products aren't reached.
 
     Args:
-        apply_fn: the model.
-        params: its parameters, or their shapes.
-        inputs: what it is applied to, or its shapes.
+        apply_fn, params, inputs: the model, and what it takes, or the shapes of that.
     """
-    found: list[Site] = []
+    found: list[ProductSite] = []
 
-    def recorded(number: int, site: Site, values: Any) -> Any:
+    def recorded(number: int, site: ProductSite, values: Any) -> Any:
         del number
         found.append(site)
         return values
@@ -79,9 +77,7 @@ def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "fea
     """Returns the parts of a model's activations: each site is a group, and a leaf of its own.
 
     Args:
-        apply_fn: the model.
-        params: its parameters, or their shapes.
-        inputs: what it is applied to, or its shapes.
+        apply_fn, params, inputs: the model, and what it takes, or the shapes of that.
         kind: "features", each in all samples and places, or "values", single numbers of all samples.
 
     Raises:
@@ -91,8 +87,8 @@ def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "fea
         raise ValueError(f"kind is {kind!r}, but must be 'features' or 'values'; name one of them")
     found, unreached = sites(apply_fn, params, inputs)
     if not found:
-        said = f"; loops that aren't reached: {', '.join(unreached)}" if unreached else ""
-        raise ValueError(f"apply_fn has no product of data with weights, but must have one{said}; strike its weights")
+        why = f"; loops that aren't reached: {', '.join(unreached)}" if unreached else ""
+        raise ValueError(f"apply_fn has no product of data with weights, but must have one{why}; strike its weights")
     sizes = [site.shape[site.axis] if kind == "features" else int(np.prod(site.shape)) for site in found]
     starts = np.cumsum([0, *sizes])
     owners = []
@@ -149,7 +145,7 @@ def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> M
     def ranges(params: Any, inputs: Any) -> Any:
         seen: list[tuple[Any, Any]] = []
 
-        def looked(number: int, site: Site, values: Any) -> Any:
+        def looked(number: int, site: ProductSite, values: Any) -> Any:
             del number, site
             seen.append((values.min(), values.max()))
             return values
@@ -161,7 +157,7 @@ def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> M
         raise ValueError("apply_fn has a scanned loop, but must have its layers one by one to be clipped; unroll it")
     bounds = [(float(low), float(high)) for low, high in ranges(params, inputs)]
 
-    def limited(number: int, site: Site, values: Any) -> Any:
+    def limited(number: int, site: ProductSite, values: Any) -> Any:
         del site
         low, high = bounds[number]
         more = margin * (high - low)
@@ -189,7 +185,7 @@ class _Held(NamedTuple):
     """A value of data that is to be multiplied before anything but elementwise steps uses it."""
 
     values: Any
-    factor: Any
+    factor: jax.Array
     key: tuple[str, tuple[int, ...]]
 
 
@@ -270,7 +266,7 @@ class _Run:
         name = weights.name
         self._names[name] += 1
         again = self._names[name]
-        site = Site(name if again == 1 else f"{name}#{again}", tuple(values.shape), _features(equation, side))
+        site = ProductSite(name if again == 1 else f"{name}#{again}", tuple(values.shape), _features(equation, side))
         self._number += 1
         values = self._strike(self._number - 1, site, values)
         return values if self._factors is None else self._held(equation, side, weights, values)

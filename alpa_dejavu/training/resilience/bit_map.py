@@ -66,9 +66,7 @@ def bit_map(
     """Returns how accurate a model is with one bit flipped in a share of a layer's numbers, for each layer and bit.
 
     Args:
-        apply_fn: the model: takes parameters and inputs, and returns outputs.
-        params: its parameters, a pytree of arrays; they are rounded to the format first.
-        data: inputs and targets.
+        apply_fn, params, data: as `resilience` takes them; they are rounded to the format first.
         dtype: the format that numbers are kept in: "float32", "bfloat16", "float16" or "int8".
         parts: whose numbers are struck; "weights" are single ones.
         share: of a layer's units, each of whose numbers has the bit flipped; one unit at least.
@@ -93,16 +91,16 @@ def bit_map(
         for group in groups for among in (units.group(group),) for bit in range(FORMATS[dtype].bits)
     ]  # fmt: skip
 
-    def struck(params: Any, key: Any, start: Any, size: Any, count: Any, bit: Any) -> Any:
+    def struck(params: Any, key: jax.Array, start: Any, size: Any, count: Any, bit: Any) -> Any:
         numbers = jnp.arange(units.count)
         drawn = jax.random.uniform(key, (units.count,)) + 2.0 * ((numbers < start) | (numbers >= start + size))
         hit = jnp.zeros(units.count, bool).at[jnp.argsort(drawn)].set(numbers < count)
         leaves, tree = jax.tree_util.tree_flatten(params)
-        made = [
+        changed = [
             leaf if mask is None else jnp.where(mask, flipped(leaf, dtype, bit), leaf)
             for leaf, mask in zip(leaves, units.masks(hit), strict=True)
         ]
-        return subject.judged(apply_fn(jax.tree_util.tree_unflatten(tree, made), subject.inputs))
+        return subject.judged(apply_fn(jax.tree_util.tree_unflatten(tree, changed), subject.inputs))
 
     @jax.jit
     def every(params: Any, asked: Any) -> Any:
@@ -113,7 +111,7 @@ def bit_map(
 
         return jax.lax.map(one, asked)
 
-    found = every(subject.params, tuple(np.array(asked).T))
-    judged, not_finite = (np.asarray(each, float).reshape(len(groups), -1) for each in found)
+    judgements = every(subject.params, tuple(np.array(asked).T))
+    judged, not_finite = (np.asarray(each, float).reshape(len(groups), -1) for each in judgements)
     base = float(subject.judged(apply_fn(subject.params, subject.inputs))[0])
     return BitMap(dtype, groups, base, judged, not_finite)

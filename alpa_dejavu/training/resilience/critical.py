@@ -18,12 +18,44 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, cross_entropy, found_parts
-from alpa_dejavu.training.resilience._taylor import taylor
+from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, cross_entropy, found_parts, struck
 from alpa_dejavu.training.resilience.faults import Fault, fault
 from alpa_dejavu.training.resilience.parts import Parts
 
-__all__ = ["SCORES", "WAYS", "Chosen", "chosen_parts", "harms", "judged_without"]
+__all__ = ["SCORES", "WAYS", "ChosenParts", "chosen_parts", "harms", "judged_without"]
+
+
+def taylor(subject: Subject, parts: Parts, faulty: Fault, second: bool) -> NDArray[np.float64]:
+    """Returns the change of the loss for each unit by its gradient, and by half of its curvature if wanted."""
+    key = jax.random.PRNGKey(0)
+
+    def loss(params: Any) -> Any:
+        return subject.judge(subject.apply_fn(params, subject.inputs), subject.targets)
+
+    def change(hit: jax.Array) -> Any:
+        made = faulty.faulty(subject.params, parts, hit, key)
+        return jax.tree_util.tree_map(jnp.subtract, made, subject.params)
+
+    def along(one: Any, other: Any) -> Any:
+        products = jax.tree_util.tree_map(lambda a, b: jnp.sum(a * b), one, other)
+        return sum(jax.tree_util.tree_leaves(products))
+
+    @jax.jit
+    def each(units: Any) -> Any:
+        gradient = jax.grad(loss)(subject.params)
+
+        def score(unit: Any) -> Any:
+            delta = change(jnp.arange(parts.count) == unit)
+            first = along(gradient, delta)
+            if not second:
+                return first
+            curved = jax.jvp(jax.grad(loss), (subject.params,), (delta,))[1]
+            return first + along(curved, delta) / 2
+
+        return jax.lax.map(score, units)
+
+    return np.asarray(each(jnp.arange(parts.count)), float)
+
 
 Floats: TypeAlias = NDArray[np.float64]
 SCORES = ("gradient", "curvature", "tried")
@@ -33,7 +65,7 @@ MOST_SETS = 50_000
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Chosen:
+class ChosenParts:
     """Parts that were chosen, with what the model does without them.
 
     Attributes:
@@ -64,9 +96,7 @@ def harms(
     """Returns for each part by how much its loss alone raises the loss, shape (units,).
 
     Args:
-        apply_fn: the model: takes parameters and inputs, and returns outputs.
-        params: its parameters, a pytree of arrays.
-        data: inputs and targets.
+        apply_fn, params, data: as `resilience` takes them.
         parts: a kind, or what was found.
         by: "tried" measures it; "gradient" and "curvature" are Taylor's sum up to the first and the second term, for
             what the fault changes in parameters.
@@ -105,13 +135,11 @@ def chosen_parts(
     faulty: str | Fault = "removed",
     loss: Judge = cross_entropy,
     judged: tuple[Any, Any] | None = None,
-) -> Chosen:
+) -> ChosenParts:
     """Returns the k parts whose loss together harms most, or least, as far as a way finds them.
 
     Args:
-        apply_fn: the model: takes parameters and inputs, and returns outputs.
-        params: its parameters, a pytree of arrays.
-        data: inputs and targets that parts are chosen by.
+        apply_fn, params, data: as `resilience` takes them.
         parts: a kind, or what was found.
         k: how many.
         by: one of `WAYS`: "greedy" takes the parts that harm most (least) beside those taken already; "exact" tries all
@@ -133,19 +161,19 @@ def chosen_parts(
         raise ValueError(f"k is {k}, but must be of 1 to {units.count}, the number of {units.kind}; give another one")
     certified = Subject.checked(apply_fn, params, judged, loss) if judged is not None else subject
     if by == "exact":
-        found = _exact(subject, units, what, k, least)
+        chosen = _exact(subject, units, what, k, least)
     elif by == "greedy":
-        found = _greedy(subject, units, what, k, least, at_once)
+        chosen = _greedy(subject, units, what, k, least, at_once)
     else:
         score = harms(apply_fn, params, data, units, by=by, faulty=what, loss=loss)
-        found = _ordered(score, least)[:k]
+        chosen = _ordered(score, least)[:k]
     sets = np.zeros((2, units.count), bool)
-    sets[1, found] = True
+    sets[1, chosen] = True
     losses = _tried(certified, units, sets, what)
     classes = jnp.issubdtype(certified.targets.dtype, jnp.integer)
     right = dataclasses.replace(certified, judge=accuracy) if classes else None
     accuracies = _tried(right, units, sets, what) if right is not None else np.full(2, math.nan)
-    return Chosen(tuple(found), tuple(map(units.name, found)), *map(float, (*losses, *accuracies)))
+    return ChosenParts(tuple(chosen), tuple(map(units.name, chosen)), *map(float, (*losses, *accuracies)))
 
 
 def judged_without(
@@ -161,9 +189,7 @@ def judged_without(
     """Returns what a judge says of a model with each set of parts faulty together, shape (sets,).
 
     Args:
-        apply_fn: the model: takes parameters and inputs, and returns outputs.
-        params: its parameters, a pytree of arrays.
-        data: inputs and targets.
+        apply_fn, params, data: as `resilience` takes them.
         parts: a kind, or what was found.
         sets: which units are hit in each set, shape (sets, units), bool.
         faulty: the fault.
@@ -181,17 +207,17 @@ def judged_without(
 
 
 def _tried(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: Fault) -> Floats:
-    key = jax.random.PRNGKey(0)
+    key, model = jax.random.PRNGKey(0), struck(subject.apply_fn, faulty, parts)
 
     @jax.jit
     def every(some: Any) -> Any:
-        return jax.lax.map(lambda hit: subject.judged(subject.outputs(faulty, parts, hit, key))[0], some)
+        return jax.lax.map(lambda hit: subject.judged(model(subject.params, subject.inputs, hit, key))[0], some)
 
     # All calls have as many sets, so that one program does.
     size = min(len(sets), 1024)
     filled = np.concatenate([sets, np.zeros((-len(sets) % size, sets.shape[1]), bool)])
-    found = [np.asarray(every(filled[first : first + size]), float) for first in range(0, len(filled), size)]
-    return np.concatenate(found)[: len(sets)]
+    chosen = [np.asarray(every(filled[first : first + size]), float) for first in range(0, len(filled), size)]
+    return np.concatenate(chosen)[: len(sets)]
 
 
 def _asked(

@@ -17,7 +17,7 @@ import numpy as np
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.resilience._result import Point, Resilience
+from alpa_dejavu.training.resilience._measure import Point, Resilience
 from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares
 
 __all__ = ["DATA_FAULTS", "DataFault", "Doubled", "Mislabelled", "RemovedSamples", "data_resilience"]
@@ -27,7 +27,7 @@ class DataFault(abc.ABC):
     """An interface of faults that training data may have."""
 
     @abc.abstractmethod
-    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
+    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
         """Returns inputs and targets with so many faulty samples, all sets of them as likely.
 
         It is a pure function of JAX but for the count, on which shapes depend.
@@ -45,8 +45,7 @@ class DataFault(abc.ABC):
 class RemovedSamples(DataFault):
     """Samples that aren't there."""
 
-    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
-        """Returns the samples that are left."""
+    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
         left = jnp.sort(jax.random.permutation(key, len(targets))[count:])
         return inputs[left], targets[left]
 
@@ -56,8 +55,7 @@ class RemovedSamples(DataFault):
 class Doubled(DataFault):
     """Samples that are there twice, the second time at the end."""
 
-    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
-        """Returns all samples, and some again."""
+    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
         again = jax.random.permutation(key, len(targets))[:count]
         return jnp.concatenate([inputs, inputs[again]]), jnp.concatenate([targets, targets[again]])
 
@@ -73,8 +71,7 @@ class Mislabelled(DataFault):
 
     classes: int = 10
 
-    def faulty(self, inputs: Any, targets: Any, count: int, key: Any) -> tuple[Any, Any]:
-        """Returns the samples with wrong targets in some."""
+    def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
         of_samples, of_classes = jax.random.split(key)
         hit = jax.random.permutation(of_samples, len(targets)) < count
         step = jax.random.randint(of_classes, targets.shape, 1, self.classes)
@@ -140,7 +137,7 @@ def data_resilience(
     keys = jax.random.split(jax.random.PRNGKey(seed), masks)
 
     def trained(one: DataFault, count: int) -> tuple[Any, Any]:
-        def once(key: Any) -> Any:
+        def once(key: jax.Array) -> Any:
             of_data, of_training = jax.random.split(key)
             params = train_fn(*one.faulty(inputs, targets, count, of_data), of_training)
             subject = Subject(apply_fn, params, jnp.asarray(held_out[0]), jnp.asarray(held_out[1]), judge)

@@ -25,7 +25,7 @@ class Fault(abc.ABC):
     """An interface of faults that units of a model may have."""
 
     @abc.abstractmethod
-    def faulty(self, params: Any, parts: Parts, hit: Any, key: Any) -> Any:
+    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
         """Returns parameters in which the hit units are faulty, and nothing else has changed.
 
         It is a pure function of JAX, so that many masks run side by side by `vmap`.
@@ -41,17 +41,16 @@ class Fault(abc.ABC):
 class _ValueFault(Fault):
     """Faults that change numbers where they are."""
 
-    def faulty(self, params: Any, parts: Parts, hit: Any, key: Any) -> Any:
-        """Returns parameters with the hit units' numbers changed."""
+    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
         leaves, tree = jax.tree_util.tree_flatten(params)
-        made = [
+        changed = [
             leaf if mask is None else jnp.where(mask, self._values(leaf, jax.random.fold_in(key, number)), leaf)
             for number, (leaf, mask) in enumerate(zip(leaves, parts.masks(hit), strict=True))
         ]
-        return jax.tree_util.tree_unflatten(tree, made)
+        return jax.tree_util.tree_unflatten(tree, changed)
 
     @abc.abstractmethod
-    def _values(self, leaf: Any, key: Any) -> Any:
+    def _values(self, leaf: Any, key: jax.Array) -> Any:
         """Returns all numbers of a leaf as they were if all were hit."""
 
 
@@ -71,13 +70,12 @@ class Removed(_ValueFault):
 
     rescaled: bool = False
 
-    def faulty(self, params: Any, parts: Parts, hit: Any, key: Any) -> Any:
-        """Returns parameters without the hit units."""
-        made = super().faulty(params, parts, hit, key)
+    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
+        changed = super().faulty(params, parts, hit, key)
         if not self.rescaled:
-            return made
+            return changed
         factor = self.factors(parts, hit)
-        leaves, tree = jax.tree_util.tree_flatten(made)
+        leaves, tree = jax.tree_util.tree_flatten(changed)
         for number, owners in enumerate(parts.owners):
             for owner in owners:
                 if owner.scaled:
@@ -85,14 +83,14 @@ class Removed(_ValueFault):
                     leaves[number] = leaves[number] * kept.astype(leaves[number].dtype)
         return jax.tree_util.tree_unflatten(tree, leaves)
 
-    def factors(self, parts: Parts, hit: Any) -> Any:
+    def factors(self, parts: Parts, hit: jax.Array) -> Any:
         """Returns by what each unit's output is multiplied, shape (units,)."""
         sizes = jnp.asarray(parts.sizes)
         left = sizes - jax.ops.segment_sum(hit.astype(jnp.int32), parts.group_of, len(parts.sizes))
         factor = (sizes / jnp.maximum(left, 1))[parts.group_of] if self.rescaled else 1.0
         return jnp.where(hit, 0.0, factor)
 
-    def _values(self, leaf: Any, key: Any) -> Any:
+    def _values(self, leaf: Any, key: jax.Array) -> Any:
         return jnp.zeros_like(leaf)
 
 
@@ -101,7 +99,7 @@ class Removed(_ValueFault):
 class Zeroed(_ValueFault):
     """Parts whose weights are all zero; what they put out is their activation of zero, a half of a sigmoid."""
 
-    def _values(self, leaf: Any, key: Any) -> Any:
+    def _values(self, leaf: Any, key: jax.Array) -> Any:
         return jnp.zeros_like(leaf)
 
 
@@ -116,7 +114,7 @@ class Stuck(_ValueFault):
 
     value: float = 1.0
 
-    def _values(self, leaf: Any, key: Any) -> Any:
+    def _values(self, leaf: Any, key: jax.Array) -> Any:
         return jnp.full_like(leaf, self.value)
 
 
@@ -141,7 +139,7 @@ class Flipped(_ValueFault):
             raise ValueError(f"bit is {self.bit}, but must be one of 0..{FORMATS[self.dtype].bits - 1}, those of "
                              f"{self.dtype}; give another one, or None")  # fmt: skip
 
-    def _values(self, leaf: Any, key: Any) -> Any:
+    def _values(self, leaf: Any, key: jax.Array) -> Any:
         bits = jax.random.randint(key, leaf.shape, 0, FORMATS[self.dtype].bits) if self.bit is None else self.bit
         return flipped(leaf, self.dtype, bits)
 
@@ -161,7 +159,7 @@ class Noisy(_ValueFault):
         if not (math.isfinite(self.spread) and self.spread >= 0):
             raise ValueError(f"spread is {self.spread}, but must be a number of at least 0; give a standard deviation")
 
-    def _values(self, leaf: Any, key: Any) -> Any:
+    def _values(self, leaf: Any, key: jax.Array) -> Any:
         return leaf * (1 + self.spread * jax.random.normal(key, leaf.shape, leaf.dtype))
 
 
@@ -174,7 +172,7 @@ class Added(Fault):
     The parts must have those who read them among their axes (`parts_of_axes`), and the model must take wider arrays.
     """
 
-    def faulty(self, params: Any, parts: Parts, hit: Any, key: Any) -> Any:
+    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
         """Returns parameters with a random unit beside each hit one.
 
         Raises:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -49,20 +50,19 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
     """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}{near(kind, KINDS)}; name one")
-    paths = paths_of(params)
+    paths, shapes = _arrays(params)
     leaves = jax.tree_util.tree_leaves(params)
-    shapes = [tuple(np.shape(leaf)) for leaf in leaves]
     taken, left_out = None if only is None else _placed("only", only, paths), _placed("but", but, paths)
     wanted = [
         jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and (taken is None or _prefix(path, taken) is not None)
         and _prefix(path, left_out) is None for path, leaf in zip(paths, leaves, strict=True)
     ]  # fmt: skip
-    found = KINDS[kind](paths, shapes, wanted, taken)
-    if not found.count:
-        said = "" if only is None and not but else f" by only={only!r}, but={but!r}"
-        raise ValueError(f"kind is {kind!r}, but must be of parts that are there: the model has no {kind}{said}; its "
+    parts = KINDS[kind](_Arrays(paths, shapes, wanted, taken))
+    if not parts.count:
+        why = "" if only is None and not but else f" by only={only!r}, but={but!r}"
+        raise ValueError(f"kind is {kind!r}, but must be of parts that are there: the model has no {kind}{why}; its "
                          f"arrays are {', '.join(map('{} {}'.format, paths, shapes))}")  # fmt: skip
-    return found
+    return parts
 
 
 def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) -> Parts:
@@ -82,8 +82,11 @@ def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) 
     >>> parts_of_axes({"qkv": np.zeros((8, 24)), "mixed": np.zeros((8, 8))}, "heads", heads).sizes
     (4,)
     """
-    shapes = [tuple(np.shape(leaf)) for leaf in jax.tree_util.tree_leaves(params)]
-    return _along(kind, paths_of(params), shapes, groups)
+    return _along(kind, *_arrays(params), groups)
+
+
+def _arrays(params: Any) -> tuple[list[str], list[tuple[int, ...]]]:
+    return paths_of(params), [tuple(np.shape(leaf)) for leaf in jax.tree_util.tree_leaves(params)]
 
 
 def _placed(name: str, patterns: Patterns, paths: Sequence[str]) -> tuple[str, ...]:
@@ -95,11 +98,11 @@ def _placed(name: str, patterns: Patterns, paths: Sequence[str]) -> tuple[str, .
     found: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) and patterns else patterns:
         deeper = ["*/" * depth + pattern for depth in range(max((path.count("/") for path in paths), default=0) + 1)]
-        there = [one for one in deeper if any(_prefix(path, (one,)) is not None for path in paths)]
-        if not there:
+        matching = [one for one in deeper if any(_prefix(path, (one,)) is not None for path in paths)]
+        if not matching:
             raise ValueError(f"{name} has {pattern!r}, but must be of paths that are there{near(pattern, paths)}; the "
                              f"model's arrays are {', '.join(paths)}")  # fmt: skip
-        found += there[:1] if there[0] == pattern else there
+        found += matching[:1] if matching[0] == pattern else matching
     return tuple(found)
 
 
@@ -118,63 +121,68 @@ def _parent(path: str) -> str:
 
 
 _Shapes: TypeAlias = Sequence[tuple[int, ...]]
-_Finder: TypeAlias = Callable[[Sequence[str], _Shapes, Sequence[bool], "Sequence[str] | None"], Parts]
 
 
-def _neurons(least: int, kind: str) -> _Finder:
-    def found(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
-        del only
-        matrices = [_parent(path) for path, shape in zip(paths, shapes, strict=True) if len(shape) >= 2]
-        groups: dict[str, list[Axis]] = {}
-        for path, shape, is_wanted in zip(paths, shapes, wanted, strict=True):
-            if not is_wanted or len(shape) < least:
-                continue
-            module, single = _parent(path), matrices.count(_parent(path)) == 1
-            beside = [
-                other for other, size in zip(paths, shapes, strict=True)
-                if module and single and _parent(other) == module and size == shape[-1:]
-            ]  # fmt: skip
-            groups[module if module and single else path] = [Axis(path), *map(Axis, beside)]
-        return _along(kind, paths, shapes, groups)
+class _Arrays(NamedTuple):
+    """The arrays of a model: paths, shapes, which are wanted, and the patterns that name layers."""
 
-    return found
+    paths: Sequence[str]
+    shapes: _Shapes
+    wanted: Sequence[bool]
+    only: Sequence[str] | None
+
+    @property
+    def rows(self) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+        return zip(self.paths, self.shapes, self.wanted, strict=True)
 
 
-def _heads(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
-    del only
+def _neurons(least: int, kind: str, arrays: _Arrays) -> Parts:
+    matrices = [_parent(path) for path, shape, _ in arrays.rows if len(shape) >= 2]
     groups: dict[str, list[Axis]] = {}
-    for path, shape, is_wanted in zip(paths, shapes, wanted, strict=True):
+    for path, shape, is_wanted in arrays.rows:
+        if not is_wanted or len(shape) < least:
+            continue
+        module, single = _parent(path), matrices.count(_parent(path)) == 1
+        beside = [other for other, size, _ in arrays.rows
+                  if module and single and _parent(other) == module and size == shape[-1:]]  # fmt: skip
+        groups[module if module and single else path] = [Axis(path), *map(Axis, beside)]
+    return _along(kind, arrays.paths, arrays.shapes, groups)
+
+
+def _heads(arrays: _Arrays) -> Parts:
+    groups: dict[str, list[Axis]] = {}
+    for path, shape, is_wanted in arrays.rows:
         module, _, name = path.rpartition("/")
         block, _, role = module.rpartition("/")
         if is_wanted and role in _PROJECTIONS and name in ("kernel", "bias") and len(shape) == 2 + (name == "kernel"):
             groups.setdefault(block, []).append(Axis(path, -2, scaled=role == "value"))
         elif is_wanted and role == "out" and name == "kernel" and len(shape) == 3:
             groups.setdefault(block, []).append(Axis(path, 0, scaled=False))
-    return _along("heads", paths, shapes, {name: axes for name, axes in groups.items() if len(axes) > 1})
+    groups = {name: axes for name, axes in groups.items() if len(axes) > 1}
+    return _along("heads", arrays.paths, arrays.shapes, groups)
 
 
-def _layers(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
-    names = [(_parent(path) or path) if only is None else (_prefix(path, only) or "") for path in paths]
-    groups = tuple(dict.fromkeys(name for name, is_wanted in zip(names, wanted, strict=True) if is_wanted))
+def _layers(arrays: _Arrays) -> Parts:
+    names = [(_parent(path) or path) if arrays.only is None else (_prefix(path, arrays.only) or "")
+             for path in arrays.paths]  # fmt: skip
+    groups = tuple(dict.fromkeys(name for name, is_wanted in zip(names, arrays.wanted, strict=True) if is_wanted))
     owners = tuple(
         (Owner(np.full((1,) * len(shape), groups.index(name), np.int32)),) if is_wanted else ()
-        for name, shape, is_wanted in zip(names, shapes, wanted, strict=True)
+        for name, (_, shape, is_wanted) in zip(names, arrays.rows, strict=True)
     )
-    return Parts("layers", groups, (1,) * len(groups), owners, tuple(shapes))
+    return Parts("layers", groups, (1,) * len(groups), owners, tuple(arrays.shapes))
 
 
-def _weights(paths: Sequence[str], shapes: _Shapes, wanted: Sequence[bool], only: Sequence[str] | None) -> Parts:
-    del only
+def _weights(arrays: _Arrays) -> Parts:
     owners: list[tuple[Owner, ...]] = []
-    groups: list[str] = []
-    sizes: list[int] = []
-    for path, shape, is_wanted in zip(paths, shapes, wanted, strict=True):
+    groups: dict[str, int] = {}
+    for path, shape, is_wanted in arrays.rows:
         size = math.prod(shape) * is_wanted
-        owners.append((Owner(sum(sizes) + np.arange(size, dtype=np.int32).reshape(shape)),) if size else ())
+        numbers = sum(groups.values()) + np.arange(size, dtype=np.int32)
+        owners.append((Owner(numbers.reshape(shape)),) if size else ())
         if size:
-            groups.append(path)
-            sizes.append(size)
-    return Parts("weights", tuple(groups), tuple(sizes), tuple(owners), tuple(shapes))
+            groups[path] = size
+    return Parts("weights", tuple(groups), tuple(groups.values()), tuple(owners), tuple(arrays.shapes))
 
 
 def _along(kind: str, paths: Sequence[str], shapes: _Shapes, groups: Mapping[str, Sequence[Axis]]) -> Parts:
@@ -211,9 +219,9 @@ def _units(one: Axis, paths: Sequence[str], shapes: _Shapes) -> int:
     return units
 
 
-KINDS: Mapping[str, _Finder] = {
-    "neurons": _neurons(2, "neurons"),
-    "filters": _neurons(3, "filters"),
+KINDS: Mapping[str, Callable[[_Arrays], Parts]] = {
+    "neurons": functools.partial(_neurons, 2, "neurons"),
+    "filters": functools.partial(_neurons, 3, "filters"),
     "heads": _heads,
     "layers": _layers,
     "weights": _weights,

@@ -77,9 +77,7 @@ def hardened(
     """Returns parameters trained under drills; without any, by plain training on the same batches.
 
     Args:
-        apply_fn: the model: takes parameters and inputs, and returns outputs.
-        loss: takes outputs and targets, and returns a number, the mean over samples.
-        params: the parameters to begin with.
+        apply_fn, loss, params: the model, what its outputs and targets lose in the mean, and where it begins.
         data: inputs and targets to train on; batches are drawn from them with replacement.
         optimizer: one of optax.
         steps: the number of steps.
@@ -102,7 +100,7 @@ def hardened(
     inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
     first_averaged = steps - max(1, round(averaged * steps))
 
-    def drilled(params: Any, rows: Any, key: Any) -> Any:
+    def drilled(params: Any, rows: Any, key: jax.Array) -> Any:
         model = apply_fn
         for number, drill in enumerate(drills):
             of_share, of_mask, of_fault = jax.random.split(jax.random.fold_in(key, number), 3)
@@ -133,5 +131,5 @@ def hardened(
     return trained(jax.tree_util.tree_map(jnp.asarray, params))
 
 
-def _with_hit(model: Callable[..., Any], hit: Any, key: Any) -> Callable[[Any, Any], Any]:
+def _with_hit(model: Callable[..., Any], hit: jax.Array, key: jax.Array) -> Callable[[Any, Any], Any]:
     return lambda params, inputs: model(params, inputs, hit, key)

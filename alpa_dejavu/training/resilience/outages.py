@@ -19,7 +19,7 @@ from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience.faults import Removed
 from alpa_dejavu.training.resilience.parts import Owner, Parts, paths_of
 
-__all__ = ["Outage", "Training", "disturbed", "stage_parts"]
+__all__ = ["Outage", "OutageTraining", "disturbed", "stage_parts"]
 
 
 @final
@@ -46,7 +46,7 @@ class Outage:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Training:
+class OutageTraining:
     """The losses along a training, with or without an outage.
 
     Attributes:
@@ -59,7 +59,7 @@ class Training:
     loss: NDArray[np.float64]
     answered: NDArray[np.float64]
 
-    def behind(self, other: Training) -> float:
+    def behind(self, other: OutageTraining) -> float:
         """Returns how many steps earlier another training had the loss that this one ends with, which is 0 at least.
 
         Between looks the other's least loss so far is taken to fall linearly.
@@ -114,7 +114,7 @@ def disturbed(
     replicas: int = 1,
     looks: int = 40,
     seed: int = 0,
-) -> Training:
+) -> OutageTraining:
     """Returns the losses of a training in which a part or a replica doesn't answer for a while.
 
     A part that is lost isn't in the model: gradients are those of the rest, and its own numbers stay as they are; the
@@ -122,9 +122,7 @@ def disturbed(
     those that answer.
 
     Args:
-        apply_fn: the model: takes parameters and inputs, and returns outputs.
-        loss: takes outputs and targets, and returns a number, the mean over samples.
-        params: the parameters to begin with.
+        apply_fn, loss, params: the model, what its outputs and targets lose in the mean, and where it begins.
         data: inputs and targets to train on; batches are drawn from them with replacement.
         held_out: inputs and targets that the losses are of.
         optimizer: one of optax.
@@ -181,14 +179,14 @@ def disturbed(
     every = max(1, -(-steps // looks))
     carry: Any = (jax.tree_util.tree_map(jnp.asarray, params),)
     carry = (carry[0], optimizer.init(carry[0]))
-    seen, found = [0], [looked(carry[0], 0)]
+    seen, losses_seen = [0], [looked(carry[0], 0)]
     for first in range(0, steps, every):
         numbers = np.arange(first, min(first + every, steps))
         carry = some_steps(carry, numbers)
         seen.append(int(numbers[-1]) + 1)
-        found.append(looked(carry[0], numbers[-1]))
-    losses = np.asarray(found, float)
-    return Training(np.array(seen), losses[:, 0], losses[:, 1])
+        losses_seen.append(looked(carry[0], numbers[-1]))
+    losses = np.asarray(losses_seen, float)
+    return OutageTraining(np.array(seen), losses[:, 0], losses[:, 1])
 
 
 def _is_out(outage: Outage | None, number: Any) -> Any:

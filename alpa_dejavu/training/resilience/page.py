@@ -4,25 +4,69 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+from alpa_dejavu.problem import Plan
 from alpa_dejavu.report import finished, template
-from alpa_dejavu.training.resilience._result import Resilience
+from alpa_dejavu.training.resilience._measure import Point, Resilience
 from alpa_dejavu.training.resilience.bit_map import BitMap
-from alpa_dejavu.training.resilience.critical import Chosen
-from alpa_dejavu.training.resilience.tables import Rows, chosen_rows, curve_rows
+from alpa_dejavu.training.resilience.critical import ChosenParts
 
-__all__ = ["resilience_page"]
+__all__ = ["Rows", "chosen_rows", "curve_rows", "resilience_page", "stage_rows"]
+
+Rows: TypeAlias = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""The headings, and the rows."""
+
+
+def curve_rows(figures: Resilience) -> Rows:
+    """Returns a row for each point: fault, parts, share, mean with its interval, 5th percentile, outputs with NaN."""
+    heads = ("fault", "of", "share", f"of {figures.units}", "mean", "90 % interval", "5th percentile", "not finite")
+    return heads, [_point(figures, point) for point in figures.points]
+
+
+def _point(figures: Resilience, point: Point) -> tuple[str, ...]:
+    low, high = point.interval
+    return (
+        point.fault, point.group or f"all {figures.kind}", f"{point.share:.1%}", str(point.count), f"{point.mean:.4f}",
+        f"{low:.4f} to {high:.4f}", f"{point.low:.4f}", f"{point.not_finite.mean():.1%}",
+    )  # fmt: skip
+
+
+def chosen_rows(chosen: Mapping[str, ChosenParts]) -> Rows:
+    """Returns a row for each choice of parts, by what it is called: its parts, and loss and accuracy without them."""
+    heads = ("parts", "removed", "loss", "loss without them", "accuracy", "accuracy without them")
+    return heads, [
+        (name, ", ".join(one.names), f"{one.loss_before:.4f}", f"{one.loss:.4f}", f"{one.accuracy_before:.4f}",
+         f"{one.accuracy:.4f}")
+        for name, one in chosen.items()
+    ]  # fmt: skip
+
+
+def stage_rows(plan: Plan, blocks: Mapping[str, Sequence[str]], without: Mapping[str, Point]) -> Rows:
+    """Returns a row for each stage of a plan: its hosts, the blocks it holds, and what is judged without its answer.
+
+    Args:
+        plan: the plan.
+        blocks: for each stage the model's blocks, as `spares.blocks_of_stages` returns.
+        without: for each stage that has blocks the point at which it is removed.
+    """
+    heads = ("stage", "hosts", "blocks", "judged without its answer")
+    return heads, [
+        (name, ", ".join(stage.hosts), ", ".join(held) or "none",
+         f"{without[name].mean:.4f}" if name in without else "nothing changes")
+        for (name, held), stage in zip(blocks.items(), plan.stages, strict=True)
+    ]  # fmt: skip
+
 
 _HEIGHT, _ROW_HEIGHT = 400, 26
 
 
 def resilience_page(
     name: str,
-    found: Resilience,
+    figures: Resilience,
     *,
     maps: Sequence[BitMap] = (),
-    chosen: Mapping[str, Chosen] | None = None,
+    chosen: Mapping[str, ChosenParts] | None = None,
     stages: Rows | None = None,
 ) -> str:
     """Returns an HTML page about what was measured of a network, which opens in a browser without network.
@@ -37,10 +81,10 @@ def resilience_page(
     Returns:
         HTML, of about 2 MB: most of it is plotly.js. Whatever users named is escaped.
     """
-    said = "Lines are means over masks, bands their 90 % intervals, dotted lines the 5th percentile. Lines of single "
-    said += "layers are shown where their names are clicked."
-    charts = {"curves": _curves(found)}
-    sections = [_section("Judged against the share that is faulty", said, curve_rows(found), "curves")]
+    about = "Lines are means over masks, bands their 90 % intervals, dotted lines the 5th percentile. Lines of single "
+    about += "layers are shown where their names are clicked."
+    charts = {"curves": _curves(figures)}
+    sections = [_section("Judged against the share that is faulty", about, curve_rows(figures), "curves")]
     for one in maps:
         charts[f"bits-{one.dtype}"] = _heat_map(one)
         sections.append(_section(
@@ -48,33 +92,33 @@ def resilience_page(
             "weights, or in one at least. The highest bit is the sign.", None, f"bits-{one.dtype}",
         ))  # fmt: skip
     if chosen:
-        said = "Each row was tried: what the network does without all of its parts together."
-        sections.append(_section("Critical and harmless parts", said, chosen_rows(chosen)))
+        about = "Each row was tried: what the network does without all of its parts together."
+        sections.append(_section("Critical and harmless parts", about, chosen_rows(chosen)))
     if stages is not None:
-        said = "A stage that doesn't answer is skipped: its residual blocks pass their input on."
-        sections.append(_section("Stages of the plan", said, stages))
-    masks = {len(point.judged) for point in found.points}
+        about = "A stage that doesn't answer is skipped: its residual blocks pass their input on."
+        sections.append(_section("Stages of the plan", about, stages))
+    masks = {len(point.judged) for point in figures.points}
     return template("resilience.html.j2").render(
         title=f"Resilience of {name}",
-        facts=[(found.kind, str(found.units)), ("groups", str(len(found.groups))),
-               ("without faults", f"{found.base:.4f}"), ("masks of each point", ", ".join(map(str, sorted(masks))))],
+        facts=[(figures.kind, str(figures.units)), ("groups", str(len(figures.groups))),
+               ("without faults", f"{figures.base:.4f}"), ("masks of each point", ", ".join(map(str, sorted(masks))))],
         sections=sections, charts=charts,
     )  # fmt: skip
 
 
-def _section(title: str, said: str, rows: Rows | None, chart: str = "") -> dict[str, Any]:
+def _section(title: str, about: str, rows: Rows | None, chart: str = "") -> dict[str, Any]:
     heads, cells = rows or ((), [])
-    return {"title": title, "said": said, "heads": heads, "rows": cells, "chart": chart}
+    return {"title": title, "said": about, "heads": heads, "rows": cells, "chart": chart}
 
 
-def _curves(found: Resilience) -> dict[str, Any]:
+def _curves(figures: Resilience) -> dict[str, Any]:
     import plotly.graph_objects as go
     from plotly.colors import qualitative
 
     figure, colors = go.Figure(), qualitative.D3
-    drawn = dict.fromkeys((point.fault, point.group) for point in found.points)
+    drawn = dict.fromkeys((point.fault, point.group) for point in figures.points)
     for n, (fault, group) in enumerate(drawn):
-        points, color = found.curve(fault, group), colors[n % len(colors)]
+        points, color = figures.curve(fault, group), colors[n % len(colors)]
         name = html.escape(f"{fault}, {group}" if group else fault)
         shares = [point.share for point in points]
         bands = [point.interval if len(point.judged) > 1 else (point.mean, point.mean) for point in points]
@@ -90,7 +134,7 @@ def _curves(found: Resilience) -> dict[str, Any]:
             showlegend=False, name=f"{name}, 5th percentile", **style,
         )  # fmt: skip
     figure.update_layout(
-        xaxis={"title": {"text": f"share of {html.escape(found.kind)}"}, "tickformat": ".0%", "rangemode": "tozero"},
+        xaxis={"title": {"text": f"share of {html.escape(figures.kind)}"}, "tickformat": ".0%", "rangemode": "tozero"},
         yaxis={"title": {"text": "judged"}, "rangemode": "tozero"},
     )
     return finished(figure, _HEIGHT)

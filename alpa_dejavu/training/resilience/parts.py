@@ -109,19 +109,19 @@ class Parts:
         number = self.groups.index(name)
         return slice(self.offsets[number], self.offsets[number] + self.sizes[number])
 
-    def masks(self, hit: Any) -> list[Any]:
+    def masks(self, hit: jax.Array) -> list[Any]:
         """Returns for each leaf which numbers the hit units own, of a shape that broadcasts to it; None: no number.
 
         Args:
             hit: which units are hit, shape (count,), bool.
         """
-        found: list[Any] = []
+        leaf_masks: list[Any] = []
         for owners in self.owners:
             mask = None
             for owner in owners:
                 mask = hit[owner.units] if mask is None else mask | hit[owner.units]
-            found.append(mask)
-        return found
+            leaf_masks.append(mask)
+        return leaf_masks
 
     def alone(self, leaf: int) -> Parts:
         """Returns the same units, as far as they lie in one leaf, which is then the only one."""
@@ -135,7 +135,7 @@ def paths_of(tree: Any) -> list[str]:
             for path in entries]  # fmt: skip
 
 
-def drawn(parts: Parts, key: Any, count: Any, group: str = "") -> Any:
+def drawn(parts: Parts, key: jax.Array, count: Any, group: str = "") -> Any:
     """Returns which units are hit: so many of a group, or of all, each set of them as likely, shape (count,), bool.
 
     With the same key the units of a smaller count are among those of a larger one.

@@ -13,12 +13,12 @@ from typing import final
 
 from alpa_dejavu.problem import Plan, checks
 
-__all__ = ["Spare", "blocks_of_stages", "spares"]
+__all__ = ["StageSpare", "blocks_of_stages", "spares"]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Spare:
+class StageSpare:
     """A spare for a stage of a plan, and what it is worth.
 
     Attributes:
@@ -40,7 +40,7 @@ class Spare:
 
 def spares(
     plan: Plan, behind: Sequence[float], *, failures_per_s: float, repair_s: float, takeover_s: float = 0.0
-) -> tuple[Spare, ...]:
+) -> tuple[StageSpare, ...]:
     """Returns what a spare for each stage of a plan is worth, the most first.
 
     A stage of h hosts fails h times as often as a host. Without a spare a failure costs the repair's seconds where
@@ -51,7 +51,7 @@ def spares(
     Args:
         plan: the plan, whose stages have hosts.
         behind: for each stage, the steps that training is behind for each step of its outage, as
-            `outages.Training.behind` over the steps of the outage; infinity: it can't go on.
+            `outages.OutageTraining.behind` over the steps of the outage; infinity: it can't go on.
         failures_per_s: failures of a host in a second.
         repair_s: seconds until a failed host is back.
         takeover_s: seconds until a spare has taken over.
@@ -64,12 +64,12 @@ def spares(
     if len(behind) != len(plan.stages) or not all(each >= 0 for each in behind):
         raise ValueError(f"behind is {list(behind)}, but must be {len(plan.stages)} numbers of at least 0; give one "
                          "for each stage")  # fmt: skip
-    found = []
+    results = []
     for number, (stage, each) in enumerate(zip(plan.stages, behind, strict=True)):
         rate, skipping_s = len(stage.hosts) * failures_per_s, each * repair_s
         saved = rate * max(0.0, min(repair_s, skipping_s) - takeover_s)
-        found.append(Spare(number, stage.hosts, rate, repair_s, skipping_s, saved))
-    return tuple(sorted(found, key=lambda one: (-one.saved, one.stage)))
+        results.append(StageSpare(number, stage.hosts, rate, repair_s, skipping_s, saved))
+    return tuple(sorted(results, key=lambda one: (-one.saved, one.stage)))
 
 
 def blocks_of_stages(plan: Plan, blocks: Sequence[str]) -> dict[str, list[str]]:
@@ -81,9 +81,9 @@ def blocks_of_stages(plan: Plan, blocks: Sequence[str]) -> dict[str, list[str]]:
         plan: the plan.
         blocks: the paths of the model's blocks, in the order in which they are passed.
     """
-    found: dict[str, list[str]] = {f"stage {number}": [] for number in range(len(plan.stages))}
+    results: dict[str, list[str]] = {f"stage {number}": [] for number in range(len(plan.stages))}
     for number, block in enumerate(blocks):
         layer = math.floor((number + 0.5) / len(blocks) * plan.num_layers)
         holder = next(n for n, stage in enumerate(plan.stages) if stage.layers[0] <= layer <= stage.layers[1])
-        found[f"stage {holder}"].append(block)
-    return found
+        results[f"stage {holder}"].append(block)
+    return results

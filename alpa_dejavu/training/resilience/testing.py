@@ -41,15 +41,15 @@ def check_fault(fault: Fault, *, changes_shapes: bool = False) -> None:
         assert abs(count - share * units.count) <= 1, f"a share of {share} is {count} of {units.count} units"
         hit = drawn(units, key, count)
         assert int(hit.sum()) == count, f"{int(hit.sum())} units are hit, not {count}"
-        made = fault.faulty(params, units, hit, key)
-        again = traced(hit, key)
-        for one, other in zip(*map(jax.tree_util.tree_leaves, (made, again)), strict=True):
+        after = fault.faulty(params, units, hit, key)
+        twice = traced(hit, key)
+        for one, other in zip(*map(jax.tree_util.tree_leaves, (after, twice)), strict=True):
             assert one.shape == other.shape, "traced, shapes are others"
             same = np.allclose(np.nan_to_num(one), np.nan_to_num(other), rtol=1e-6)
             assert same, "the same key gives something else"
         if changes_shapes:
             continue
-        for leaf, new, mask in zip(*map(jax.tree_util.tree_leaves, (params, made)), units.masks(hit), strict=True):
+        for leaf, new, mask in zip(*map(jax.tree_util.tree_leaves, (params, after)), units.masks(hit), strict=True):
             assert leaf.shape == new.shape, f"a shape of {leaf.shape} became {new.shape}"
             assert leaf.dtype == new.dtype, f"a dtype of {leaf.dtype} became {new.dtype}"
             kept = ~np.broadcast_to(np.asarray(mask), leaf.shape)
@@ -69,20 +69,20 @@ def check_data_fault(fault: DataFault) -> None:
     inputs, targets = jnp.arange(40.0).reshape(20, 2), jnp.arange(20) % 10
     for count in (0, 1, 7):
         key = jax.random.PRNGKey(count)
-        made, again = fault.faulty(inputs, targets, count, key), fault.faulty(inputs, targets, count, key)
-        assert len(made[0]) == len(made[1]), f"{len(made[0])} inputs have {len(made[1])} targets"
-        assert all(np.array_equal(one, other) for one, other in zip(made, again, strict=True)), "the same key differs"
-        rows = np.asarray(made[0])[:, 0].astype(int) // 2
-        wrong = int(np.sum(np.asarray(made[1]) != np.asarray(targets)[rows]))
+        after, twice = fault.faulty(inputs, targets, count, key), fault.faulty(inputs, targets, count, key)
+        assert len(after[0]) == len(after[1]), f"{len(after[0])} inputs have {len(after[1])} targets"
+        assert all(np.array_equal(one, other) for one, other in zip(after, twice, strict=True)), "the same key differs"
+        rows = np.asarray(after[0])[:, 0].astype(int) // 2
+        wrong = int(np.sum(np.asarray(after[1]) != np.asarray(targets)[rows]))
         more = len(rows) - len(targets)
         assert abs(more) + wrong == count, f"{count} samples were to be faulty, {abs(more) + wrong} are"
-        assert count or (np.array_equal(made[0], inputs) and np.array_equal(made[1], targets)), "none changes something"
+        assert count or (np.array_equal(after[0], inputs) and np.array_equal(after[1], targets)), "none changes data"
 
 
 def _network() -> tuple[dict[str, jax.Array], Parts]:
     draw = np.random.default_rng(0)
     params = {"up": draw.standard_normal((5, 12)), "bias": draw.standard_normal(12),
               "down": draw.standard_normal((12, 3))}  # fmt: skip
-    made = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in params.items()}
+    after = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in params.items()}
     axes = [Axis("up"), Axis("bias"), Axis("down", axis=0, scaled=False)]
-    return made, parts_of_axes(made, "neurons", {"hidden": axes})
+    return after, parts_of_axes(after, "neurons", {"hidden": axes})

@@ -10,41 +10,24 @@ Alpa is passed in. See docs/concepts/robust-training.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from alpa_dejavu._util.lazy import loaded_when_used
-
-if TYPE_CHECKING:
-    from alpa_dejavu.training.robust._suspects import Suspects
-    from alpa_dejavu.training.robust._tolerance import replicas_to_tolerate
-    from alpa_dejavu.training.robust._value_and_grad import (
-        Judged,
-        RobustState,
-        RobustValueAndGrad,
-        robust_value_and_grad,
-    )
-    from alpa_dejavu.training.robust.rules import RULES, Aggregated, Evidence, Prepared, Rule, rule
+from alpa_dejavu.training.robust._suspects import Suspects
+from alpa_dejavu.training.robust._value_and_grad import (
+    Judged,
+    RobustState,
+    RobustValueAndGrad,
+    robust_value_and_grad,
+)
+from alpa_dejavu.training.robust.rules import (
+    RULES,
+    Aggregated,
+    Evidence,
+    Prepared,
+    Rule,
+    replicas_to_tolerate,
+    rule,
+)
 
 __all__ = [
-    "RULES",
-    "Aggregated",
-    "Evidence",
-    "Judged",
-    "Prepared",
-    "RobustState",
-    "RobustValueAndGrad",
-    "Rule",
-    "Suspects",
-    "replicas_to_tolerate",
-    "robust_value_and_grad",
-    "rule",
-]
-
-_HOME = {
-    "Suspects": "_suspects",
-    "replicas_to_tolerate": "_tolerance",
-    **dict.fromkeys(("Judged", "RobustState", "RobustValueAndGrad", "robust_value_and_grad"), "_value_and_grad"),
-    **dict.fromkeys(("RULES", "Aggregated", "Evidence", "Prepared", "Rule", "rule"), "rules"),
-}
-
-__getattr__, __dir__ = loaded_when_used(__name__, _HOME)
+    "RULES", "Aggregated", "Evidence", "Judged", "Prepared", "RobustState", "RobustValueAndGrad", "Rule", "Suspects",
+    "replicas_to_tolerate", "robust_value_and_grad", "rule",
+]  # fmt: skip

@@ -14,28 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = [
-    "cleared",
-    "column",
-    "count",
-    "diagonal",
-    "distances",
-    "finite_rows",
-    "mean_of",
-    "mean_of_ranks",
-    "median_of",
-    "middle",
-    "norms",
-    "products_around",
-    "ranks",
-    "ranks_of_rows",
-    "shrunk",
-    "squared_distances",
-    "total",
-    "weighted",
-    "wide",
-]
-
 
 def count(gradients: Any) -> int:
     """Returns the number of replicas.
@@ -44,11 +22,11 @@ def count(gradients: Any) -> int:
         ValueError: leaves differ in it, or there are none.
     """
     shapes = [jnp.shape(x) for x in jax.tree_util.tree_leaves(gradients)]
-    found = {shape[0] if shape else None for shape in shapes}
-    if len(found) != 1 or None in found:
+    result = {shape[0] if shape else None for shape in shapes}
+    if len(result) != 1 or None in result:
         raise ValueError(f"gradients has leaves of shapes {shapes[:4]}, but must be of as many replicas each; stack "
                          "the replicas along the first dimension")  # fmt: skip
-    return int(found.pop())  # type: ignore[arg-type]
+    return int(result.pop())  # type: ignore[arg-type]
 
 
 def column(values: Any, like: Any) -> Any:
@@ -62,13 +40,14 @@ def finite_rows(gradients: Any) -> Any:
     return functools.reduce(jnp.logical_and, each)
 
 
-def cleared(gradients: Any, valid: Any) -> Any:
+def cleared(gradients: Any, valid: jax.Array) -> Any:
     """Returns gradients with zeros for the replicas that aren't valid."""
     return jax.tree_util.tree_map(lambda x: jnp.where(column(valid, x), x, 0), gradients)
 
 
-def weighted(gradients: Any, weights: Any) -> Any:
+def weighted(gradients: Any, weights: jax.Array) -> Any:
     """Returns the sum of the replicas' gradients by weights [N]; what weighs nothing isn't looked at."""
+
     def one(x: Any) -> Any:
         w = column(weights.astype(x.dtype), x)
         return jnp.sum(jnp.where(w != 0, x, 0) * w, axis=0)
@@ -89,7 +68,7 @@ def norms(gradients: Any) -> Any:
     return unit * jnp.sqrt(functools.reduce(operator.add, [_summed(jnp.square(x / column(unit, x))) for x in leaves]))
 
 
-def shrunk(gradients: Any, valid: Any) -> Any:
+def shrunk(gradients: Any, valid: jax.Array) -> Any:
     """Returns gradients over the largest absolute value of all, with zeros for the replicas that aren't valid: their
     sums and distances don't overflow.
     """
@@ -98,14 +77,14 @@ def shrunk(gradients: Any, valid: Any) -> Any:
     return jax.tree_util.tree_map(lambda x: x / column(unit, x), clean)
 
 
-def distances(gradients: Any, centre: Any, valid: Any) -> Any:
+def distances(gradients: Any, centre: Any, valid: jax.Array) -> Any:
     """Returns the distance of each replica to a centre without the dimension of replicas; infinite if not valid."""
     moved = jax.tree_util.tree_map(lambda x, c: wide(x) - wide(c), cleared(gradients, valid), centre)
-    found = norms(moved)
-    return jnp.where(valid & jnp.isfinite(found), found, jnp.inf)
+    result = norms(moved)
+    return jnp.where(valid & jnp.isfinite(result), result, jnp.inf)
 
 
-def products_around(gradients: Any, centre: Any, valid: Any) -> tuple[Any, Any]:
+def products_around(gradients: Any, centre: Any, valid: jax.Array) -> tuple[Any, Any]:
     """Returns the inner products of all pairs' differences from a centre, shape [N, N], 0 where one isn't valid; and N
     times the unit of the differences, shape [N]: products are over its square, so that those of ordinary replicas
     neither overflow nor vanish.
@@ -146,18 +125,18 @@ def diagonal(values: Any) -> Any:
     return jnp.sum(jnp.where(np.eye(len(values), dtype=bool), values, 0), axis=1)
 
 
-def squared_distances(gradients: Any, valid: Any) -> Any:
+def squared_distances(gradients: Any, valid: jax.Array) -> Any:
     """Returns the squared distances of all pairs in some unit, shape [N, N], infinite where one isn't valid, 0 to
     itself.
     """
     # From their median: else a huge wrong gradient, or the part that all share, leaves no digits to the differences.
     products, _ = products_around(gradients, median_of(gradients, valid), valid)
     squares = diagonal(products)
-    found = squares[:, None] + squares[None, :] - 2 * products
+    result = squares[:, None] + squares[None, :] - 2 * products
     # What overflows is far away, too.
-    far = ~(valid[:, None] & valid[None, :]) | ~jnp.isfinite(found)
-    found = jnp.where(far, jnp.inf, jnp.maximum(found, 0))
-    return jnp.where(np.eye(len(valid), dtype=bool), 0, found)
+    far = ~(valid[:, None] & valid[None, :]) | ~jnp.isfinite(result)
+    result = jnp.where(far, jnp.inf, jnp.maximum(result, 0))
+    return jnp.where(np.eye(len(valid), dtype=bool), 0, result)
 
 
 def ranks(values: Any) -> Any:
@@ -168,11 +147,11 @@ def ranks(values: Any) -> Any:
     return jnp.sum((other < one) | ((other == one) & before), axis=-1)
 
 
-def middle(values: Any, valid: Any) -> Any:
+def middle(values: Any, valid: jax.Array) -> Any:
     """Returns the lower median of the valid ones' values [N], or infinity where there is none; N times, shape [N]."""
-    known = jnp.where(valid, values, jnp.inf)
-    chosen = ranks(known) == jnp.maximum(total(valid) - 1, 0) // 2
-    return _each(jnp.min, jnp.where(chosen, known, jnp.inf))
+    finite = jnp.where(valid, values, jnp.inf)
+    chosen = ranks(finite) == jnp.maximum(total(valid) - 1, 0) // 2
+    return _each(jnp.min, jnp.where(chosen, finite, jnp.inf))
 
 
 def total(values: Any) -> Any:
@@ -185,24 +164,24 @@ def _each(reduce: Any, values: Any) -> Any:
     return reduce(jnp.broadcast_to(values, (len(values), len(values))), axis=1)
 
 
-def ranks_of_rows(x: Any, valid: Any) -> Any:
+def ranks_of_rows(x: Any, valid: jax.Array) -> Any:
     """Returns each value's rank in its coordinate over the replicas of a leaf [N, ...]; the valid ones come first."""
     # By comparisons: XLA sorts each column by itself on CPUs, and takes minutes to compile a network of minima.
-    known = jnp.where(column(valid, x), x, jnp.inf)
+    finite = jnp.where(column(valid, x), x, jnp.inf)
     place = column(np.arange(len(x)), x)
     rank = jnp.zeros(x.shape, jnp.int16)
     for j in range(len(x)):
-        rank = rank + ((known[j] < known) | ((known[j] == known) & (j < place))).astype(jnp.int16)
+        rank = rank + ((finite[j] < finite) | ((finite[j] == finite) & (j < place))).astype(jnp.int16)
     return rank
 
 
-def mean_of_ranks(x: Any, rank: Any, low: Any, high: Any) -> Any:
+def mean_of_ranks(x: Any, rank: jax.Array, low: Any, high: Any) -> Any:
     """Returns for each coordinate the mean of the values of ranks low up to, not with, high; or 0."""
     kept = (rank >= low) & (rank < high)
     return jnp.sum(jnp.where(kept, x, 0) / jnp.maximum(high - low, 1).astype(x.dtype), axis=0)  # sums could overflow
 
 
-def median_of(gradients: Any, valid: Any) -> Any:
+def median_of(gradients: Any, valid: jax.Array) -> Any:
     """Returns the median of each coordinate over the valid replicas; 0 where there is none."""
     n = jnp.sum(valid)
     return jax.tree_util.tree_map(

@@ -20,8 +20,6 @@ import numpy as np
 
 from alpa_dejavu.training._scope import groups_of
 
-__all__ = ["Buffers"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +57,12 @@ class Buffers:
         leaves, tree = jax.tree_util.tree_flatten(params)
         groups = groups_of(params, scope, stage_of)
         stages = groups_of(params, "stage", stage_of) if staged else groups
-        found: dict[str, dict[Any, list[int]]] = {}
+        numbers: dict[str, dict[Any, list[int]]] = {}
         for number, (group, stage, leaf) in enumerate(zip(groups, stages, leaves, strict=True)):
             key = (stage, jnp.result_type(leaf)) if joined else number
-            found.setdefault(group, {}).setdefault(key, []).append(number)
+            numbers.setdefault(group, {}).setdefault(key, []).append(number)
         return cls(replicas, tree, tuple(jnp.shape(x) for x in leaves),
-                   {group: tuple(map(tuple, each.values())) for group, each in found.items()}, joined)  # fmt: skip
+                   {group: tuple(map(tuple, each.values())) for group, each in numbers.items()}, joined)  # fmt: skip
 
     def filled(self, gradients: Any) -> dict[str, list[Any]]:
         """Returns each group's buffers [N, ...] of a pytree with leaves [N, ...]."""
@@ -72,11 +70,11 @@ class Buffers:
         return {group: [self._buffer([leaves[i] for i in buffer]) for buffer in buffers]
                 for group, buffers in self.groups.items()}  # fmt: skip
 
-    def emptied(self, made: dict[str, Sequence[Any]]) -> Any:
+    def emptied(self, results: dict[str, Sequence[Any]]) -> Any:
         """Returns the pytree of the buffers that rules made, without the dimension of replicas."""
         leaves: list[Any] = [None] * len(self.shapes)
         for group, buffers in self.groups.items():
-            for numbers, values in zip(buffers, made[group], strict=True):
+            for numbers, values in zip(buffers, results[group], strict=True):
                 if not self.joined:
                     leaves[numbers[0]] = values
                     continue

@@ -8,12 +8,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, final
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
-
-__all__ = ["Suspects"]
+from alpa_dejavu.training.robust._arrays import cleared, column, distances, finite_rows, middle, norms
+from alpa_dejavu.training.robust.rules import Aggregated
 
 logger = logging.getLogger(__name__)
 
@@ -108,8 +109,8 @@ class Suspects:
         evidence, kept = {}, {}
         for group, now in values.items():
             before = self.seen_before.get(group, np.zeros((0, 2, self.replicas)))
-            made = _of_descents(now, before) if group == _FRESH else _log_likelihoods(now, before)
-            added = np.minimum(made, enough / _LEAST_STEPS)
+            ratios = _of_descents(now, before) if group == _FRESH else _log_likelihoods(now, before)
+            added = np.minimum(ratios, enough / _LEAST_STEPS)
             # No more than enough: one that recovers is forgiven as fast as it was named.
             evidence[group] = np.clip(self.evidence.get(group, np.zeros_like(added)) + added, 0, enough)
             kept[group] = np.concatenate([before, now[None]])[-_WINDOW:]
@@ -130,9 +131,9 @@ class Suspects:
 
     def _descents(self, descent: Any) -> NDArray[np.float64]:
         self._check("descent", descent)
-        known = np.where(np.isfinite(descent), np.asarray(descent, np.float64), -np.inf)
-        middle = np.median(known)
-        return np.stack([np.full(self.replicas, middle), known - (middle if np.isfinite(middle) else 0)])
+        finite = np.where(np.isfinite(descent), np.asarray(descent, np.float64), -np.inf)
+        middle = np.median(finite)
+        return np.stack([np.full(self.replicas, middle), finite - (middle if np.isfinite(middle) else 0)])
 
     def _check(self, name: str, values: Any) -> None:
         if values is not None and np.shape(values) != (self.replicas,):
@@ -154,17 +155,17 @@ class Suspects:
 
 def _log_likelihoods(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArray[np.float64]:
     """Both kinds' logarithms of how much likelier a wrong replica is than a right one, shape [2, N]."""
-    made = np.where(np.isposinf(now), np.inf, 0.0)  # what isn't finite is wrong
+    ratios = np.where(np.isposinf(now), np.inf, 0.0)  # what isn't finite is wrong
     if len(before) < _BEFORE:
-        return made
+        return ratios
     far, cosine = (kind[np.isfinite(kind)] for kind in np.moveaxis(before, 1, 0))
     if far.size:
         middle, spread = _middle_and_spread(far, _LEAST_SPREADS[0])
-        made[0] = np.where(np.isfinite(now[0]), _SHIFT * ((now[0] - middle) / spread - _SHIFT / 2), made[0])
+        ratios[0] = np.where(np.isfinite(now[0]), _SHIFT * ((now[0] - middle) / spread - _SHIFT / 2), ratios[0])
     if cosine.size:
         middle, spread = _middle_and_spread(cosine, _LEAST_SPREADS[1])
-        made[1] = np.where(np.isfinite(now[1]), -2 * max(middle, 0.0) * now[1] / spread**2, 0)
-    return made
+        ratios[1] = np.where(np.isfinite(now[1]), -2 * max(middle, 0.0) * now[1] / spread**2, 0)
+    return ratios
 
 
 def _of_descents(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -181,3 +182,30 @@ def _of_descents(now: NDArray[np.float64], before: NDArray[np.float64]) -> NDArr
 def _middle_and_spread(values: NDArray[np.float64], least: float) -> tuple[float, float]:
     middle = float(np.median(values))
     return middle, max(1.4826 * float(np.median(np.abs(values - middle))), least)
+
+
+def suspicion_of(gradients: Any, ratios: Aggregated) -> Any:
+    """Returns each replica's distance to a rule's gradient over the median one, [N]; infinite where it isn't finite."""
+    far = ratios.distances
+    if far is None:
+        far = distances(gradients, ratios.gradient, finite_rows(gradients))
+    return jnp.where(far == 0, 0, far / middle(far, jnp.isfinite(far)))
+
+
+def agreement_of(gradients: Any, ratios: Aggregated) -> Any:
+    """Returns each replica's cosine with a rule's gradient less its own share in it, [N]; 0 where it isn't finite."""
+    clean, whole = cleared(gradients, finite_rows(gradients)), [c[None] for c in ratios.gradient]
+    size, most = norms(clean), norms(whole)
+    products = [_over_lengths(x, size) * _over_lengths(c, most) for x, c in zip(clean, whole, strict=True)]
+    both = sum(jnp.sum(x, axis=tuple(range(1, x.ndim))) for x in products)
+    share = ratios.weights if ratios.weights.shape == size.shape else 0  # those of buckets are no replica's
+    own = share * size  # the length of the replica's own part
+    longer = jnp.maximum(own, most)
+    own, most = own / longer, most / longer
+    found = (most * both - own) / jnp.sqrt(jnp.maximum(most**2 - 2 * most * own * both + own**2, 0))
+    return jnp.where(jnp.isfinite(found), jnp.clip(found, -1, 1), 0)
+
+
+def _over_lengths(x: Any, lengths: Any) -> Any:
+    """A leaf of gradients over their lengths; those of none are zeros."""
+    return jnp.where(column(lengths, x) > 0, x / column(lengths, x), 0)

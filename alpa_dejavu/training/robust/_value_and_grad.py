@@ -10,15 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training._scope import groups_of
+from alpa_dejavu.training._scope import groups_of, parts_of
 from alpa_dejavu.training.robust._arrays import cleared, finite_rows
 from alpa_dejavu.training.robust._buffers import Buffers
 from alpa_dejavu.training.robust._offsets import loss_at_offsets
-from alpa_dejavu.training.robust._signs import agreement_of, suspicion_of
+from alpa_dejavu.training.robust._suspects import agreement_of, suspicion_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule
-
-__all__ = ["Judged", "RobustState", "RobustValueAndGrad", "robust_value_and_grad"]
 
 
 class RobustState(NamedTuple):
@@ -45,9 +43,9 @@ class Judged(NamedTuple):
     """
 
     gradients: Any
-    suspicion: dict[str, Any]
-    agreement: dict[str, Any]
-    weights: dict[str, Any]
+    suspicion: dict[str, jax.Array]
+    agreement: dict[str, jax.Array]
+    weights: dict[str, jax.Array]
 
 
 @final
@@ -83,15 +81,15 @@ class RobustValueAndGrad:
             return jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
         def states() -> dict[str, Any]:
-            known = Evidence(jnp.zeros(self.replicas), jax.tree_util.tree_map(lambda x: x[0], zeros()))
-            return {group: made.state for group, made in self._made(buffers, zeros(), None, known)[1].items()}
+            evidences = Evidence(jnp.zeros(self.replicas), jax.tree_util.tree_map(lambda x: x[0], zeros()))
+            return {group: results.state for group, results in self._made(buffers, zeros(), None, evidences)[1].items()}
 
         # A rule's first state is zeros, by the conformance suite.
         rules = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(states))
         return RobustState(zeros() if offsets else None, rules)
 
     def __call__(
-        self, params: Any, batch: Any, state: RobustState, *, fresh: Any = None, descent: Any = None,
+        self, params: Any, batch: Any, state: RobustState, *, fresh: Any = None, descent: jax.Array | None = None,
         tamper: Callable[[Any], Any] | None = None,
     ) -> tuple[Any, Judged, RobustState]:  # fmt: skip
         """Returns the mean loss of the replicas, the judged gradient, and the next state.
@@ -109,15 +107,15 @@ class RobustValueAndGrad:
         """
         losses, gradients = self.of_each(params, batch, state)
         gradients = gradients if tamper is None else tamper(gradients)
-        made = self.judge(params, gradients, state, fresh=fresh, descent=descent)
-        return losses, *made
+        results = self.judge(params, gradients, state, fresh=fresh, descent=descent)
+        return losses, *results
 
     def of_each(self, params: Any, batch: Any, state: RobustState) -> tuple[Any, Any]:
         """Returns the mean loss of the replicas, and the gradient of each, leaves [N, ...]."""
-        self._parts(batch)  # what doesn't divide is told before anything is traced
+        parts_of(batch, self.replicas)  # what doesn't divide is told before anything is traced
 
         def total(moved: Any) -> Any:
-            parts = self._parts(batch)  # in here, as Alpa takes what is outside for no layer's
+            parts = parts_of(batch, self.replicas)  # in here, as Alpa takes what is outside for no layer's
             if state.offsets is None:
                 return jnp.sum(jax.vmap(self.loss)(moved, parts))
             each = jax.vmap(lambda offsets, part: loss_at_offsets(self.loss, params, offsets, part))
@@ -130,21 +128,21 @@ class RobustValueAndGrad:
         return value / self.replicas, gradients
 
     def judge(
-        self, params: Any, gradients: Any, state: RobustState, *, fresh: Any = None, descent: Any = None
+        self, params: Any, gradients: Any, state: RobustState, *, fresh: Any = None, descent: jax.Array | None = None
     ) -> tuple[Judged, RobustState]:
         """Returns the judged gradient of the replicas' gradients, and the next state."""
         evidence = self._evidence(params, gradients, fresh, descent)
         one = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
         buffers = self._buffers(one, state.offsets is not None)
-        filled, made = self._made(buffers, gradients, state.rules, evidence)
+        filled, results = self._made(buffers, gradients, state.rules, evidence)
         judged = Judged(
-            buffers.emptied({group: found.gradient for group, found in made.items()}),
-            {group: suspicion_of(filled[group], found) for group, found in made.items()},
-            {group: agreement_of(filled[group], found) for group, found in made.items()},
-            {group: found.weights for group, found in made.items()},
+            buffers.emptied({group: result.gradient for group, result in results.items()}),
+            {group: suspicion_of(filled[group], result) for group, result in results.items()},
+            {group: agreement_of(filled[group], result) for group, result in results.items()},
+            {group: result.weights for group, result in results.items()},
         )
         offsets = None if state.offsets is None else jax.tree_util.tree_map(_zeros_beside, gradients)
-        return judged, RobustState(offsets, {group: found.state for group, found in made.items()})
+        return judged, RobustState(offsets, {group: result.state for group, result in results.items()})
 
     def score(self, params: Any, gradients: Any, fresh: Any) -> Any:
         """Returns for each replica minus the loss on fresh samples after a step along its gradient, shape [N].
@@ -174,7 +172,7 @@ class RobustValueAndGrad:
     def _after(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
         return jax.vmap(lambda g: loss_at_offsets(self.loss, params, g, fresh, -rate))(gradients)
 
-    def _evidence(self, params: Any, gradients: Any, fresh: Any, descent: Any) -> Evidence | None:
+    def _evidence(self, params: Any, gradients: Any, fresh: Any, descent: jax.Array | None) -> Evidence | None:
         needs = isinstance(self.rule, (Zeno, ZenoPlusPlus)) and descent is None
         if needs and fresh is None:
             raise ValueError(f"fresh is None, but must be samples to judge by for {self.rule}; give a batch of them")
@@ -193,21 +191,12 @@ class RobustValueAndGrad:
         self, buffers: Buffers, gradients: Any, states: Any, evidence: Evidence | None
     ) -> tuple[dict[str, list[Any]], dict[str, Aggregated]]:
         """Each group's buffers, and what the rule makes of them."""
-        filled, known = buffers.filled(gradients), dict.fromkeys(buffers.groups, evidence)
+        filled, evidences = buffers.filled(gradients), dict.fromkeys(buffers.groups, evidence)
         if evidence is not None and evidence.trusted is not None:
             rows = buffers.filled(jax.tree_util.tree_map(lambda x: x[None], evidence.trusted))
-            known = {group: evidence._replace(trusted=[x[0] for x in each]) for group, each in rows.items()}
-        return filled, {group: self.rule.aggregate(each, None if states is None else states[group], known[group])
+            evidences = {group: evidence._replace(trusted=[x[0] for x in each]) for group, each in rows.items()}
+        return filled, {group: self.rule.aggregate(each, None if states is None else states[group], evidences[group])
                         for group, each in filled.items()}  # fmt: skip
-
-    def _parts(self, batch: Any) -> Any:
-        def part(x: Any) -> Any:
-            if x.shape[0] % self.replicas:
-                raise ValueError(f"batch is {x.shape[0]} samples, but must divide by the {self.replicas} replicas (in "
-                                 "each micro-batch); take another batch size")  # fmt: skip
-            return x.reshape(self.replicas, x.shape[0] // self.replicas, *x.shape[1:])
-
-        return jax.tree_util.tree_map(part, batch)
 
 
 def robust_value_and_grad(

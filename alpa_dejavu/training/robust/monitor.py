@@ -21,9 +21,47 @@ import numpy as np
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.robust._arrays import column
-from alpa_dejavu.training.robust._crossing import OTHERS, SHARES, tap
 
-__all__ = ["Crossed", "Monitor", "Watch", "WithSlots"]
+__all__ = ["OTHERS", "SHARES", "Crossed", "Monitor", "Watch", "WithSlots", "tap"]
+
+SHARES, OTHERS = slice(2, -1), 3
+"""The statistics: the mean and the mean square, then the shares below quantiles, and at last the size."""
+_ROWS = 64
+_ROW_MOST = 2.0
+"""How large a row may be, over the median row; one that is larger is scaled down."""
+
+
+@jax.custom_vjp
+def tap(values: Any, slot: Any) -> Any:
+    """Returns values [..., F]; their statistics, and the signal's, are the gradient by the slot [2, K, F]."""
+    del slot
+    return values
+
+
+def _forward(values: Any, slot: Any) -> Any:
+    return values, (_statistics(values, slot[0]), slot[1])
+
+
+def _backward(kept: Any, signal: Any) -> Any:
+    of_values, slot = kept
+    return signal, jnp.stack([of_values, _statistics(signal, slot)])
+
+
+tap.defvjp(_forward, _backward)
+
+
+def _statistics(values: Any, slot: Any) -> Any:
+    """The statistics [K, F] of values [..., F]; the last one is the logarithm of a median row's size."""
+    rows = values.reshape(-1, values.shape[-1])
+    rows = rows[:: max(len(rows) // _ROWS, 1)].astype(jnp.float32)
+    large = jnp.sqrt(jnp.mean(jnp.square(rows), axis=1, keepdims=True))
+    # Rows of padding are zeros: they say nothing of the size.
+    usual = jnp.nan_to_num(jnp.nanmedian(jnp.where(large > 0, large, jnp.nan)))
+    rows = rows * jnp.minimum(1, _ROW_MOST * usual / jnp.where(large == 0, 1, large))
+    below = jnp.mean(rows[:, None] < slot[None, SHARES], axis=0)
+    return jnp.concatenate([jnp.mean(rows, axis=0)[None], jnp.mean(jnp.square(rows), axis=0)[None], below,
+                            jnp.full((1, rows.shape[1]), jnp.log(usual + 1e-30))])  # fmt: skip
+
 
 _MOST, _OF_WRONG = 10.0, 0.02
 _LEAST_SPREADS = np.array([0.2, 0.1], np.float32)
@@ -45,12 +83,12 @@ class Watch(NamedTuple):
         steps: how many steps were seen.
     """
 
-    slots: dict[str, Any]
-    mean: dict[str, Any]
-    square: dict[str, Any]
-    score: dict[str, Any]
-    spread: dict[str, Any]
-    steps: Any
+    slots: dict[str, jax.Array]
+    mean: dict[str, jax.Array]
+    square: dict[str, jax.Array]
+    score: dict[str, jax.Array]
+    spread: dict[str, jax.Array]
+    steps: jax.Array
 
 
 class WithSlots(NamedTuple):
@@ -71,8 +109,8 @@ class Crossed(NamedTuple):
         score: for each crossing by how many standard deviations each is off, shape [2, N].
     """
 
-    wrong: dict[str, Any]
-    score: dict[str, Any]
+    wrong: dict[str, jax.Array]
+    score: dict[str, jax.Array]
 
     @property
     def replicas(self) -> Any:
@@ -193,20 +231,20 @@ class Monitor:
             later.square[name] = watch.square[name] + _mean(weight, jnp.square(away) - watch.square[name])
             rated = jnp.where(begun, jnp.clip(rated, -3 * spread, 3 * spread), rated)
             # While deviations aren't known yet, patterns say nothing.
-            known = watch.steps - self.warm_up // 2
-            later.score[name] = watch.score[name] + self._share(known) * jnp.sum(each * rated, axis=1)
-            later.spread[name] = watch.spread[name] + self._share(known - 1) * jnp.sum(
+            since = watch.steps - self.warm_up // 2
+            later.score[name] = watch.score[name] + self._share(since) * jnp.sum(each * rated, axis=1)
+            later.spread[name] = watch.spread[name] + self._share(since - 1) * jnp.sum(
                 each * (jnp.square(rated) - watch.spread[name][:, None]), axis=1)  # fmt: skip
             later.slots[name] = self._moved(watch.slots[name], later, name, weight, now)
             judged.wrong[name], judged.score[name] = wrong.T, off.T
         return later, judged
 
-    def dropped(self, gradients: Any, found: Crossed) -> Any:
+    def dropped(self, gradients: Any, crossed: Crossed) -> Any:
         """Returns replicas' gradients [N, ...] with NaN for those that are wrong: rules have no part of them.
 
         Where all are, a rule's gradient is zeros, and the step is as good as dropped.
         """
-        wrong = found.replicas
+        wrong = crossed.replicas
         return jax.tree_util.tree_map(lambda x: jnp.where(column(wrong, x), jnp.nan, x), gradients)
 
     def _share(self, steps: Any) -> Any:

@@ -38,24 +38,24 @@ def check_rule(
     """
     gradients, evidence = _gradients(replicas, 1), _evidence(replicas)
     aggregate = jax.jit(rule.aggregate)
-    made = aggregate(gradients, None, evidence)
-    assert np.isfinite(made.weights).all(), f"weights are {made.weights}"
-    assert (np.asarray(made.weights) >= 0).all(), f"weights are {made.weights}"
-    _check_state(aggregate, gradients, evidence, made)
+    aggregated = aggregate(gradients, None, evidence)
+    assert np.isfinite(aggregated.weights).all(), f"weights are {aggregated.weights}"
+    assert (np.asarray(aggregated.weights) >= 0).all(), f"weights are {aggregated.weights}"
+    _check_state(aggregate, gradients, evidence, aggregated)
     _check_not_finite(aggregate, replicas, evidence)
     _check_huge(aggregate, replicas, evidence)
     if permutes:
         order = np.random.default_rng(2).permutation(replicas)
         other = aggregate(_mapped(lambda x: x[order], gradients), None,
                                evidence._replace(descent=evidence.descent[order]))  # fmt: skip
-        _same(other.gradient, made.gradient, "the order of replicas matters")
+        _same(other.gradient, aggregated.gradient, "the order of replicas matters")
     if translates:
         moved = aggregate(_mapped(lambda x: x + 3, gradients), None, evidence)
-        _same(moved.gradient, _mapped(lambda x: x + 3, made.gradient), "it doesn't move with all gradients")
+        _same(moved.gradient, _mapped(lambda x: x + 3, aggregated.gradient), "it doesn't move with all gradients")
     if scales:
         for factor in (4.0, 2.0**80, 2.0**-80):
             scaled = aggregate(_mapped(lambda x, f=factor: f * x, gradients), None, evidence)
-            _same(_mapped(lambda x, f=factor: x / f, scaled.gradient), made.gradient,
+            _same(_mapped(lambda x, f=factor: x / f, scaled.gradient), aggregated.gradient,
                   f"it doesn't grow with all gradients, times {factor:g}")  # fmt: skip
     if mean_where_equal:
         alike = _mapped(lambda x: jnp.broadcast_to(x[:1], x.shape), gradients)
@@ -63,15 +63,15 @@ def check_rule(
               "equal gradients don't give themselves")  # fmt: skip
 
 
-def _check_state(aggregate: Any, gradients: Any, evidence: Evidence, made: Aggregated) -> None:
-    zeros = _mapped(jnp.zeros_like, made.state)
-    _same(aggregate(gradients, zeros, evidence).gradient, made.gradient, "a state of zeros isn't a first step's")
-    leaves, tree = jax.tree_util.tree_flatten(made.state)
+def _check_state(aggregate: Any, gradients: Any, evidence: Evidence, aggregated: Aggregated) -> None:
+    zeros = _mapped(jnp.zeros_like, aggregated.state)
+    _same(aggregate(gradients, zeros, evidence).gradient, aggregated.gradient, "a state of zeros isn't a first step's")
+    leaves, tree = jax.tree_util.tree_flatten(aggregated.state)
     assert all(hasattr(leaf, "dtype") for leaf in leaves), f"the state has {leaves}, not arrays alone"
     kept = jax.tree_util.tree_unflatten(tree, [np.asarray(leaf) for leaf in leaves])
-    second, again = (aggregate(gradients, state, evidence) for state in (made.state, kept))
+    second, again = (aggregate(gradients, state, evidence) for state in (aggregated.state, kept))
     _same(again.gradient, second.gradient, "a state that was in a file gives another result")
-    shapes = [[(x.shape, x.dtype) for x in jax.tree_util.tree_leaves(one.state)] for one in (made, second)]
+    shapes = [[(x.shape, x.dtype) for x in jax.tree_util.tree_leaves(one.state)] for one in (aggregated, second)]
     assert shapes[0] == shapes[1], f"the state's shapes change: {shapes}"
 
 
@@ -81,9 +81,9 @@ def _check_not_finite(aggregate: Any, replicas: int, evidence: Evidence) -> None
             spoilt = _mapped(lambda x, n=last, v=value: x.at[:n, 0].set(v), _gradients(replicas, 1))
             state = None
             for _ in range(2):  # what isn't finite doesn't stay in the state either
-                made = aggregate(spoilt, state, evidence)
-                state = made.state
-                finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree_util.tree_leaves(made.gradient))
+                aggregated = aggregate(spoilt, state, evidence)
+                state = aggregated.state
+                finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree_util.tree_leaves(aggregated.gradient))
                 assert finite, f"{value} of {last} replicas gets into the result"
             after = aggregate(_gradients(replicas, 1), state, evidence)
             finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree_util.tree_leaves(after.gradient))
@@ -93,8 +93,8 @@ def _check_not_finite(aggregate: Any, replicas: int, evidence: Evidence) -> None
 def _check_huge(aggregate: Any, replicas: int, evidence: Evidence) -> None:
     most = float(np.finfo(np.float32).max)
     spoilt = _mapped(lambda x: x.at[0].set(jnp.nan).at[1].set(most).at[2].set(-most), _gradients(replicas, 1))
-    made = aggregate(spoilt, None, evidence)
-    for x in jax.tree_util.tree_leaves((made.gradient, made.weights)):
+    aggregated = aggregate(spoilt, None, evidence)
+    for x in jax.tree_util.tree_leaves((aggregated.gradient, aggregated.weights)):
         assert bool(jnp.isfinite(x).all()), f"{most:g} of one replica and {-most:g} of another one overflow"
 
 
@@ -114,7 +114,7 @@ def _mapped(function: Any, *trees: Any) -> Any:
     return jax.tree_util.tree_map(function, *trees)
 
 
-def _same(actual: Any, expected: Any, said: str) -> None:
+def _same(actual: Any, expected: Any, message: str) -> None:
     for one, other in zip(jax.tree_util.tree_leaves(actual), jax.tree_util.tree_leaves(expected), strict=True):
         scale = max(1.0, float(np.abs(other).max()))
-        assert np.abs(np.asarray(one) - np.asarray(other)).max() <= 1e-4 * scale, said
+        assert np.abs(np.asarray(one) - np.asarray(other)).max() <= 1e-4 * scale, message

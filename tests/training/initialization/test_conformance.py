@@ -2,7 +2,7 @@ import pytest
 
 from alpa_dejavu.training.initialization import judge
 from alpa_dejavu.training.initialization.rules import KNOWN as RULES
-from alpa_dejavu.training.initialization.rules import Decision, Rule, rule
+from alpa_dejavu.training.initialization.rules import RaceDecision, RaceRule, rule
 from alpa_dejavu.training.initialization.starts import KNOWN as STARTS
 from alpa_dejavu.training.initialization.starts import Start, start
 from alpa_dejavu.training.initialization.testing import check_judge, check_rule, check_start
@@ -31,9 +31,9 @@ def test_judges_are_sound(name):
 
 
 def test_what_isnt_sound_is_found():
-    class Nobody(Rule):
+    class Nobody(RaceRule):
         def decide(self, standing):
-            return Decision(())
+            return RaceDecision(())
 
     class Fewer(Start):
         def start(self, ask):

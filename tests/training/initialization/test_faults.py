@@ -9,11 +9,10 @@ import pytest
 
 from alpa_dejavu.training.initialization import parallel_initialize, read_result
 from alpa_dejavu.training.initialization._field import Field
-from alpa_dejavu.training.initialization._model import Model
+from alpa_dejavu.training.initialization._model import RacedModel
 from alpa_dejavu.training.initialization._race import train_to
-from alpa_dejavu.training.initialization._store import Store
-from alpa_dejavu.training.initialization._task import Outcome, Runner
-from alpa_dejavu.training.initialization._trainer import Trainer
+from alpa_dejavu.training.initialization._store import StateStore
+from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer
 from small_models import regression
 
 
@@ -101,7 +100,7 @@ def test_ctrl_c_leaves_the_best_so_far(tmp_path, step, kept):
 
 
 def test_a_state_that_cannot_be_kept_does_not_count(tmp_path, monkeypatch):
-    put, path, puts = Store.put, tmp_path / "result.json", []
+    put, path, puts = StateStore.put, tmp_path / "result.json", []
 
     def failing(self, number, leaves):
         puts.append(number)
@@ -109,7 +108,7 @@ def test_a_state_that_cannot_be_kept_does_not_count(tmp_path, monkeypatch):
             raise OSError("no space left on device")
         put(self, number, leaves)
 
-    monkeypatch.setattr(Store, "put", failing)
+    monkeypatch.setattr(StateStore, "put", failing)
     init_fn, train_step, batches = regression()
     with pytest.raises(OSError, match="no space"):
         parallel_initialize(
@@ -134,14 +133,14 @@ class Killed(Runner):
     def outcomes(self, next_task):
         while (task := next_task()) is not None:
             if self._number in task.numbers:
-                yield Outcome.of_nothing(task, "its worker died 3 times")
+                yield TaskOutcome.of_nothing(task, "its worker died 3 times")
             else:
                 yield self._trainer.train(task, self._store.side_by_side(task.numbers))
 
 
 def test_candidates_that_kill_their_workers_are_dropped_and_counted(setting):
-    trainer = Trainer(Model(*regression()))
-    field = Field(setting, trainer, Store(trainer.layout, None), True)
+    trainer = Trainer(RacedModel(*regression()))
+    field = Field(setting, trainer, StateStore(trainer.layout, None), True)
     field.begin(range(4))
     train_to(field, Killed(trainer, field.store, 2), range(4), 6)
     assert field.living() == (0, 1)
@@ -153,11 +152,11 @@ def test_candidates_that_kill_their_workers_are_dropped_and_counted(setting):
 @pytest.fixture
 def setting():
     from alpa_dejavu.training.initialization import judge
-    from alpa_dejavu.training.initialization._setting import Setting
+    from alpa_dejavu.training.initialization._setting import RaceSetting
     from alpa_dejavu.training.initialization.rules import rule
     from alpa_dejavu.training.initialization.starts import start
 
-    return Setting(
+    return RaceSetting(
         4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, (), (), 2, 4, (), True, False
     )
 
@@ -194,7 +193,7 @@ def test_numbers_that_numpy_hasnt_survive_their_file(tmp_path):
     import jax.numpy as jnp
 
     from alpa_dejavu.training.initialization._layout import layout
-    from alpa_dejavu.training.initialization._npz import read_leaves, write_leaves
+    from alpa_dejavu.training.initialization._store import read_leaves, write_leaves
 
     state = {"a": jnp.arange(3, dtype=jnp.bfloat16), "key": jax.random.PRNGKey(1)}
     leaves = tuple(np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(state))
@@ -228,7 +227,7 @@ class Leaf:
 )
 def test_a_state_file_is_seen_to_be_the_state_before_it_is_unpacked(tmp_path, leaf, said):
     from alpa_dejavu.training.initialization._layout import layout
-    from alpa_dejavu.training.initialization._npz import read_leaves
+    from alpa_dejavu.training.initialization._store import read_leaves
 
     path = tmp_path / "x.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -239,7 +238,7 @@ def test_a_state_file_is_seen_to_be_the_state_before_it_is_unpacked(tmp_path, le
 
 def test_what_is_no_state_file_is_refused(tmp_path):
     from alpa_dejavu.training.initialization._layout import layout
-    from alpa_dejavu.training.initialization._npz import read_leaves
+    from alpa_dejavu.training.initialization._store import read_leaves
 
     shape = layout({"a": np.zeros(3, np.float32)})
     np.save(tmp_path / "x.npy", np.zeros(3, np.float32))

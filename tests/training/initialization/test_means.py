@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.training.initialization import parallel_initialize
-from alpa_dejavu.training.initialization._align import aligned, groups_of
-from alpa_dejavu.training.initialization._breed import averaged, crossed, mutated
 from alpa_dejavu.training.initialization._layout import layout
-from alpa_dejavu.training.initialization.rules import Child, Decision, Rule
+from alpa_dejavu.training.initialization._means import aligned, groups_of
 from small_models import dense, regression
 
 SIZES = (5, 8, 7, 3)
@@ -76,71 +74,25 @@ def test_units_by_name_are_checked():
         groups_of("chain", layout({"a": np.ones((2, 3))}))
 
 
-def test_children_are_made_of_their_parents():
-    state = {"params": {"w": np.ones((3, 3), np.float32) * np.arange(3, dtype=np.float32)}, "count": np.int32(7)}
-    shape, leaves = layout(state), leaves_of(state)
-    near = mutated(leaves, shape, 0.01, np.random.default_rng(0))
-    assert near[0] == 7
-    assert 0 < np.abs(near[1] - leaves[1]).max() < 0.05
-    assert near[1].dtype == np.float32
-    other = (np.int32(9), np.zeros((3, 3), np.float32))
-    drawn = [crossed(leaves, other, shape, np.random.default_rng(n)) for n in range(20)]
-    assert {float(each[1].sum()) for each in drawn} == {0.0, 9.0}
-    assert all(each[0] == 7 for each in drawn)
-    mean = averaged([leaves, other], shape, weights_only=False)
-    assert mean[0] == 7
-    assert np.allclose(mean[1], leaves[1] / 2)
-
-
-class Twins(Rule):
-    """The best, and a copy of it that is moved a little."""
-
-    def decide(self, standing):
-        rung = max(map(standing.rung, standing.waiting))
-        best = standing.best_first(rung, standing.waiting)[:1]
-        return Decision(best, (Child(best, 0.2), Child(best, 0.2)) if rung == 0 else (), "twins")
-
-
 def run(**options):
     return parallel_initialize(*regression(learning_rate=0.002), num_candidates=4, budget_steps=120, lanes=1, **options)
 
 
-def test_a_mean_of_relatives_is_measured_and_the_better_is_trained_on():
-    result = run(keep=Twins(), rungs=(8, 16))
-    means = [curve for curve in result.curves if curve.number > 5]
-    assert 1 <= len(means) <= 2
-    assert all(set(curve.parents) <= {4, 5, means[0].parents[0]} | set(means[0].parents) for curve in means)
-    assert all(curve.first_step == 16 for curve in means)
+UNITS = [{"['params']['matrix']": 1, "['params']['bias']": 0}]
+
+
+def test_candidates_are_averaged_only_where_units_are_known():
+    assert run(rungs=(8, 16)).curves[-1].number == 3
+    assert run(rungs=(8, 16), units=UNITS, average=False).curves[-1].number == 3
+
+
+def test_a_mean_is_measured_and_the_better_is_trained_on():
+    result = run(rungs=(8, 16), units=UNITS)
+    first, *others = [curve for curve in result.curves if curve.parents]
+    assert others == []
+    assert (len(first.parents), first.first_step) == (2, 16)
     chosen = result.curves[result.chosen]
-    if chosen in means:
-        assert "which is better than" in chosen.why
-    else:
-        assert all("on the same batches" in curve.why for curve in means)
+    assert "which is better than" in chosen.why if chosen is first else "on the same batches" in first.why
     measured = result.total_steps - sum(len(curve.losses) for curve in result.curves)
-    assert measured == 2 * 4 * len(means)
+    assert measured == 2 * 4
     assert len(result.losses) == 120
-    assert run(keep=Twins(), rungs=(8, 16), average=False).curves[-1].number == 5
-
-
-class Crosses(Rule):
-    """The two best have two children, which have tensors of both."""
-
-    def decide(self, standing):
-        best = standing.waiting_best_first()[:2]
-        first = max(map(standing.rung, standing.waiting)) == 0
-        return Decision(best, (Child(best), Child(best[::-1])) if first else (), "crosses")
-
-
-def test_a_cross_of_independent_candidates_is_near_to_none_of_them():
-    result = run(keep=Crosses(), rungs=(8, 16))
-    assert [curve.first_step for curve in result.curves] == [0, 0, 0, 0, 8, 8]
-    assert all(len(curve.parents) == 2 for curve in result.curves[4:])
-
-
-def test_independent_candidates_are_averaged_only_where_units_are_known():
-    alone = run(rungs=(8, 16))
-    assert alone.curves[-1].number == 3
-    aligned_ones = run(rungs=(8, 16), units=[{"['params']['matrix']": 1, "['params']['bias']": 0}])
-    mean = aligned_ones.curves[4]
-    assert len(mean.parents) == 2
-    assert mean.first_step == 16

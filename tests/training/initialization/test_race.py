@@ -5,7 +5,7 @@ import pytest
 
 from alpa_dejavu.training.initialization import parallel_initialize
 from alpa_dejavu.training.initialization._race import wave_sizes
-from alpa_dejavu.training.initialization.rules import Asha, Decision, Evolution, Rule
+from alpa_dejavu.training.initialization.rules import Asha, RaceDecision, RaceRule
 from small_models import regression
 
 
@@ -85,30 +85,16 @@ def test_the_same_seed_gives_the_same_run_whatever_is_kept_where(halved, tmp_pat
 
 
 def test_a_small_budget_is_kept_by_rules_that_would_spend_more():
-    for keep in (Evolution(eta=2), KeepAll()):
-        result = run(num_candidates=6, budget_steps=200, keep=keep, budget="small")
-        assert result.steps == 200
-        assert 200 < result.total_steps <= 250
+    result = run(num_candidates=6, budget_steps=200, keep=KeepAll(), budget="small")
+    assert result.steps == 200
+    assert 200 < result.total_steps <= 250
     with pytest.raises(ValueError, match="take 50 extra steps, but 6 of them take 100 to the first rung, 20"):
         run(num_candidates=6, budget_steps=200, budget="small", rungs=(20, 40))
 
 
-class KeepAll(Rule):
+class KeepAll(RaceRule):
     def decide(self, standing):
-        return Decision(standing.best_first(max(map(standing.rung, standing.waiting)), standing.waiting))
-
-
-def test_children_go_on_where_their_parents_are_and_the_chosen_ones_losses_are_whole():
-    result = run(keep=Evolution(crossing=0.5), rungs=(6, 12, 18), average=False)
-    children = [curve for curve in result.curves if curve.parents]
-    assert [curve.number for curve in children] == list(range(8, 12))
-    for child in children:
-        assert child.first_step == 6
-        assert len(child.parents) in (1, 2)
-        parents = [result.curves[parent] for parent in child.parents]
-        assert all(len(parent.losses) > 6 for parent in parents), "those that were kept"
-    assert len(result.losses) == 64
-    assert result.total_steps == sum(len(curve.losses) for curve in result.curves)
+        return RaceDecision(standing.best_first(max(map(standing.rung, standing.waiting)), standing.waiting))
 
 
 def test_candidates_may_have_batches_of_their_own():
@@ -157,25 +143,14 @@ def test_candidates_may_carry_their_learning_rate():
     assert np.allclose(result.curves[1].losses[:4], fixed.curves[1].losses[:4], rtol=1e-5)
 
 
-def test_a_population_changes_rates_and_batches_and_counts_compute():
+def test_candidates_may_carry_both_and_compute_is_counted_by_rows():
     result = parallel_initialize(
-        *rated(), num_candidates=6, budget_steps=64, rates=(0.02, 0.1), batch_rows=(8, 16), keep="population",
-        rungs=(8, 16, 32), average=False, lanes=4,
-    )  # fmt: skip
-    assert {(curve.rate, curve.batch_rows) for curve in result.curves[:6]} == {
+        *rated(), num_candidates=6, budget_steps=64, rates=(0.02, 0.1), batch_rows=(8, 16), rungs=(8, 16, 32), lanes=4
+    )
+    assert {(curve.rate, curve.batch_rows) for curve in result.curves} == {
         (rate, rows) for rate in (0.02, 0.1) for rows in (8, 16)
     }
-    children = [curve for curve in result.curves if curve.parents]
-    assert len(children) == 4
-    for child in children:
-        parent = result.curves[child.parents[0]]
-        assert child.rate / parent.rate == pytest.approx(1.25 if child.rate > parent.rate else 0.8)
-        assert child.batch_rows in (8, 16)
-        assert child.began_at in (8.0, 16.0)
-        steps = round((child.began_at - parent.began_at) * 16 / parent.batch_rows)
-        assert child.first_step == parent.first_step + steps
-    spent = sum(len(curve.losses) * curve.batch_rows for curve in result.curves)
-    assert result.total_steps == spent / 16 == 64 + 5 * 32
+    assert result.total_steps == sum(len(curve.losses) * curve.batch_rows for curve in result.curves) / 16
     assert len(result.losses) == result.steps
 
 

@@ -5,7 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from alpa_dejavu.training.initialization import _ray_workers, parallel_initialize
+from alpa_dejavu.training import _ray
+from alpa_dejavu.training.initialization import parallel_initialize
 from small_models import regression
 
 
@@ -70,7 +71,7 @@ class Ray:
 @pytest.mark.parametrize("dies_in", [None, 9])
 def test_states_that_a_worker_has_are_not_sent_to_it_again(dies_in, monkeypatch):
     ray = Ray(dies_in)
-    monkeypatch.setattr(_ray_workers, "connected", lambda options: ray)
+    monkeypatch.setattr(_ray, "connected", lambda options: ray)
     options = {"num_candidates": 6, "budget_steps": 40, "lanes": 2, "checkpoint_steps": 4}
     alone = parallel_initialize(*regression(), **options)
     together = parallel_initialize(*regression(), workers=2, **options)
@@ -92,7 +93,7 @@ def test_states_that_a_worker_has_are_not_sent_to_it_again(dies_in, monkeypatch)
 
 def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypatch, caplog):
     def run(**given):
-        monkeypatch.setattr(_ray_workers, "connected", lambda options: ray)
+        monkeypatch.setattr(_ray, "connected", lambda options: ray)
         return parallel_initialize(*regression(), num_candidates=4, budget_steps=16, rungs=(4,), workers=3, **given)
 
     # Without a limit here, one of three has room for a part of them alone.

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.training.initialization import LastLoss, Measure
-from alpa_dejavu.training.initialization._rungs import checked_rungs, rungs_of
-from alpa_dejavu.training.initialization.rules import Asha, Evolution, Halving, OptunaPruner, Population, Standing, rule
+from alpa_dejavu.training.initialization._setting import race_rungs, rungs_of
+from alpa_dejavu.training.initialization.rules import Asha, Halving, OptunaPruner, Standing, rule
 
 RUNGS = (10, 20, 40)
 
@@ -14,10 +14,10 @@ def at(loss):
     return Measure(10, loss, loss, loss, False, np.nan)
 
 
-def standing(losses, waiting=None, skipped=None):
+def standing(losses, waiting=None):
     reached = {number: tuple(map(at, row)) for number, row in losses.items()}
     waiting = tuple(losses) if waiting is None else waiting
-    return Standing(RUNGS, reached, skipped or {}, waiting, LastLoss(), 0)
+    return Standing(RUNGS, reached, waiting, LastLoss(), 0)
 
 
 def test_halving_keeps_the_better_half_of_those_waiting():
@@ -36,38 +36,6 @@ def test_asha_promotes_from_the_highest_rung_and_waits_for_nobody():
     higher = standing({0: [4], 1: [1, 1], 2: [3], 3: [2, 2]})
     assert Asha().decide(higher).kept == (1,)
     assert not Asha().waits
-
-
-def test_evolution_lets_the_kept_have_children_but_not_before_the_last_rung():
-    first = Evolution(crossing=1.0).decide(standing({n: [n] for n in range(4)}))
-    assert first.kept == (0, 1)
-    assert [child.parents for child in first.children] == [(0, 1), (1, 0)]
-    mutated = Evolution(crossing=0.0).decide(standing({n: [n] for n in range(4)}))
-    assert [child.parents for child in mutated.children] == [(0,), (1,)]
-    assert all(child.strength > 0 for child in mutated.children)
-    late = Evolution().decide(standing({n: [n, n] for n in range(4)}))
-    assert (late.kept, late.children) == ((0, 1), ())
-
-
-def test_a_population_replaces_its_worst_by_its_best_with_other_rates():
-    decided = Population(rate_factor=1.5).decide(standing({n: [n] for n in range(8)}))
-    assert decided.kept == (0, 1, 2, 3, 4, 5)
-    assert [child.parents for child in decided.children] == [(0,), (1,)]
-    assert {child.rate_factor for child in decided.children} <= {1.5, 1 / 1.5}
-    assert all(child.strength == 0 and abs(child.rows_places) <= 1 for child in decided.children)
-    late = Population(share=0.5).decide(standing({n: [n, n] for n in range(3)}))
-    assert (late.kept, len(late.children)) == ((0, 1), 1)
-    assert Population().decide(standing({0: [1]})).kept == (0,)
-    with pytest.raises(ValueError, match=r"share is 0\.6"):
-        Population(share=0.6)
-
-
-def test_a_child_is_judged_at_the_rungs_after_its_birth():
-    asked = standing({0: [3, 3], 1: [2], 5: [1]}, waiting=(0, 5), skipped={5: 1})
-    assert asked.rung(5) == 1
-    assert asked.at(1) == (0, 5)
-    assert asked.at(0) == (0, 1)
-    assert Halving().decide(asked).kept == (5,)
 
 
 def test_optunas_pruners_drive_the_race():
@@ -97,11 +65,9 @@ def test_rules_by_name_and_what_they_refuse():
     assert rule(Halving(3)).eta == 3
     with pytest.raises(ValueError, match="there is no rule named 'hyperband'"):
         rule("hyperband")
-    for made in (Halving, Asha, Evolution, OptunaPruner, Population):
+    for made in (Halving, Asha, OptunaPruner):
         with pytest.raises(ValueError, match="eta is 1"):
             made(eta=1)
-    with pytest.raises(ValueError, match="crossing is 2"):
-        Evolution(crossing=2)
 
 
 @pytest.mark.parametrize("candidates", [2, 3, 8, 13, 16])
@@ -126,4 +92,4 @@ def test_budgets_that_are_too_small_say_what_would_do():
     assert rungs_of(16, 16, 2, "full") == (4,)
     for wrong in ((), (0, 5), (5, 5), (5, 101)):
         with pytest.raises(ValueError, match="must be ascending steps"):
-            checked_rungs(wrong, 2, 100, "full")
+            race_rungs(wrong, 2, 100, 2, "full")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.training.initialization import LastLoss, Measure, Trend, judge, measured
-from alpa_dejavu.training.initialization._trend import end_of_drop
+from alpa_dejavu.training.initialization._judge import end_of_drop
 
 
 def curve(steps, drop=5.0, floor_at=20, exponent=0.3):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.training.initialization.starts._base import Ask, Own, Start, Started
+from alpa_dejavu.training.initialization.starts._base import Ask, Mixed, Own, Start, Started
 from alpa_dejavu.training.initialization.starts._by_shape import (
     ByShape,
     KaimingNormal,
@@ -20,25 +20,12 @@ from alpa_dejavu.training.initialization.starts._by_shape import (
     XavierUniform,
 )
 from alpa_dejavu.training.initialization.starts._coarse_to_fine import CoarseToFine
-from alpa_dejavu.training.initialization.starts._mixed import Mixed
-from alpa_dejavu.training.initialization.starts._optuna_sampler import OptunaSampler
-from alpa_dejavu.training.initialization.starts._scales import LatinHypercube, Scales, Sobol
+from alpa_dejavu.training.initialization.starts._scales import LatinHypercube, OptunaSampler, Scales, Sobol
 
 __all__ = [
-    "Ask",
-    "ByShape",
-    "CoarseToFine",
-    "LatinHypercube",
-    "Mixed",
-    "OptunaSampler",
-    "Own",
-    "Scales",
-    "Sobol",
-    "Start",
-    "Started",
-    "TruncatedNormal",
-    "start",
-]
+    "Ask", "ByShape", "CoarseToFine", "LatinHypercube", "Mixed", "OptunaSampler", "Own", "Scales", "Sobol", "Start",
+    "Started", "TruncatedNormal", "start",
+]  # fmt: skip
 
 KNOWN: dict[str, type[Start]] = {
     "coarse_to_fine": CoarseToFine,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-from typing import Any, final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -15,24 +14,32 @@ _SALT = 0x57A27
 """Keys of initializers are folded once more, so that they aren't those of the model's own start."""
 
 
+@dataclasses.dataclass(frozen=True)
 class ByShape(Start):
     """A start that draws each tensor of two axes or more anew by its shape; others, as biases and scales, stay the
     model's own.
 
     Like jax's initializers, it takes the last axis for the outputs, the one before for the inputs, and the rest for a
     convolution's window. Where a model splits an axis, as attention does its heads, its own initialization is another.
+
+    Attributes:
+        initializer: the name of the function of `jax.nn.initializers`, which takes the fields of the start.
+
+    References:
+        Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010 (Xavier).
+        He et al., Delving Deep into Rectifiers, ICCV 2015 (Kaiming).
+        LeCun et al., Efficient BackProp, Neural Networks: Tricks of the Trade, 1998.
+        Saxe et al., Exact Solutions to the Nonlinear Dynamics of Learning in Deep Linear Networks, 2014 (orthogonal).
     """
 
-    @abc.abstractmethod
-    def _initializer(self, known: Any) -> Any:
-        """`(key, shape, dtype) -> array`, as those of `jax.nn.initializers`, which is `known`."""
+    initializer: ClassVar[str]
 
     @final
     def start(self, ask: Ask) -> tuple[Started, ...]:
         import jax
         import jax.numpy as jnp
 
-        initializer = self._initializer(jax.nn.initializers)
+        initializer = getattr(jax.nn.initializers, self.initializer)(*dataclasses.astuple(self))
         started = []
         for number in ask.numbers:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.PRNGKey(ask.seed), number), _SALT)
@@ -46,81 +53,45 @@ class ByShape(Start):
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class XavierNormal(ByShape):
-    """A start that draws weights by Xavier (Glorot) initialization from a normal distribution.
+    """A start that draws weights by Xavier initialization from a normal distribution."""
 
-    References:
-        Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010.
-    """
-
-    def _initializer(self, known: Any) -> Any:
-        return known.xavier_normal()
+    initializer = "xavier_normal"
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class XavierUniform(ByShape):
-    """A start that draws weights by Xavier (Glorot) initialization from a uniform distribution.
+    """A start that draws weights by Xavier initialization from a uniform distribution."""
 
-    References:
-        Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010.
-    """
-
-    def _initializer(self, known: Any) -> Any:
-        return known.xavier_uniform()
+    initializer = "xavier_uniform"
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class KaimingNormal(ByShape):
-    """A start that draws weights by Kaiming (He) initialization from a normal distribution.
+    """A start that draws weights by Kaiming initialization from a normal distribution."""
 
-    References:
-        He et al., Delving Deep into Rectifiers, ICCV 2015.
-    """
-
-    def _initializer(self, known: Any) -> Any:
-        return known.kaiming_normal()
+    initializer = "kaiming_normal"
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class KaimingUniform(ByShape):
-    """A start that draws weights by Kaiming (He) initialization from a uniform distribution.
+    """A start that draws weights by Kaiming initialization from a uniform distribution."""
 
-    References:
-        He et al., Delving Deep into Rectifiers, ICCV 2015.
-    """
-
-    def _initializer(self, known: Any) -> Any:
-        return known.kaiming_uniform()
+    initializer = "kaiming_uniform"
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Lecun(ByShape):
-    """A start that draws weights by LeCun initialization from a normal distribution.
+    """A start that draws weights by LeCun initialization from a normal distribution."""
 
-    References:
-        LeCun et al., Efficient BackProp, Neural Networks: Tricks of the Trade, 1998.
-    """
-
-    def _initializer(self, known: Any) -> Any:
-        return known.lecun_normal()
+    initializer = "lecun_normal"
 
 
 @final
-@dataclasses.dataclass(frozen=True)
 class Orthogonal(ByShape):
-    """A start that draws each tensor's weights as a random orthogonal matrix.
+    """A start that draws each tensor's weights as a random orthogonal matrix."""
 
-    References:
-        Saxe et al., Exact Solutions to the Nonlinear Dynamics of Learning in Deep Linear Networks, 2014.
-    """
-
-    def _initializer(self, known: Any) -> Any:
-        return known.orthogonal()
+    initializer = "orthogonal"
 
 
 @final
@@ -134,10 +105,8 @@ class TruncatedNormal(ByShape):
     Raises ValueError for a stddev that isn't positive.
     """
 
+    initializer = "truncated_normal"
     stddev: float = 0.02
 
     def __post_init__(self) -> None:
         checks.positive("truncated_normal", "stddev", self.stddev)
-
-    def _initializer(self, known: Any) -> Any:
-        return known.truncated_normal(self.stddev)

@@ -3,15 +3,80 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import warnings
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.initialization._breed import moved
+from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, Tensor, flat
 from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
-from alpa_dejavu.training.initialization.starts._picture import PICTURES, Picture, check_installed
 from alpa_dejavu.training.initialization.starts._scales import LatinHypercube
+
+PICTURES = {"pca": 3, "umap": 4}
+"""Pictures by name, and from how many points on they can be inverted."""
+
+
+@final
+class Picture:
+    """A projection of candidates' weights to points of few coordinates, which can be inverted.
+
+    Attributes:
+        points: shape (N, coordinates), the points of the N candidates.
+    """
+
+    points: FloatArray
+
+    def __init__(self, candidates: Sequence[Leaves], tensors: Sequence[Tensor], kind: Any, seed: int) -> None:
+        """Fits a projection to candidates' weights: "pca", all of whose coordinates are kept, "umap", in two
+        coordinates, or an object with `fit_transform` and `inverse_transform`.
+        """
+        self._tensors = tensors
+        rows = np.stack([flat(weights, tensors) for weights in candidates])
+        self._projection = kind = _named(kind, rows, seed) if isinstance(kind, str) else kind
+        self.points = np.asarray(kind.fit_transform(rows), np.float64)
+
+    def weights(self, point: FloatArray, like: Leaves) -> Leaves:
+        """Returns the weights that a point of the projection stands for, each tensor scaled to the norm that it has in
+        the weights `like`.
+        """
+        row = np.asarray(self._projection.inverse_transform(point[None]), np.float64)[0]
+        restored, begin = [], 0
+        for tensor, example in zip(self._tensors, like, strict=True):
+            if not tensor.is_float:
+                restored.append(example)
+                continue
+            part = row[begin : begin + example.size]
+            begin += example.size
+            norm = np.linalg.norm(part)
+            scale = np.linalg.norm(example.astype(np.float64)) / norm if norm > 0 else 0.0
+            restored.append((part * scale).reshape(tensor.shape).astype(tensor.dtype))
+        return tuple(restored)
+
+
+def check_installed(kind: Any) -> None:
+    """Raises RuntimeError if the projection "umap" is asked for and umap-learn isn't installed; imports nothing."""
+    if isinstance(kind, str) and kind == "umap" and importlib.util.find_spec("umap") is None:
+        raise RuntimeError("UMAP is not installed: pip install \"alpa-dejavu[umap]\", or take picture='pca'")
+
+
+def _named(kind: str, rows: FloatArray, seed: int) -> Any:
+    check_installed(kind)
+    if kind == "umap":
+        with warnings.catch_warnings():
+            # It warns of what it can't do without TensorFlow, which isn't asked for.
+            warnings.simplefilter("ignore", ImportWarning)
+            from umap import UMAP
+
+        # Few points have no spectrum to begin from.
+        return UMAP(n_neighbors=min(15, len(rows) - 1), init="pca", random_state=seed, n_jobs=1)
+    from sklearn.decomposition import PCA
+
+    # The last coordinate of N points around their mean is nothing.
+    return PCA(min(len(rows) - 1, rows.shape[1]), svd_solver="full", random_state=seed)
+
 
 _SALT = 0xF17E
 
@@ -84,3 +149,17 @@ class CoarseToFine(Start):
             point = picture.points[centre] + spread * generator.standard_normal(len(spread))
             started.append(Started(picture.weights(point, like=centres[centre]), tuple(point.tolist())))
         return tuple(started)
+
+
+def moved(weights: Leaves, tensors: Sequence[Tensor], strength: float, generator: np.random.Generator) -> Leaves:
+    """Returns weights moved at random by `strength` standard deviations of each tensor; tensors without real numbers
+    stay.
+    """
+    near = []
+    for weight, tensor in zip(weights, tensors, strict=True):
+        if tensor.is_float:
+            exact = weight.astype(np.float64)
+            noise = generator.standard_normal(tensor.shape) * exact.std()
+            weight = np.asarray(exact + strength * noise).astype(tensor.dtype)
+        near.append(weight)
+    return tuple(near)

@@ -6,8 +6,7 @@ Out: losses and gradients. Alpa's is `alpa_dejavu.alpa.side_by_side.AlpaGradient
 
 from __future__ import annotations
 
-from alpa_dejavu.training.optex.evaluators._base import Evaluated, Evaluator
-from alpa_dejavu.training.optex.evaluators._local import OneByOne, Sharded, Vmapped
+from alpa_dejavu.training.optex.evaluators._local import Evaluated, Evaluator, OneByOne, Sharded, Vmapped
 from alpa_dejavu.training.optex.evaluators._ray import RayWorkers
 
 __all__ = ["Evaluated", "Evaluator", "OneByOne", "RayWorkers", "Sharded", "Vmapped"]

@@ -2,24 +2,77 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from alpa_dejavu.training.optex.evaluators._base import Evaluated, Evaluator, gradient_of_point
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training._scope import parts_of
 
-__all__ = ["OneByOne", "Sharded", "Vmapped"]
+
+class Evaluated(NamedTuple):
+    """The gradients of N points.
+
+    Attributes:
+        losses: shape [N].
+        gradients: a pytree like the parameters, leaves [N, *shape].
+        noise: for each leaf the variance of the gradient, all its coordinates together, shape [N]; None: it isn't
+            known.
+        has_arrived: which points are there at all, shape [N]; None: all.
+    """
+
+    losses: jax.Array
+    gradients: Any
+    noise: Any = None
+    has_arrived: Any = None
 
 
-@final
+class Evaluator(abc.ABC):
+    """A place where the gradients of N points are computed."""
+
+    @abc.abstractmethod
+    def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
+        """Returns the losses and gradients at points.
+
+        Args:
+            points: a pytree like the parameters, leaves [N, *shape].
+            batches: a pytree with leaves [N, ...], a batch for each point; None: the loss needs none.
+            count: how many of the points matter, from the first on: others needn't be evaluated.
+        """
+
+
+def gradient_of_point(loss: Callable[[Any, Any], Any], replicas: int) -> Callable[[Any, Any], Any]:
+    """Returns a function of a point and its batch to the loss, the gradient, and the gradient's variance by leaf.
+
+    Args:
+        loss: the mean loss of parameters on a batch.
+        replicas: into how many parts a batch is cut, of which the variance is estimated; 1: it isn't.
+    """
+    checks.count("evaluator", "replicas", replicas)
+    if replicas == 1:
+        return lambda point, batch: (*jax.value_and_grad(loss)(point, batch), None)
+
+    def of_parts(point: Any, batch: Any) -> Any:
+        losses, each = jax.vmap(jax.value_and_grad(loss), (None, 0))(point, parts_of(batch, replicas))
+        mean = jax.tree_util.tree_map(lambda g: jnp.mean(g, axis=0), each)
+        noise = jax.tree_util.tree_map(
+            lambda g, m: jnp.sum((g - m).astype(jnp.float32) ** 2) / (replicas * (replicas - 1)), each, mean
+        )
+        return jnp.mean(losses), mean, noise
+
+    return of_parts
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Vmapped(Evaluator):
-    """All points side by side in one program, by `vmap`.
+class _OfLoss(Evaluator):
+    """An evaluator of a loss.
 
     Attributes:
         loss: the mean loss of parameters on a batch.
@@ -29,8 +82,12 @@ class Vmapped(Evaluator):
     loss: Callable[[Any, Any], Any]
     replicas: int = 1
 
+
+@final
+class Vmapped(_OfLoss):
+    """All points side by side in one program, by `vmap`; loss and replicas are those of `OneByOne`."""
+
     def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
-        """Returns the gradients of all points."""
         del count
         return Evaluated(*self._program(points, batches))
 
@@ -40,17 +97,8 @@ class Vmapped(Evaluator):
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
-class OneByOne(Evaluator):
-    """One point after another: no faster than steps, but with the memory of one; on CPUs often faster than `Vmapped`.
-
-    Attributes:
-        loss: the mean loss of parameters on a batch.
-        replicas: into how many parts each batch is cut to estimate the gradient's noise; 1: it isn't.
-    """
-
-    loss: Callable[[Any, Any], Any]
-    replicas: int = 1
+class OneByOne(_OfLoss):
+    """One point after another: no faster than steps, with the memory of one; on CPUs often faster than `Vmapped`."""
 
     def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
         """Returns the gradients of the points that matter; those of others are zeros, their losses NaN."""

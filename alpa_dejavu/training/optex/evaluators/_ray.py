@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -12,10 +11,8 @@ import numpy as np
 
 from alpa_dejavu._util.units import seconds
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training._ray import connected
-from alpa_dejavu.training.optex.evaluators._base import Evaluated, Evaluator, gradient_of_point
-
-__all__ = ["RayWorkers"]
+from alpa_dejavu.training._ray import Actors
+from alpa_dejavu.training.optex.evaluators._local import Evaluated, Evaluator, gradient_of_point
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -49,12 +46,8 @@ class RayWorkers(Evaluator):
         if patience_s is not None:
             checks.positive("ray workers", "patience_s", patience_s)
         asked = {"num_cpus": 1, **(options or {})}
-        self._ray = connected([asked] * workers)
-        self._patience_s = patience_s
-        self.deaths = 0
-        self._loss, self._replicas = self._ray.put(loss), replicas
-        self._kind = self._ray.remote(_Worker).options(max_restarts=0, max_task_retries=0, **asked)
-        self._actors = [self._begun() for _ in range(workers)]
+        self._actors = Actors(_GradientWorker, [loss, replicas], [asked] * workers)
+        self._patience_s, self._replicas, self.deaths = patience_s, replicas, 0
 
     def __enter__(self) -> RayWorkers:
         return self
@@ -64,10 +57,7 @@ class RayWorkers(Evaluator):
 
     def stop(self) -> None:
         """Ends the workers."""
-        for actor in self._actors:
-            with contextlib.suppress(Exception):  # the cluster may be gone, and the actors with it
-                self._ray.kill(actor)
-        self._actors = []
+        self._actors.stop()
 
     def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
         """Returns the gradients of the points that matter; those that haven't arrived are zeros."""
@@ -78,59 +68,38 @@ class RayWorkers(Evaluator):
             point, batch = (jax.tree_util.tree_map(lambda x, i=place: x[i], tree) for tree in (points, batches))
             actor = place % len(self._actors)
             running[self._actors[actor].gradient.remote(point, batch)] = place, actor
-        found: dict[int, Any] = {}
-        late = self._ray.wait(list(running), num_returns=len(running), timeout=self._patience_s)[1]
+        answers: dict[int, Any] = {}
+        late = self._actors.ray.wait(list(running), num_returns=len(running), timeout=self._patience_s)[1]
         for done, (place, actor) in running.items():
             if done in late:
                 assert self._patience_s is not None, "without a limit nothing is late"
                 waited = seconds(self._patience_s)
                 _log.warning("point %d hasn't arrived after %s: it is left out of the step", place, waited)
-                self._replace(actor)
+                self._actors.replace(actor)
                 continue
-            answer = self._got(done, place, actor)
-            if answer is not None:
-                found[place] = answer
-        return self._evaluated(found, points, n)
+            answer = self._actors.answer(done, actor, f"point {place} is left out of the step")
+            if answer is None:
+                self.deaths += 1
+            else:
+                answers[place] = answer
+        return self._evaluated(answers, points, n)
 
-    def _evaluated(self, found: Mapping[int, Any], points: Any, n: int) -> Evaluated:
+    def _evaluated(self, answers: Mapping[int, Any], points: Any, n: int) -> Evaluated:
         losses = np.full(n, np.nan, np.float32)
         gradients = jax.tree_util.tree_map(np.zeros_like, points)
         noise = None
         if self._replicas > 1:
             noise = jax.tree_util.tree_map(lambda p: np.zeros(n, np.float32), points)
-        for place, (loss, gradient, own) in found.items():
+        for place, (loss, gradient, own) in answers.items():
             losses[place] = loss
             for kept, new in ((gradients, gradient), (noise, own)):
                 for leaf, one in zip(*map(jax.tree_util.tree_leaves, (kept, new)), strict=True):
                     leaf[place] = one
-        return Evaluated(losses, gradients, noise, np.isin(np.arange(n), list(found)))
-
-    def _got(self, done: Any, place: int, actor: int) -> Any:
-        """A worker's answer; None if it has died, and another one has taken its place."""
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(done)
-        except (errors.RayActorError, errors.ObjectLostError) as error:
-            if getattr(error, "actor_init_failed", False):
-                raise RuntimeError(f"a worker can't begin, and no other one could: {error}; see that what the loss "
-                                   "imports can be imported on every host") from error  # fmt: skip
-            said = str(error).splitlines() or [type(error).__name__]
-            _log.warning("a worker died: %s; point %d is left out of the step", said[0], place)
-            self.deaths += 1
-            self._replace(actor)
-            return None
-
-    def _replace(self, actor: int) -> None:
-        with contextlib.suppress(Exception):
-            self._ray.kill(self._actors[actor])
-        self._actors[actor] = self._begun()
-
-    def _begun(self) -> Any:
-        return self._kind.remote(self._loss, self._replicas)
+        return Evaluated(losses, gradients, noise, np.isin(np.arange(n), list(answers)))
 
 
 @final
-class _Worker:
+class _GradientWorker:
     """A worker in a Ray actor, which computes gradients."""
 
     def __init__(self, loss: Callable[[Any, Any], Any], replicas: int) -> None:

@@ -6,8 +6,15 @@ Out: the gradients that are sent.
 
 from __future__ import annotations
 
-from alpa_dejavu.training.robust.attacks._base import Attack
-from alpa_dejavu.training.robust.attacks._broken import BitFlip, NotFinite, Stale, Zero
+from alpa_dejavu.training.robust.attacks._base import (
+    Attack,
+    BitFlip,
+    NotFinite,
+    Stale,
+    Zero,
+    flipped_labels,
+    wrong_stage,
+)
 from alpa_dejavu.training.robust.attacks._hostile import (
     ALittleIsEnough,
     CopiedSignFlip,
@@ -16,21 +23,10 @@ from alpa_dejavu.training.robust.attacks._hostile import (
     Mimic,
     SignFlip,
 )
-from alpa_dejavu.training.robust.attacks._stage import flipped_labels, wrong_stage
-from alpa_dejavu.training.robust.attacks._tuned import Tuned, wrong_replicas
 
 __all__ = [
-    "ATTACKS",
-    "Attack",
-    "BitFlip",
-    "Gaussian",
-    "SignFlip",
-    "Stale",
-    "Tuned",
-    "flipped_labels",
-    "wrong_replicas",
-    "wrong_stage",
-]
+    "ATTACKS", "Attack", "BitFlip", "Gaussian", "SignFlip", "Stale", "flipped_labels", "wrong_stage",
+]  # fmt: skip
 
 ATTACKS: dict[str, type[Attack]] = {
     "sign-flip": SignFlip,

@@ -11,38 +11,26 @@ import jax.numpy as jnp
 from alpa_dejavu.training.robust._arrays import column
 from alpa_dejavu.training.robust.attacks._base import Attack, replaced, right_mean
 
-__all__ = ["ALittleIsEnough", "CopiedSignFlip", "Gaussian", "InnerProduct", "Mimic", "SignFlip"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class SignFlip(Attack):
-    """Each wrong replica sends its own gradient times -strength.
-
-    Attributes:
-        strength: the factor.
-    """
+    """Each wrong replica sends its own gradient times -strength."""
 
     strength: Any = 1.0
 
-    def send(self, gradients: Any, wrong: Any, key: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with flipped ones."""
+    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
         return replaced(gradients, wrong, jax.tree_util.tree_map(lambda x: -self.strength * x, gradients)), ()
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class CopiedSignFlip(Attack):
-    """All wrong replicas send the first one's gradient times -strength: they agree with each other.
-
-    Attributes:
-        strength: the factor.
-    """
+    """All wrong replicas send the first one's gradient times -strength: they agree with each other."""
 
     strength: Any = 1.0
 
-    def send(self, gradients: Any, wrong: Any, key: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with the copied one."""
+    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
         first = wrong & (jnp.cumsum(wrong) == 1)
         copied = jax.tree_util.tree_map(
             lambda x: -self.strength * jnp.sum(jnp.where(column(first, x), x, 0), axis=0), gradients
@@ -53,16 +41,11 @@ class CopiedSignFlip(Attack):
 @final
 @dataclasses.dataclass(frozen=True)
 class Gaussian(Attack):
-    """Wrong replicas send noise of the right ones' root mean square times strength.
-
-    Attributes:
-        strength: the factor.
-    """
+    """Wrong replicas send noise of the right ones' root mean square times strength."""
 
     strength: Any = 10.0
 
-    def send(self, gradients: Any, wrong: Any, key: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with noise."""
+    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
         leaves, tree = jax.tree_util.tree_flatten(gradients)
         keys = jax.random.split(key, len(leaves))
         drawn = [self.strength * jnp.sqrt(jnp.mean(jnp.square(x))) * jax.random.normal(one, x.shape)
@@ -75,17 +58,13 @@ class Gaussian(Attack):
 class InnerProduct(Attack):
     """Wrong replicas send the right ones' mean times -strength (IPM): even a little turns a small mean around.
 
-    Attributes:
-        strength: the factor.
-
     References:
         Xie, Koyejo and Gupta, Fall of Empires, UAI 2019.
     """
 
     strength: Any = 0.5
 
-    def send(self, gradients: Any, wrong: Any, key: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with the turned mean."""
+    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
         turned = jax.tree_util.tree_map(lambda x: -self.strength * x, right_mean(gradients, wrong))
         return replaced(gradients, wrong, turned), ()
 
@@ -95,17 +74,13 @@ class InnerProduct(Attack):
 class ALittleIsEnough(Attack):
     """Wrong replicas send the right ones' mean less strength standard deviations in each coordinate (ALIE).
 
-    Attributes:
-        strength: how many standard deviations.
-
     References:
         Baruch, Baruch and Goldberg, A Little Is Enough, NeurIPS 2019.
     """
 
     strength: Any = 1.5
 
-    def send(self, gradients: Any, wrong: Any, key: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with the shifted mean."""
+    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
         right = jnp.maximum(jnp.sum(~wrong) - 1, 1)
 
         def shifted(x: Any, mean: Any) -> Any:
@@ -124,8 +99,7 @@ class Mimic(Attack):
         Karimireddy, He and Jaggi, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022.
     """
 
-    def send(self, gradients: Any, wrong: Any, key: Any, state: Any = None) -> tuple[Any, Any]:
-        """Returns the gradients with the copied one."""
+    def send(self, gradients: Any, wrong: jax.Array, key: jax.Array, state: Any = None) -> tuple[Any, Any]:
         first = ~wrong & (jnp.cumsum(~wrong) == 1)
         copied = jax.tree_util.tree_map(lambda x: jnp.sum(jnp.where(column(first, x), x, 0), axis=0), gradients)
         return replaced(gradients, wrong, copied), ()

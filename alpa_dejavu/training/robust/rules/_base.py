@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, NamedTuple, final
 
 from alpa_dejavu.training.robust._arrays import count
-
-__all__ = ["Aggregated", "Evidence", "Rule", "check_replicas"]
+from alpa_dejavu.training.robust.before import Preparation
 
 
 class Evidence(NamedTuple):
@@ -44,7 +44,7 @@ class Rule(abc.ABC):
     """A way to make one gradient of those of N replicas, of whom some may be wrong.
 
     A replica of which a value isn't finite has no part in it, and counts as one of those that the rule takes to be
-    wrong. If none is finite, the gradient is zeros.
+    wrong. If none is finite, the gradient is zeros. A rule's `wrong` is how many replicas may be wrong.
     """
 
     @abc.abstractmethod
@@ -70,3 +70,26 @@ def check_replicas(name: str, gradients: Any, wrong: int, least: int, why: str) 
         raise ValueError(f"{name}: replicas is {n}, but must be at least {least} ({why} with wrong = {wrong}); train "
                          "with more replicas, or take fewer for wrong")  # fmt: skip
     return n
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Prepared(Rule):
+    """A rule for gradients that are prepared first, such as by momentum of each replica.
+
+    Attributes:
+        rule: the rule.
+        before: the preparations, in their order; its weights are of prepared gradients, so of buckets after bucketing.
+    """
+
+    rule: Rule
+    before: tuple[Preparation, ...]
+
+    def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
+        states, own = (None,) * len(self.before) if state is None else state[:-1], None if state is None else state[-1]
+        after = []
+        for preparation, old in zip(self.before, states, strict=True):
+            gradients, new = preparation.prepare(gradients, old)
+            after.append(new)
+        aggregated = self.rule.aggregate(gradients, own, evidence)
+        return aggregated._replace(state=(*after, aggregated.state), distances=None)  # theirs are of prepared gradients

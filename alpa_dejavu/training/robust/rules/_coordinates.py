@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from alpa_dejavu.training.robust._arrays import finite_rows, mean_of, mean_of_ranks, median_of, ranks_of_rows
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
-__all__ = ["Meamed", "Mean", "Median", "Sign", "TrimmedMean"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +18,6 @@ class Mean(Rule):
     """The mean of all replicas that are finite: no protection, the baseline."""
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the mean."""
         check_replicas("mean", gradients, 0, 1, "N > 0")
         valid = finite_rows(gradients)
         return Aggregated(mean_of(gradients, valid), _equal(valid), ())
@@ -36,7 +33,6 @@ class Median(Rule):
     """
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the median."""
         check_replicas("median", gradients, 0, 1, "N > 0")
         valid = finite_rows(gradients)
         return Aggregated(median_of(gradients, valid), _equal(valid), ())
@@ -47,9 +43,6 @@ class Median(Rule):
 class TrimmedMean(Rule):
     """The mean of each coordinate without its `wrong` smallest and `wrong` largest values.
 
-    Attributes:
-        wrong: how many replicas may be wrong.
-
     References:
         Yin, Chen, Ramchandran and Bartlett, Byzantine-Robust Distributed Learning, ICML 2018.
     """
@@ -57,24 +50,20 @@ class TrimmedMean(Rule):
     wrong: int = 1
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the trimmed mean."""
         check_replicas("trimmed-mean", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         valid = finite_rows(gradients)
         n = jnp.sum(valid)
         trimmed = jnp.clip(self.wrong - jnp.sum(~valid), 0, jnp.maximum(n - 1, 0) // 2)
-        made = jax.tree_util.tree_map(
+        gradient = jax.tree_util.tree_map(
             lambda x: mean_of_ranks(x, ranks_of_rows(x, valid), trimmed, n - trimmed), gradients
         )
-        return Aggregated(made, _equal(valid), ())
+        return Aggregated(gradient, _equal(valid), ())
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Meamed(Rule):
     """The mean of the N - `wrong` values of each coordinate that are nearest to its median.
-
-    Attributes:
-        wrong: how many replicas may be wrong.
 
     References:
         Xie, Koyejo and Gupta, Generalized Byzantine-tolerant SGD, 2018.
@@ -83,11 +72,10 @@ class Meamed(Rule):
     wrong: int = 1
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the mean around the median."""
         check_replicas("meamed", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         valid = finite_rows(gradients)
-        there = jnp.sum(valid)
-        kept = jnp.clip(len(valid) - self.wrong, jnp.minimum(there, 1), there)
+        num_valid = jnp.sum(valid)
+        kept = jnp.clip(len(valid) - self.wrong, jnp.minimum(num_valid, 1), num_valid)
 
         def one(x: Any) -> Any:
             apart = jnp.abs(x / 2 - median_of(x, valid) / 2)  # whole differences could overflow
@@ -111,13 +99,12 @@ class Sign(Rule):
     size: float = 1.0
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the votes' sign."""
         check_replicas("sign", gradients, 0, 1, "N > 0")
         valid = finite_rows(gradients)
         votes = jax.tree_util.tree_map(jnp.sign, gradients)
-        made = jax.tree_util.tree_map(lambda x: self.size * jnp.sign(x), mean_of(votes, valid))
-        return Aggregated(made, _equal(valid), ())
+        gradient = jax.tree_util.tree_map(lambda x: self.size * jnp.sign(x), mean_of(votes, valid))
+        return Aggregated(gradient, _equal(valid), ())
 
 
-def _equal(valid: Any) -> Any:
+def _equal(valid: jax.Array) -> Any:
     return valid / jnp.maximum(jnp.sum(valid), 1)

@@ -21,8 +21,6 @@ from alpa_dejavu.training.robust._arrays import (
 )
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
-__all__ = ["DropFarthest", "Krum", "MinimumDiameter", "MultiKrum", "lowest"]
-
 _MOST_SUBSETS = 20_000
 
 
@@ -43,7 +41,6 @@ class Krum(Rule):
     neighbours: int | None = None
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the chosen replica's gradient."""
         return _krum("krum", gradients, self.wrong, self.neighbours, 1)
 
 
@@ -66,7 +63,6 @@ class MultiKrum(Rule):
     neighbours: int | None = None
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the mean of the chosen ones."""
         return _krum("multi-krum", gradients, self.wrong, self.neighbours, self.kept)
 
 
@@ -77,9 +73,6 @@ class MinimumDiameter(Rule):
 
     All subsets are looked at, so there may be at most 20 000; of equally wide ones the first is taken.
 
-    Attributes:
-        wrong: how many replicas may be wrong.
-
     References:
         El Mhamdi, Guerraoui and Rouault, Distributed Momentum for Byzantine-resilient Learning, ICLR 2021.
     """
@@ -87,7 +80,6 @@ class MinimumDiameter(Rule):
     wrong: int = 1
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the mean of the subset."""
         n = check_replicas("mda", gradients, self.wrong, 2 * self.wrong + 1, "N > 2 wrong")
         if math.comb(n, self.wrong) > _MOST_SUBSETS:
             raise ValueError(f"mda: replicas is {n}, but must have at most {_MOST_SUBSETS} subsets of "
@@ -116,7 +108,6 @@ class DropFarthest(Rule):
     wrong: int = 1
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the mean of those that are kept."""
         check_replicas("drop-farthest", gradients, self.wrong, self.wrong + 1, "N > wrong")
         valid = finite_rows(gradients)
         small = shrunk(gradients, valid)
@@ -132,13 +123,13 @@ def lowest(values: Any, kept: Any) -> Any:
 def _krum(name: str, gradients: Any, wrong: int, neighbours: int | None, kept: int | None) -> Aggregated:
     n = check_replicas(name, gradients, wrong, 2 * wrong + 3, "N > 2 wrong + 2")
     valid = finite_rows(gradients)
-    left, there = _left(valid, wrong), jnp.sum(valid)
-    near = jnp.maximum(there - left - 2, 1) if neighbours is None else jnp.minimum(neighbours, there - 1)
+    left, num_valid = _left(valid, wrong), jnp.sum(valid)
+    near = jnp.maximum(num_valid - left - 2, 1) if neighbours is None else jnp.minimum(neighbours, num_valid - 1)
     # A replica itself comes first, also where others equal it.
     apart = jnp.where(jnp.eye(n, dtype=bool), -1, squared_distances(gradients, valid))
     rank = ranks(apart)
     score = jnp.sum(jnp.where((rank >= 1) & (rank <= near), apart, 0), axis=1)
-    wanted = jnp.minimum(there - left if kept is None else kept, jnp.maximum(there - left, 1))
+    wanted = jnp.minimum(num_valid - left if kept is None else kept, jnp.maximum(num_valid - left, 1))
     return _mean_of_chosen(gradients, lowest(jnp.where(valid, score, jnp.inf), wanted) & valid)
 
 

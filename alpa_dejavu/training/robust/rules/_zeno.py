@@ -14,8 +14,6 @@ from alpa_dejavu.training.robust._arrays import cleared, column, finite_rows, no
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 from alpa_dejavu.training.robust.rules._distances import lowest
 
-__all__ = ["Zeno", "ZenoPlusPlus"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Zeno(Rule):
     penalty: float = 1e-4
 
     def aggregate(self, gradients: Any, state: Any = None, evidence: Evidence | None = None) -> Aggregated:
-        """Returns the mean of the best ones."""
         n = check_replicas("zeno", gradients, self.wrong, self.wrong + 1, "N > wrong")
         if evidence is None or evidence.descent is None:
             raise ValueError("zeno: evidence has no descent, but must have each replica's; give fresh samples")
