@@ -11,7 +11,7 @@ from _measured_models import language_model, perceptron, unet
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.layers.models import model_function
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
-from alpa_dejavu.sharding._blocks import Blocks, affordable
+from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
 from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows
@@ -47,11 +47,7 @@ def case_of(name: str, mesh_shape: tuple[int, int]) -> Case:
     blocks = Blocks()
     followers = merge_followers(program.operators, tables, blocks)
     graph = build_graph(program.operators, tables, followers, blocks)
-    capped = CostGraph(
-        {node: blocks.once(affordable, cost) for node, cost in graph.costs.items()},
-        {edge: blocks.once(affordable, matrix) for edge, matrix in graph.edges.items()},
-    )
-    return Case(capped, lambda budget: memory_rows(program.operators, tables, followers, budget))
+    return Case(graph.affordable(blocks), lambda budget: memory_rows(program.operators, tables, followers, budget))
 
 
 @functools.cache

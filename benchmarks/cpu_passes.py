@@ -28,7 +28,7 @@ from alpa_dejavu.clusters._cpu_figures import core_seconds
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.problem import Device
-from alpa_stock_jax._cpu_process import cpu_environment
+from alpa_stock_jax.cpu_process import cpu_environment
 from harness import Results, Table, at_least, options
 
 COLUMNS = {

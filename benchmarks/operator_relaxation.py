@@ -4,13 +4,11 @@
 
 Whole train steps are sharded on logical meshes, all in this process. "whole" gives the solvers the cost graph as it is;
 "core" what exact elimination leaves of it, as the engine does; "memory" the whole graph with limits on the bytes alive
-at each product, between the least that there could be and what the cheapest choices take. `rounded` are the largest
-shares of the relaxation by itself, annealed once; `polished` the same after each node's best choice given its
-neighbours'; `relaxed` is what the solver gives, with costs moved before, and forests and mixtures after. All are by
-which share of the whole graph's optimum they are dearer than the integer program's; `gap` is what the relaxation says
-of itself by its lower bound. `joint` is the engine's exact bucket elimination, which takes no limits, where its tables
-aren't too large. Seconds are the median of some runs, wall time of this machine; those of the elimination that makes
-the core are not in the others.
+at each product, between the least that there could be and what the cheapest choices take. `relaxed` is by which share
+of the whole graph's optimum the relaxation's choices are dearer than the integer program's; `gap` is what the
+relaxation says of itself by its lower bound. `joint` is the engine's exact bucket elimination, which takes no limits,
+where its tables aren't too large. Seconds are the median of some runs, wall time of this machine; those of the
+elimination that makes the core are not in the others.
 
 Exit status 1 if a lower bound is above the optimum anywhere, or anything is cheaper than it.
 """
@@ -22,7 +20,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 from tqdm import tqdm
 
 from _operator_graphs import MESHES, MODELS, case_of
@@ -31,11 +28,7 @@ from alpa_dejavu.sharding._eliminate import reduce_graph
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import MemoryRow, solve_ilp
 from alpa_dejavu.sharding._joint import JointCosts
-from alpa_dejavu.sharding.experimental.anneal import annealed
-from alpa_dejavu.sharding.experimental.dual import Dual
-from alpa_dejavu.sharding.experimental.padded import IntArray, Padded
-from alpa_dejavu.sharding.experimental.relaxed import CEILINGS, ceiling_of, solve_relaxed
-from alpa_dejavu.sharding.experimental.settle import settled
+from alpa_dejavu.sharding.experimental import solve_relaxed
 from harness import Results, Table, at_least, options, timed
 
 Row = dict[str, Any]
@@ -96,30 +89,17 @@ def _compared(graph: CostGraph, limits: tuple[MemoryRow, ...], unit: float, repe
     if not graph.costs:
         return row
     row["ilp_s"], exact = timed(lambda: _or_none(lambda: solve_ilp(graph, limits)), repeat, math.inf)
-    row["relaxed_s"], found = timed(lambda: _or_none(lambda: solve_relaxed(graph, limits)), repeat, math.inf)
-    if exact is None or found is None:
-        row["relaxed"] = "none is found" if found is None else "found"
-        row["sound"] = exact is not None or found is None
+    row["relaxed_s"], relaxed = timed(lambda: _or_none(lambda: solve_relaxed(graph, limits)), repeat, math.inf)
+    if exact is None or relaxed is None:
+        row["relaxed"] = "none is found" if relaxed is None else "found"
+        row["sound"] = exact is not None or relaxed is None
         return row
-    optimum, padded = graph.objective(exact), Padded.of(graph, limits)
+    optimum = graph.objective(exact)
     row["joint_s"], joint = timed(lambda: None if limits else _or_none(lambda: _joint(graph)), repeat, math.inf)
     row["joint"] = None if joint is None else (joint - optimum) / unit
-    moved = Dual(padded).moved()
-    shares, _ = annealed(padded, moved, ceiling_of(padded, moved, CEILINGS[0]), 0)
-    found_so = {"rounded": shares.argmax(axis=1), "polished": settled(padded, shares)}
-    costs = {name: _least(graph, padded, choices) for name, choices in found_so.items()} | {"relaxed": found.cost}
-    row |= {name: "not allowed" if cost is None else (cost - optimum) / unit for name, cost in costs.items()}
-    row["gap"] = found.slack / unit
-    above, below = found.lower_bound - optimum, optimum - found.cost
-    row["sound"] = max(above, below) <= SAME * abs(unit)
+    row |= {"relaxed": (relaxed.cost - optimum) / unit, "gap": relaxed.slack / unit}
+    row["sound"] = max(relaxed.lower_bound - optimum, optimum - relaxed.cost) <= SAME * abs(unit)
     return row
-
-
-def _least(graph: CostGraph, padded: Padded, choices: IntArray) -> float | None:
-    """The cost of the cheapest of some choices; None if they are forbidden or beyond a limit."""
-    best = choices[:, [int(padded.totals(choices).argmin())]]
-    cost = graph.objective(dict(zip(padded.nodes, best[:, 0].tolist(), strict=True)))
-    return cost if np.isfinite(cost) and not padded.penalty(padded.used(best))[0] else None
 
 
 def _joint(graph: CostGraph) -> float:
@@ -143,7 +123,7 @@ COLUMNS: dict[str, str | Callable[[Row], object]] = {
     **{name.replace("_", " "): f"{{{name}:.3f}}" for name in ("eliminate_s", "ilp_s", "relaxed_s")},
     "ILP / relaxed": lambda row: f"{row['ilp_s'] / row['relaxed_s']:.2f}x" if row["relaxed_s"] else "",
     "joint s": "{joint_s:.3f}",
-    **{name: _share(name) for name in ("rounded", "polished", "relaxed", "gap")},
+    **{name: _share(name) for name in ("relaxed", "gap")},
     "sound": "{sound}",
 }
 

@@ -49,10 +49,10 @@ def _main() -> None:
 def _compiled(serialized: bytes, devices: list[Any]) -> Any:
     """Returns one partition's module, compiled as for all micro-batches but the last."""
     from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls
-    from alpa_dejavu.sharding.hlo.gradients import gradient_channels, without_all_reduces
-    from alpa_dejavu.sharding.hlo.markers import remove_markers
-    from alpa_stock_jax._executable import MeshExecutable
-    from alpa_stock_jax._sharding import without_shardings
+    from alpa_stock_jax.executable import MeshExecutable
+    from alpa_stock_jax.hlo_gradients import gradient_channels, without_all_reduces
+    from alpa_stock_jax.hlo_markers import remove_markers
+    from alpa_stock_jax.sharding_pass import without_shardings
 
     module = remove_markers(inline_calls(HloModuleProto.FromString(serialized)))
     module = without_all_reduces(module, gradient_channels(module))

@@ -168,7 +168,7 @@ class CpuProcess(StageRunner):
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            from alpa_stock_jax._cpu_process import cpu_environment
+            from alpa_stock_jax.cpu_process import cpu_environment
 
             paths = os.pathsep.join(filter(None, sys.path))
             self._process = subprocess.Popen(

@@ -21,8 +21,7 @@ import numpy as np
 from jax import core
 from numpy.typing import NDArray
 
-from alpa_dejavu.layers._allowed import allowed, least_layers
-from alpa_dejavu.layers.cluster_search import reachable, search
+from alpa_dejavu.layers.cluster_search import allowed, least_layers, reachable, search
 from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
 
 EPS = 0.5

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from alpa_dejavu.sharding._module import ShardedModule, shard_module
     from alpa_dejavu.sharding._operator import Operator
     from alpa_dejavu.sharding._options import ShardingOptions
-    from alpa_dejavu.sharding._profile import CollectiveProfile
+    from alpa_dejavu.sharding._profile import CollectiveProfile, interpolate
     from alpa_dejavu.sharding._solve import Solution, solve
     from alpa_dejavu.sharding.solved import model_of_step, solver_of_step
 
 __all__ = [
     "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution",
-    "model_of_step", "shard_module", "solve", "solver_of_step",
+    "interpolate", "model_of_step", "shard_module", "solve", "solver_of_step",
 ]
 
 _HOME = {
@@ -30,6 +30,7 @@ _HOME = {
     "ShardedModule": "_module",
     "ShardingOptions": "_options",
     "Solution": "_solve",
+    "interpolate": "_profile",
     "model_of_step": "solved",
     "shard_module": "_module",
     "solve": "_solve",

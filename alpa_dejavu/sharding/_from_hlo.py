@@ -9,8 +9,8 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
 from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, IndexDims, Kind, Operator
 from alpa_dejavu.sharding._spec import Shape, Spec
-from alpa_dejavu.sharding.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
-from alpa_dejavu.sharding.hlo._shapes import INTEGERS, byte_size, is_tuple
+from alpa_dejavu.sharding.hlo.schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
+from alpa_dejavu.sharding.hlo.shapes import INTEGERS, byte_size, is_tuple
 
 Value = int | list["Value"]
 """The operator that a value comes from; for a tuple, those of its parts."""

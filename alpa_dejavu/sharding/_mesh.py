@@ -76,13 +76,6 @@ class LogicalMesh:
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * 2 * (n - 1) / n * num_bytes + 0.01
 
-    def reduce_scatter_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of a reduce-scatter along a mesh axis of a tensor that has `num_bytes` bytes before it."""
-        if self.profile is not None:
-            return self.profile.reduce_scatter(self.groups(axis), num_bytes)
-        n = self.shape[axis]
-        return self.alpha[axis] + self.beta[axis] * (n - 1) / n * num_bytes + 0.001
-
     def all_to_all_cost(self, num_bytes: float, axis: int) -> float:
         """Returns the cost of an all-to-all along a mesh axis: it then cuts another dimension of the tensor.
 

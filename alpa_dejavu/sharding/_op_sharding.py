@@ -7,7 +7,7 @@ import numpy as np
 
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._spec import Spec, is_replicated, replicated
-from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import MAXIMAL, OTHER, REPLICATED
 
 

@@ -29,7 +29,6 @@ class CollectiveProfile:
     Attributes:
         all_reduces: for each tuple of groups of devices, (number of float32 elements, seconds) in rising order.
         all_gathers: the same for all-gathers; if it is empty, they take half as long as all-reduces.
-        reduce_scatters: the same for reduce-scatters; if it is empty, they take half as long as all-reduces.
 
     References:
         `alpa.mesh_profiling.ProfilingResult`.
@@ -37,21 +36,17 @@ class CollectiveProfile:
 
     all_reduces: Mapping[Groups, Samples]
     all_gathers: Mapping[Groups, Samples] = dataclasses.field(default_factory=dict)
-    reduce_scatters: Mapping[Groups, Samples] = dataclasses.field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)
 
     @classmethod
-    def from_dicts(
-        cls, all_reduce: Mapping, all_gather: Mapping, reduce_scatter: Mapping
-    ) -> "CollectiveProfile | None":
+    def from_dicts(cls, all_reduce: Mapping, all_gather: Mapping) -> "CollectiveProfile | None":
         """Reads the measurements out of the dictionaries of Alpa's `ProfilingResult`; None if nothing was measured.
 
         Args:
             all_reduce: {(groups, dtype): [(elements, seconds), ...]}; only float32 is used, as in Alpa.
             all_gather: the same of all-gather.
-            reduce_scatter: the same of reduce-scatter.
         """
         def of_float32(table: Mapping) -> dict[Groups, Samples]:
             return {
@@ -60,7 +55,7 @@ class CollectiveProfile:
             }
 
         measured = of_float32(all_reduce)
-        return cls(measured, of_float32(all_gather), of_float32(reduce_scatter)) if measured else None
+        return cls(measured, of_float32(all_gather)) if measured else None
 
     def _beyond_latency(self, table: Mapping[Groups, Samples], groups: Groups, elements: float) -> float:
         if groups not in table:
@@ -86,17 +81,6 @@ class CollectiveProfile:
         if not self.all_gathers:
             return self.all_reduce(groups, num_bytes) / 2
         return self._beyond_latency(self.all_gathers, tuple(groups), num_bytes / 4)
-
-    def reduce_scatter(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Returns the measured seconds, beyond those of an empty call, of a reduce-scatter of `num_bytes` bytes.
-
-        Args:
-            groups: the groups of device ids, each of which reduces among its own devices.
-            num_bytes: bytes that each device has before.
-        """
-        if not self.reduce_scatters:
-            return self.all_reduce(groups, num_bytes) / 2
-        return self._beyond_latency(self.reduce_scatters, tuple(groups), num_bytes / 4)
 
     def all_to_all(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
         """Returns the seconds of an all-to-all, estimated from the measured all-gather of one device's part.

@@ -1,21 +1,59 @@
 """Operators and a mesh in, shardings and their cost out."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
+from typing import final
 
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._ilp import memory_rows
+from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows, solve_ilp
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator, check_operators
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
-from alpa_dejavu.sharding._solvers import NamedSolver
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._strategies import operator_tables
 from alpa_dejavu.sharding._table import Strategy
+from alpa_dejavu.sharding.experimental import solve_relaxed
+
+logger = logging.getLogger(__name__)
+
+
+@final
+class NamedSolver:
+    """A solver of the auto-sharding engine's cost graphs by its name: "ilp" is exact, "relaxed" is a relaxation.
+
+    It is called with a graph, each of whose nodes needs a choice, and with memory limits. Where "relaxed" finds no
+    choices, or only ones that cost INFINITY_COST or more, an integer linear program is solved instead.
+
+    Attributes:
+        slack: the most by which the best choices for the last graph can be cheaper than those returned; 0 if exact.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.slack = 0.0
+
+    def __call__(self, graph: CostGraph, memory: Sequence[MemoryRow] = ()) -> dict[int, int]:
+        """Returns the number of the choice for each node of a cost graph.
+
+        Raises:
+            ValueError: no choices meet the memory limits.
+        """
+        self.slack = 0.0
+        if self._name == "relaxed":
+            try:
+                relaxed = solve_relaxed(graph, memory)
+            except ValueError as error:
+                logger.info("The integer program is asked: %s.", error)
+            else:
+                if relaxed.cost < INFINITY_COST:
+                    self.slack = relaxed.slack
+                    return relaxed.choice
+        return solve_ilp(graph, tuple(memory))
 
 
 @dataclasses.dataclass(frozen=True)

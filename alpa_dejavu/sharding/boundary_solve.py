@@ -21,7 +21,7 @@ from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._reshard import Costs
-from alpa_dejavu.sharding._solvers import NamedSolver
+from alpa_dejavu.sharding._solve import NamedSolver
 from alpa_dejavu.sharding._spec import Spec, replicated
 from alpa_dejavu.sharding._strategies import TableStore, operator_tables
 from alpa_dejavu.sharding._table import Strategy

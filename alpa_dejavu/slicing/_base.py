@@ -28,10 +28,10 @@ def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
     """Returns the best of the slicings that a slicer, which knows nothing of families of stages, finds for each family
     of a problem.
     """
-    found = [slicer.slice(one) for one in problem.each_family()]
-    bound_s = min((one.lower_bound_s for one in found), default=math.inf)
-    best = least(found, key=lambda one: one.cost_s).stages if found else ()
-    rounds, seconds = sum(one.iterations for one in found), sum(one.seconds for one in found)
+    slicings = [slicer.slice(family) for family in problem.each_family()]
+    bound_s = min((slicing.lower_bound_s for slicing in slicings), default=math.inf)
+    best = least(slicings, key=lambda slicing: slicing.cost_s).stages if slicings else ()
+    rounds, seconds = sum(slicing.iterations for slicing in slicings), sum(slicing.seconds for slicing in slicings)
     return Slicing.of(problem, best, bound_s, rounds, seconds)
 
 

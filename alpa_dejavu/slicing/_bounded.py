@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing._branch import Answer
-from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._graph import Graph, by_count, by_group
 from alpa_dejavu.slicing._priced import affordable, best_price, may_use
 from alpa_dejavu.slicing._stages import FloatArray, IntArray, Stages, stages_of
-from alpa_dejavu.slicing._table import fits, least_sum
+from alpa_dejavu.slicing._table import Corridor, fits, least_sum
 
 
 @final

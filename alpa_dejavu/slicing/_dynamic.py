@@ -1,5 +1,10 @@
 """The exact slicer: a search over bounds on the largest stage cost, with prices and dynamic programming for each.
 
+Let F(m) be the least sum of stage costs when no stage costs more than m. Of the slicings whose largest stage costs
+between a and b none costs less than F(b) + (B-1) a, and less may be known than F(b). Where a slicing has the sum F(b),
+and its largest stage costs m, nothing between m and b costs less than it does. Intervals of m are searched, the most
+promising first.
+
 Where stages are placed on hosts of unlike kinds there may be more states than can be looked at; then the answer says
 what it may have missed.
 """
@@ -7,15 +12,22 @@ what it may have missed.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
+import sys
 import time
 from typing import final
 
-from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice
+import numpy as np
+
+from alpa_dejavu.problem import Sites, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer, best_of_families, check_has_recurrence
+from alpa_dejavu.slicing._beam import Beam
+from alpa_dejavu.slicing._bounded import BoundedSearch
+from alpa_dejavu.slicing._branch import ROUNDING, Answer, BranchAndBound, at_least_s, spare
+from alpa_dejavu.slicing._choices import Choices, FloatArray
 from alpa_dejavu.slicing._effort import Effort
-from alpa_dejavu.slicing._intervals import Intervals
-from alpa_dejavu.slicing._placed import placed
+from alpa_dejavu.slicing._relaxed import ENTRIES, Relaxation
 from alpa_dejavu.slicing._uniform import Uniform
 
 
@@ -57,3 +69,177 @@ def _uncrowded(problem: SlicingProblem) -> SlicingProblem:
     """The problem in which submeshes fit on hosts in any mixture: its best stages are often few enough to do so."""
     sites = problem.sites
     return problem if sites is None else dataclasses.replace(problem, sites=sites.without_capacity())
+
+
+CLOSE, FARTHER, FAR = 0.05, 4.0, 6
+"""A slicing is first looked for that costs at most such a fraction more than an interval's floor; then one so many
+times as far; after so many times one at any cost."""
+WIDE = 1.0
+"""An interval is halved as long as its bounds make a difference of more than this times what is searched for above its
+floor."""
+
+
+@final
+class Intervals:
+    """A best-first search for the cheapest slicing (cut of layers into stages), over intervals of what the largest
+    stage may cost. A lower bound on the stages' summed weights, what an objective sums over stages, bounds each
+    interval.
+    """
+
+    def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
+        self._problem, self._bounded = problem, BoundedSearch(problem, effort)
+        self._bounds = self._bounded.bounds
+        self._best: tuple[StageChoice, ...] = ()
+        self._best_s, self._left_open_s, self._rounds = math.inf, math.inf, 0
+        self._open: list[tuple[float, int, int, float, int]] = []
+
+    def run(self) -> tuple[tuple[StageChoice, ...], float, int]:
+        """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds on the largest stage were
+        tried.
+        """
+        if not len(self._bounds):
+            return (), math.inf, 0
+        top = len(self._bounds) - 1
+        if self._bounded.is_little:
+            self._solve(0, top, math.inf, 0)
+        else:
+            self._push(0, top, self._relaxed(top), 0)
+        while self._open and self._open[0][0] < self._best_s * (1 - ROUNDING):
+            floor, low, high, least, tries = heapq.heappop(self._open)
+            # It is harder than prices tell: perhaps there is nothing to be found.
+            if tries and not self._best and not self._bounded.possible:
+                return (), math.inf, self._rounds
+            aim = min(self._best_s, floor * (1 + CLOSE * FARTHER**tries) if tries < FAR else math.inf)
+            middle = (low + high) // 2
+            if self._bounded.is_little:
+                self._solve(low, middle, math.inf, tries)
+                self._push(middle + 1, high, least, tries)
+            elif self._floor(high, least) - floor > WIDE * (aim - floor):
+                below = spare(self._problem, float(self._bounds[middle]), aim)
+                within = self._relaxed(middle, spare(self._problem, float(self._bounds[low]), self._best_s), below)
+                self._push(low, middle, max(within, least), tries)
+                self._push(middle + 1, high, least, tries)
+            else:
+                self._solve(low, high, aim, tries)
+        return self._best, min(self._best_s, self._left_open_s), self._rounds
+
+    def _relaxed(self, index: int, enough: float = math.inf, below: float = -math.inf) -> float:
+        self._rounds += 1
+        return self._bounded.relaxed(float(self._bounds[index]), enough, below)
+
+    def _solve(self, low: int, high: int, aim: float, tries: int) -> None:
+        """Looks for a slicing between two bounds that costs less than `aim`; opens what it leaves."""
+        self._rounds += 1
+        below = spare(self._problem, float(self._bounds[low]), min(aim, self._best_s))
+        least, stages = self._bounded.solve(float(self._bounds[high]), below)
+        if stages:
+            total = self._problem.total_s(stages)
+            if total < self._best_s:
+                self._best, self._best_s = stages, total
+            largest = max(self._problem.stage_costs_s(stages))
+            self._push(low, int(np.searchsorted(self._bounds, largest)) - 1, least, tries)
+        elif least >= below:
+            self._push(low, high, least, tries + 1)
+        else:
+            self._left_open_s = min(self._left_open_s, self._floor(low, least))
+
+    def _push(self, low: int, high: int, least: float, tries: int) -> None:
+        """Opens an interval, unless there is nothing in it, or nothing better than the best so far."""
+        if low <= high and self._floor(low, least) < self._best_s:
+            heapq.heappush(self._open, (self._floor(low, least), low, high, least, tries))
+
+    def _floor(self, index: int, least: float) -> float:
+        return at_least_s(self._problem, float(self._bounds[index]), least)
+
+
+NOT_FAR = (1.1, 2.0, math.inf)
+"""A slicing is first looked for that costs at most so many times as much as the relaxed problem."""
+SHARE = 0.25
+"""The share of the effort for the relaxed problem, and for each of these but the last, which may take all of it."""
+BETTER = 5e-3
+"""The wider beams' business is what is less than this fraction better."""
+
+
+def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
+    """Returns the best slicing found (cut of layers into stages) on hosts of unlike kinds, a lower bound on the cost of
+    all, and how many bounds on the largest stage's cost were tried.
+
+    Args:
+        problem: the slicing problem.
+        sites: the hosts that its submeshes may be on.
+        effort: the limits on the search's work.
+    """
+    choices = Choices(problem, sites)
+    bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
+    if not len(bounds):
+        return (), math.inf, 0
+    search = _Search(choices, effort)
+
+    def branch(width: int, limit_s: float, slack: float, work: float) -> tuple[tuple[StageChoice, ...], float]:
+        search.begin(width, work)
+        bounded = BranchAndBound(problem, search.solve, bounds, floors, limit_s, slack, relaxed=width == 0)
+        stages, at_least, _ = bounded.run(search.may_go_on)
+        return stages, at_least
+
+    if search.is_little:
+        best, at_least = branch(sys.maxsize, math.inf, ROUNDING, math.inf)
+        return best, at_least, search.rounds
+    best, relaxed_s = branch(0, math.inf, BETTER, SHARE * effort.work)
+    at_least = relaxed_s
+    for factor in NOT_FAR:
+        if not best and math.isfinite(at_least):
+            work = effort.work * (SHARE if math.isfinite(factor) else 1.0)
+            limit_s = relaxed_s * factor if relaxed_s > 0 else math.inf
+            best, certain = branch(effort.widths[0], limit_s, BETTER, work)
+            at_least = max(at_least, certain)
+    for width in effort.widths[1:]:
+        best_s = problem.total_s(best) if best else math.inf
+        if at_least < best_s and search.spent < effort.work:
+            better, certain = branch(width, best_s, ROUNDING, effort.work - search.spent)
+            best, at_least = better or best, max(at_least, certain)
+    return best, at_least, search.rounds
+
+
+@final
+class _Search:
+    """A search within one bound, first by prices, then by a beam; what it learns of prices it keeps."""
+
+    def __init__(self, choices: Choices, effort: Effort) -> None:
+        self._choices, self._effort = choices, effort
+        self._prices: FloatArray = np.zeros(len(choices.available))
+        states = choices.num_groups * float(np.prod(choices.available + 1.0))
+        self.is_little = states * choices.costs_s.size <= effort.few_states
+        self.rounds, self.spent = 0, 0.0
+        self.begin(0, math.inf)
+
+    def begin(self, width: int, work: float) -> None:
+        """Begins another search, with a beam search that keeps `width` partial slicings (0: none) and a limit on its
+        work.
+        """
+        self._width, self._enough = width, self.spent + work
+
+    def may_go_on(self) -> bool:
+        """Returns whether some of the search's limit on work is left."""
+        return self.spent < self._enough
+
+    def solve(self, bound: float, below: float, here: float) -> Answer:
+        """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, and a slicing.
+
+        The slicing is () unless one with a sum below `below` is found. It isn't searched for if only sums below `here`
+        are of use for a slicing with a stage as dear as `bound`, and there are none: others are found at lower bounds.
+        """
+        self.rounds += 1
+        steps = 0 if self.is_little else self._effort.steps
+        relaxation = Relaxation(self._choices, bound, self._effort.most_entries)
+        relaxed = relaxation.tightened(below, self._prices, steps)
+        self.spent += relaxation.work / ENTRIES
+        if relaxed.value >= below or math.isinf(relaxed.value):
+            return relaxed.value, ()
+        self._prices = relaxed.prices
+        # Slicings with lesser stage costs are found at lower bounds.
+        if self._width == 0 or (relaxed.value >= here and not self.is_little):
+            return relaxed.value, ()
+        beam = Beam(self._choices, bound, relaxed, below, self._width, self._enough - self.spent)
+        least, stages = beam.run()
+        self.spent += beam.work
+        return max(least, relaxed.value), stages

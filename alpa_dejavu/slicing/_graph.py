@@ -163,9 +163,9 @@ def by_count(
     Returns:
         The graph; None if it would have more than `most_arcs` arcs.
     """
-    one = np.ones(len(graph))
-    fewest = np.maximum(graph.rest(one)[graph.head], more + 1)
-    most = np.minimum(-graph.rest(-one)[graph.head], room)
+    ones = np.ones(len(graph))
+    fewest = np.maximum(graph.rest(ones)[graph.head], more + 1)
+    most = np.minimum(-graph.rest(-ones)[graph.head], room)
     numbers = np.maximum(most - fewest + 1, 0).astype(np.int64)
     if numbers.sum() > most_arcs:
         return None
@@ -209,8 +209,8 @@ def by_group(
     if np.count_nonzero(arrives[graph.tail]) > most_arcs:
         return None
     which, before = np.nonzero(arrives[graph.tail])
-    there, weight = weights(which, before)
-    which, before, weight = which[there], before[there], weight[there]
+    is_allowed, weight = weights(which, before)
+    which, before, weight = which[is_allowed], before[is_allowed], weight[is_allowed]
     own = np.where(graph.head[which] == graph.num_layers, 0, groups[which])
     tail, head = graph.tail[which] * width + before, graph.head[which] * width + own
     order = np.lexsort((head, tail))

@@ -230,5 +230,5 @@ def _rates(problem: SlicingProblem, sites: Sites) -> FloatArray:
     of_submesh = np.array([np.median(column) if column.size else 0.0 for column in columns])
     alone = (sites.uses > 0).sum(axis=1) == 1
     rates = np.array([of_submesh[alone & (uses > 0)].max(initial=0.0) for uses in sites.uses.T])
-    known = rates > 0
-    return np.where(known, rates / rates[known].min(initial=1.0), 1.0)
+    is_rated = rates > 0
+    return np.where(is_rated, rates / rates[is_rated].min(initial=1.0), 1.0)

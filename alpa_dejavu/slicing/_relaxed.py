@@ -110,17 +110,17 @@ class Relaxation:
         unit_s = max(abs(best.value), below if math.isfinite(below) else 0.0)
         model = _Model(self._choices, unit_s)
         width = 0.5 * max(below - best.value if math.isfinite(below) else 0.0, 0.1 * abs(best.value))
-        here, tolerance = best, TOLERANCE * abs(best.value)
+        latest, tolerance = best, TOLERANCE * abs(best.value)
         for _ in range(steps):
-            if best.value >= below or math.isinf(here.value):
+            if best.value >= below or math.isinf(latest.value):
                 break
-            model.add(here, self._used(here))
+            model.add(latest, self._used(latest))
             prices, promised = model.best(best.prices, width)
             if promised - best.value <= tolerance:
                 break
-            here = self.at(prices)
-            width *= 2.0 if here.value - best.value > 0.1 * (promised - best.value) else 0.7
-            best = here if here.value > best.value else best
+            latest = self.at(prices)
+            width *= 2.0 if latest.value - best.value > 0.1 * (promised - best.value) else 0.7
+            best = latest if latest.value > best.value else best
         return best
 
     def _used(self, at: Prices) -> FloatArray:
@@ -146,7 +146,7 @@ def _cheapest(
     extra: FloatArray,
     ends: IntArray,
     bound: float,
-    found: FloatArray,
+    cheapest: FloatArray,
 ) -> None:
     """Sets the least weight of a stage by its first layer, the group before, its last layer below `ends`, and class."""
     num_layers, num_groups, num_classes = entry.shape
@@ -160,7 +160,7 @@ def _cheapest(
                         fits = costs[layer, last, of_class, way] + crossing <= bound
                         own = weights[layer, last, of_class, way] if fits else np.inf
                         least = own if own < least else least
-                    found[n] = least + extra[layer, group, of_class]
+                    cheapest[n] = least + extra[layer, group, of_class]
                     n += 1
 
 

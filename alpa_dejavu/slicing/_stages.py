@@ -164,8 +164,8 @@ def unlike_links(sites: Sites) -> IntArray:
 
 def numbered(rows: NDArray[Any]) -> IntArray:
     """Returns a number for each row of an array, the same number for equal rows."""
-    known: dict[bytes, int] = {}
-    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=np.int64)
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
 
 
 @compiled("(f8[:, :, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1], i8[:, ::1], i8)")

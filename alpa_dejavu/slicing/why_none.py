@@ -26,14 +26,14 @@ def why_none(problem: SlicingProblem) -> str:
     if _solved(problem):
         return ""
     constraints = _constraints(problem)
-    alone = [said for said, change in constraints if _solved(dataclasses.replace(problem, **change))]
+    alone = [text for text, change in constraints if _solved(dataclasses.replace(problem, **change))]
     if alone:
         return "; or: ".join(alone)
     every: dict[str, Any] = {}
     for _, change in constraints:
         every |= change
     if every and _solved(dataclasses.replace(problem, **every)):
-        return "several constraints together forbid every slicing: " + "; and: ".join(said for said, _ in constraints)
+        return "several constraints together forbid every slicing: " + "; and: ".join(text for text, _ in constraints)
     return _not_offered(problem)
 
 
@@ -43,20 +43,21 @@ def _solved(problem: SlicingProblem) -> bool:
 
 def _constraints(problem: SlicingProblem) -> list[tuple[str, dict[str, Any]]]:
     """Returns the constraints that may forbid slicings, in words, each with the change that lifts it."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    constraints: list[tuple[str, dict[str, Any]]] = []
     if problem.num_stages is not None:
-        said = f"no slicing has num_stages={problem.num_stages}; with any number of stages there is one"
-        found.append((said, {"num_stages": None}))
+        text = f"no slicing has num_stages={problem.num_stages}; with any number of stages there is one"
+        constraints.append((text, {"num_stages": None}))
     if problem.max_n_succ_stages is not None:
-        said = "no slicing fits into memory (max_n_succ_stages); without that limit there is one"
-        found.append((said, {"max_n_succ_stages": None}))
+        text = "no slicing fits into memory (max_n_succ_stages); without that limit there is one"
+        constraints.append((text, {"max_n_succ_stages": None}))
     if problem.devices == "exactly":
-        said = f'no slicing takes exactly {problem.num_devices} devices; with devices="at most" there is one'
-        found.append((said, {"devices": "at most"}))
+        text = f'no slicing takes exactly {problem.num_devices} devices; with devices="at most" there is one'
+        constraints.append((text, {"devices": "at most"}))
     if problem.sites is not None:
-        have = problem.sites.available.tolist()
-        found.append((f"no slicing suits the {have} devices of each kind; without sites there is one", {"sites": None}))
-    return found
+        available = problem.sites.available.tolist()
+        text = f"no slicing suits the {available} devices of each kind; without sites there is one"
+        constraints.append((text, {"sites": None}))
+    return constraints
 
 
 def _not_offered(problem: SlicingProblem) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
-from alpa_stock_jax._cpu_process import cpu_environment
 from alpa_stock_jax._ray_mailbox import TIMEOUT, peer_timeout_s
+from alpa_stock_jax.cpu_process import cpu_environment
 
 __all__ = ["MeshSeat", "make_backend", "worker_environment"]
 

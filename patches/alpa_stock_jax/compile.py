@@ -11,13 +11,13 @@ from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls
-from alpa_dejavu.sharding.hlo.combine import optimize_collectives
-from alpa_dejavu.sharding.hlo.markers import remove_markers
-from alpa_stock_jax._executable import MeshExecutable
-from alpa_stock_jax._partition import partition
 from alpa_stock_jax._patch import Patch
-from alpa_stock_jax._sharding import without_shardings
+from alpa_stock_jax.executable import MeshExecutable
+from alpa_stock_jax.hlo_combine import optimize_collectives
+from alpa_stock_jax.hlo_markers import remove_markers
+from alpa_stock_jax.partition import partition
 from alpa_stock_jax.pass_context import option
+from alpa_stock_jax.sharding_pass import without_shardings
 
 __all__ = ["MeshBackend", "compile_computation"]
 

@@ -16,7 +16,7 @@ from jax._src.lib import xla_extension as xe
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_dejavu.sharding.hlo import shardings as hlo_shardings
-from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_stock_jax._patch import Patch
 
 __all__ = ["HloModule", "StockHloModule", "to_hlo_sharding", "to_proto"]

@@ -16,9 +16,9 @@ import ray
 from ray.util import ActorPool
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from alpa_stock_jax._cpu_process import cpu_environment
 from alpa_stock_jax._patch import Patch
 from alpa_stock_jax._ray_connection import session
+from alpa_stock_jax.cpu_process import cpu_environment
 
 __all__ = ["fill_pool"]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_dejavu.sharding.hlo import shardings as hlo_shardings
-from alpa_dejavu.sharding.hlo.cost import MeasuredCosts, count_flop_dot_conv_only, estimate_cost
-from alpa_dejavu.sharding.hlo.gradients import gradient_channels, rewrite_gradient_accumulation
-from alpa_dejavu.sharding.hlo.markers import hooked_shardings, remove_markers, slice_at_markers
-from alpa_stock_jax._partition import partition
 from alpa_stock_jax._patch import Patch
-from alpa_stock_jax._sharding import shard, solution_vector, without_shardings
+from alpa_stock_jax.hlo_cost import MeasuredCosts, count_flop_dot_conv_only, estimate_cost
+from alpa_stock_jax.hlo_gradients import gradient_channels, rewrite_gradient_accumulation
+from alpa_stock_jax.hlo_markers import hooked_shardings, remove_markers, slice_at_markers
 from alpa_stock_jax.hlo_module import HloModule, to_proto
+from alpa_stock_jax.partition import partition
 from alpa_stock_jax.pass_context import option
+from alpa_stock_jax.sharding_pass import shard, solution_vector, without_shardings
 
 __all__: list[str] = []
 

@@ -29,9 +29,8 @@ def test_every_graph_has_a_row(tmp_path, capsys):
     ]
     whole, core, memory = rows
     assert whole["nodes"] > core["nodes"]
-    assert whole["relaxed"] == pytest.approx(0.0, abs=1e-9)
+    assert -1e-9 <= whole["relaxed"] <= whole["gap"] + 1e-9
     assert whole["joint"] == pytest.approx(0.0, abs=1e-9)
-    assert whole["polished"] >= whole["relaxed"] - 1e-9
     assert memory["limits"] > 0
     assert "joint" in capsys.readouterr().out
 
@@ -41,8 +40,8 @@ def test_a_bound_above_the_optimum_is_told(monkeypatch):
     solve = operator_relaxation.solve_relaxed
 
     def unsound(graph, limits):
-        found = solve(graph, limits)
-        return dataclasses.replace(found, lower_bound=found.lower_bound + 1e-3 * abs(found.cost))
+        relaxed = solve(graph, limits)
+        return dataclasses.replace(relaxed, lower_bound=relaxed.cost + 1e-3 * abs(relaxed.cost))
 
     monkeypatch.setattr(operator_relaxation, "solve_relaxed", unsound)
     monkeypatch.setattr(operator_relaxation, "LIMITED", ())

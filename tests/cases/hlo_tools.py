@@ -5,7 +5,7 @@ import numpy as np
 from jax._src.lib import xla_extension as xe
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
-from alpa_stock_jax._executable import MeshExecutable
+from alpa_stock_jax.executable import MeshExecutable
 from alpa_stock_jax.lowering import lower
 
 ADD = """add { a = f32[] parameter(0)

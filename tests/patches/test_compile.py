@@ -12,10 +12,10 @@ from jax._src.lib import xla_extension as xe
 from jax.interpreters import pxla
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
-from alpa_dejavu.sharding.hlo.combine import combine_all_reduces
-from alpa_dejavu.sharding.hlo.gradients import rewrite_gradient_accumulation
-from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax.compile import MeshBackend
+from alpa_stock_jax.executable import MeshExecutable
+from alpa_stock_jax.hlo_combine import combine_all_reduces
+from alpa_stock_jax.hlo_gradients import rewrite_gradient_accumulation
 from hlo_tools import opcodes
 
 ANNOTATED = """HloModule m

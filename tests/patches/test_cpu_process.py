@@ -1,6 +1,6 @@
 """Processes on CPU start with as many devices as they need, without flags for GPUs, and keep the memory they have."""
 
-from alpa_stock_jax._cpu_process import cpu_environment
+from alpa_stock_jax.cpu_process import cpu_environment
 
 KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
 

@@ -9,7 +9,7 @@ from alpa.wrapped_hlo import WrappedHlo
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
-from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_stock_jax.hlo_module import HloModule, StockHloModule, to_proto
 
 ROWS = OpSharding(type=3, tile_assignment_dimensions=[2, 1], tile_assignment_devices=[0, 1])

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
-from alpa_dejavu.sharding.hlo._graph import entry
-from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.graph import entry
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import output_sharding, parameter_shardings, set_parameter_shardings
-from alpa_stock_jax._executable import MeshExecutable
-from alpa_stock_jax._partition import partition, propagate
+from alpa_stock_jax.executable import MeshExecutable
 from alpa_stock_jax.lowering import lower
+from alpa_stock_jax.partition import partition, propagate
 
 WHOLE = OpSharding(type=0)
 ROWS = OpSharding(type=3, tile_assignment_dimensions=[4, 1], tile_assignment_devices=[0, 1, 2, 3])

@@ -16,7 +16,7 @@ from alpa_dejavu.layers.models import Kraken, KrakenModule
 from alpa_dejavu.layers.models._kraken import kraken_forward, kraken_step
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, model_of_step, shard_module
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
-from alpa_stock_jax._partition import partition
+from alpa_stock_jax.partition import partition
 
 BLOCKS, BATCH, LENGTH, VOCABULARY = 4, 4, 64, 512
 WAYS = Kraken(64, BLOCKS, 8, 4, vocabulary=VOCABULARY, sequence=LENGTH)

@@ -12,7 +12,7 @@ from jax._src.lib import xla_client as xc
 import layer_models
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
-from alpa_stock_jax._partition import partition
+from alpa_stock_jax.partition import partition
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
 BATCH, LENGTH, HIDDEN, VOCABULARY = 8, 64, 256, 1024

@@ -9,7 +9,6 @@ def test_costs_follow_alpas_formulas():
     mesh = LogicalMesh((2, 4), (1, 2), (1, 0.1))
     assert mesh.all_gather_cost(800, 1) == pytest.approx(2 + 0.1 * 3 / 4 * 800 + 0.1)
     assert mesh.all_reduce_cost(800, 0) == pytest.approx(1 + 2 * 1 / 2 * 800 + 0.01)
-    assert mesh.reduce_scatter_cost(800, 0) == pytest.approx(1 + 1 / 2 * 800 + 0.001)
     assert mesh.all_to_all_cost(800, 1) == pytest.approx(2 + 0.1 * 3 / 16 * 800 * 2 + 0.001)
 
 
@@ -35,7 +34,7 @@ def test_an_impossible_mesh_is_refused(arguments, message):
 def test_measured_costs_replace_the_formulas():
     groups = ((0, 1), (2, 3))
     profile = CollectiveProfile.from_dicts(
-        {(groups, "float32"): [(0, 1.0), (100, 3.0), (200, 7.0)], (groups, "float16"): [(0, 9.0)]}, {}, {}
+        {(groups, "float32"): [(0, 1.0), (100, 3.0), (200, 7.0)], (groups, "float16"): [(0, 9.0)]}, {}
     )
     mesh = LogicalMesh((2, 2), profile=profile)
     assert mesh.all_reduce_cost(4 * 50, 1) == pytest.approx(1.0)
@@ -47,4 +46,4 @@ def test_measured_costs_replace_the_formulas():
 
 
 def test_a_profile_without_measurements_is_none():
-    assert CollectiveProfile.from_dicts({}, {}, {}) is None
+    assert CollectiveProfile.from_dicts({}, {}) is None

@@ -14,9 +14,9 @@ from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
 from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
-from alpa_dejavu.sharding.hlo._schema import OpSharding
-from alpa_stock_jax._executable import MeshExecutable
-from alpa_stock_jax._partition import partition
+from alpa_dejavu.sharding.hlo.schema import OpSharding
+from alpa_stock_jax.executable import MeshExecutable
+from alpa_stock_jax.partition import partition
 
 _COLLECTIVES = re.compile(r"= .*? (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)\(")
 

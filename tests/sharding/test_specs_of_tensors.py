@@ -11,7 +11,7 @@ from alpa_dejavu.sharding import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding, to_op_sharding
 from alpa_dejavu.sharding._propagate import reshape_spec
 from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, tile
-from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import MANUAL
 
 MESHES = [(4, 1), (1, 4), (2, 2), (2, 4)]

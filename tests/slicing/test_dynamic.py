@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
-from alpa_dejavu.slicing._corridor import Corridor
+from alpa_dejavu.slicing._dynamic import Intervals
 from alpa_dejavu.slicing._graph import Graph, by_count
-from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._priced import affordable, best_price
 from alpa_dejavu.slicing._stages import stages_of
-from alpa_dejavu.slicing._table import least_sum
+from alpa_dejavu.slicing._table import Corridor, least_sum
 from alpa_dejavu.testing import random_problem
 
 PRICED = Effort(few_sums=0)

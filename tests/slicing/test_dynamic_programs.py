@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import AmpPipe, Dynamic
 from alpa_dejavu.slicing._choices import Choices
-from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.slicing._stages import stages_of
-from alpa_dejavu.slicing._table import fits, least_sum
+from alpa_dejavu.slicing._table import Corridor, fits, least_sum
 from alpa_dejavu.slicing.amp_pipe import amp_starts
 from alpa_dejavu.testing import random_problem
 

@@ -13,7 +13,6 @@ from alpa_dejavu.slicing import Dynamic, Exhaustive, Gradient, slicer
 from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor
 from alpa_dejavu.slicing.relaxation._lattice import Lattice
 from alpa_dejavu.slicing.relaxation._recombine import recombined
-from alpa_dejavu.slicing.relaxation._states import States
 from alpa_dejavu.slicing.relaxation.pipeline import recurrence_s
 from alpa_dejavu.testing import check_slicer, random_problem
 
@@ -32,8 +31,6 @@ def test_more_kinds_of_hosts_than_can_be_numbered():
     ones = np.ones(kinds, dtype=np.int64)
     sites = Sites(np.diag(ones), 8 * ones, np.zeros((kinds, kinds), dtype=np.int64), np.zeros((2, 1)))
     problem = SlicingProblem(costs_s, ones, 8 * kinds, 2, devices="at most", sites=sites)
-    states = States(Lattice(problem))
-    assert states.count == 9**kinds
     assert recombined(Lattice(problem), np.array([[0, 1]]), np.ones(1)) is None
 
 

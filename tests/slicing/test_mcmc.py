@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Objective, Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing import Exhaustive, Mcmc, Uniform
-from alpa_dejavu.slicing._fill import Fill
-from alpa_dejavu.slicing.experimental._random_moves import RandomMoves
+from alpa_dejavu.slicing.experimental._random_moves import Fill, RandomMoves
 from alpa_dejavu.testing import check_slicer, random_problem
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
 from alpa_dejavu.slicing._choices import Choices
-from alpa_dejavu.slicing._placed import placed
+from alpa_dejavu.slicing._dynamic import placed
 from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.testing import check_slicer, random_problem
 

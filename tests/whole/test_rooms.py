@@ -39,6 +39,18 @@ def test_nobody_reaches_into_the_private_modules_of_another_room():
     assert found == []
 
 
+def test_the_package_and_the_patches_know_only_public_modules_of_each_other():
+    patches = ROOT.parent / "patches" / "alpa_stock_jax"
+    private = [
+        f"{path.relative_to(ROOT.parent)}: {module}"
+        for path in [*ROOT.rglob("*.py"), *patches.rglob("*.py")]
+        for module in imported(ast.parse(path.read_text(encoding="utf-8")), types=True)
+        if module.startswith("alpa_stock_jax._" if ROOT in path.parents else "alpa_dejavu.")
+        if ROOT in path.parents or any(part.startswith("_") for part in module.split("."))
+    ]
+    assert private == []
+
+
 def test_importing_the_package_loads_little():
     code = "import sys, alpa_dejavu; print({'numpy', 'jax', 'alpa', 'pydantic'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

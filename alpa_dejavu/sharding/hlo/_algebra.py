@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from alpa_dejavu.sharding.hlo._collectives import reduction_of
-from alpa_dejavu.sharding.hlo._graph import Graph
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto
-from alpa_dejavu.sharding.hlo._shapes import FLOATS, literal_values, num_elements, same_array
+from alpa_dejavu.sharding.hlo.graph import Graph, reduction_of, scalar_value
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto
+from alpa_dejavu.sharding.hlo.shapes import FLOATS, literal_values, num_elements, same_array
 
 Node = HloInstructionProto
 Rule = Callable[[Graph, Node], Node | None]
@@ -171,21 +168,6 @@ def _neutral(position: int | None, neutral: float) -> Rule:
 def _opposite(graph: Graph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     return graph.operand(source, 0) if source.opcode == node.opcode else None
-
-
-def scalar_value(graph: Graph, node: Node) -> float | None:
-    """Returns the number that every element of an HLO instruction has, if it is a constant or a broadcast of one.
-
-    For all other instructions it returns None.
-    """
-    while node.opcode in ("broadcast", "reshape") and node.operand_ids:
-        node = graph.operand(node, 0)
-    if node.opcode != "constant":
-        return None
-    values = literal_values(node.literal)
-    if values is None or values.size != 1 or np.iscomplexobj(values):
-        return None
-    return float(values.reshape(()))
 
 
 RULES: dict[str, tuple[Rule, ...]] = {

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpa_dejavu.sharding.hlo._graph import entry
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding, ShapeProto
-from alpa_dejavu.sharding.hlo._shapes import is_tuple
+from alpa_dejavu.sharding.hlo.graph import entry
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto, OpSharding, ShapeProto
+from alpa_dejavu.sharding.hlo.shapes import is_tuple
 
 REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL, UNKNOWN = 0, 1, 2, 3, 4, 5
 

@@ -161,14 +161,14 @@ class _Walk:
         return math.exp(-worse / temperature)
 
     def _of(self, stages: Stages) -> Energy:
-        known = self._known.get(stages)
-        if known is None:
+        energy = self._known.get(stages)
+        if energy is None:
             total_s = self._problem.total_s(stages)
-            known = 0 if math.isfinite(total_s) else max(self._moves.violations(stages), 1), total_s
+            energy = 0 if math.isfinite(total_s) else max(self._moves.violations(stages), 1), total_s
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            self._known[stages] = known
-        return known
+            self._known[stages] = energy
+        return energy
 
     def _keep(self) -> None:
         if self._energy[0] == 0 and self._energy[1] < self._best_s:

@@ -21,7 +21,7 @@ def firsts_of(ends: IntArray) -> IntArray:
     return np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
 
 
-def there_of(ends: IntArray, count: IntArray) -> BoolArray:
+def is_stage_of(ends: IntArray, count: IntArray) -> BoolArray:
     """Returns which of K places in arrays of plans hold a stage, given each plan's number of stages; shape (N, K)."""
     return np.asarray(np.arange(ends.shape[1]) < count[:, None])
 
@@ -62,9 +62,9 @@ class Batch:
         return firsts_of(self.ends)
 
     @property
-    def there(self) -> BoolArray:
+    def is_stage(self) -> BoolArray:
         """Returns which of the K places of each plan hold a stage; shape (N, K)."""
-        return there_of(self.ends, self.count)
+        return is_stage_of(self.ends, self.count)
 
     @property
     def counts_met(self) -> IntArray:
@@ -130,8 +130,8 @@ class Table:
     def _of(self, table: NDArray[np.generic], batch: Batch) -> FloatArray:
         lasts = np.clip(batch.ends - 1, 0, self._layers - 1)
         firsts = np.clip(batch.firsts, 0, self._layers - 1)
-        found = table[firsts, lasts, batch.submesh, batch.config].astype(np.float64)
-        return np.asarray(np.where(batch.there, found, 0.0))
+        entries = table[firsts, lasts, batch.submesh, batch.config].astype(np.float64)
+        return np.asarray(np.where(batch.is_stage, entries, 0.0))
 
     def costs_s(self, batch: Batch) -> FloatArray:
         """Returns the seconds of each plan's stages for one micro-batch, without transfers between stages; shape
@@ -157,7 +157,7 @@ class Table:
         if sites is not None and crossed.shape[1] > 1:
             links = sites.links[batch.submesh[:, :-1], batch.submesh[:, 1:]]
             starts = np.clip(batch.firsts[:, 1:], 0, self._layers - 1)
-            crossed[:, 1:] = np.where(batch.there[:, 1:], sites.crossing_s[starts, links], 0.0)
+            crossed[:, 1:] = np.where(batch.is_stage[:, 1:], sites.crossing_s[starts, links], 0.0)
         return crossed
 
     def largest_s(self, batch: Batch) -> FloatArray:
@@ -168,26 +168,26 @@ class Table:
 
     def devices(self, batch: Batch) -> FloatArray:
         """Returns the share of all devices that each stage of each plan takes; shape (N, K)."""
-        return np.where(batch.there, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
+        return np.where(batch.is_stage, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
 
     def risk(self, batch: Batch) -> FloatArray:
         """Returns for each stage of each plan how many stages more than its memory allows follow it; shape (N, K)."""
         if self._room is None:
             return np.zeros(batch.ends.shape)
         followed = batch.count[:, None] - 1 - np.arange(batch.ends.shape[1])
-        return np.asarray(np.where(batch.there, np.maximum(followed - self._of(self._room, batch), 0), 0.0))
+        return np.asarray(np.where(batch.is_stage, np.maximum(followed - self._of(self._room, batch), 0), 0.0))
 
     def allowed(self, batch: Batch) -> BoolArray:
         """Returns which plans keep to the problem's layers, devices, memory and number of stages; shape (N,)."""
-        problem, there = self.problem, batch.there
-        used = np.einsum("nk,nkr->nr", there.astype(np.int64), self._uses[batch.submesh])
+        problem, is_stage = self.problem, batch.is_stage
+        used = np.einsum("nk,nkr->nr", is_stage.astype(np.int64), self._uses[batch.submesh])
         total = used if problem.devices == "exactly" else np.minimum(used, self._available)
         fits = (total == self._available).all(axis=1) if problem.devices == "exactly" else (used == total).all(axis=1)
         if problem.sites is not None and problem.sites.packing is not None:
-            taken = np.einsum("nk,nkr->nr", there.astype(np.int64), problem.sites.packing[batch.submesh])
+            taken = np.einsum("nk,nkr->nr", is_stage.astype(np.int64), problem.sites.packing[batch.submesh])
             fits &= (taken <= problem.sites.capacity).all(axis=1)
         ends = np.where(batch.count > 0, batch.ends[np.arange(len(batch)), np.maximum(batch.count - 1, 0)], 0)
-        whole = (ends == self._layers) & ((batch.firsts < batch.ends) | ~there).all(axis=1)
+        whole = (ends == self._layers) & ((batch.firsts < batch.ends) | ~is_stage).all(axis=1)
         if problem.num_stages is not None:
             whole &= batch.count == problem.num_stages
         finite = np.isfinite(self.costs_s(batch) + self.once_s(batch)).all(axis=1)

@@ -78,18 +78,18 @@ def soft(arrays: Arrays, chain: Chain, temperature: Any, limited: bool) -> Soft:
             path = path + OVERRUN * jnp.maximum(followed - room, 0.0)
         least, shares, total = softened(path, temperature, 0)
         least_after, shares_after, total_after = softened(entry + least, temperature, 1)
-        here = layer < arrays.num_layers
-        rest = carry.rest.at[layer].set(jnp.where(here, least_after, 0.0))
+        is_layer = layer < arrays.num_layers
+        rest = carry.rest.at[layer].set(jnp.where(is_layer, least_after, 0.0))
         if not limited:
             return Soft(rest, carry.later), None
         stages = (shares * (1.0 + followed)).sum(axis=0) / total
         later = (shares_after * stages).sum(axis=1) / total_after
-        return Soft(rest, carry.later.at[layer].set(jnp.where(here, later, 0.0))), None
+        return Soft(rest, carry.later.at[layer].set(jnp.where(is_layer, later, 0.0))), None
 
     nothing = Soft(jnp.zeros((size + 1, groups)), jnp.zeros((size + 1, groups)))
     rows = (jnp.arange(size), arrays.cost, arrays.weight, arrays.room, arrays.entry, arrays.entry_cost)
-    found, _ = lax.scan(step, nothing, rows, reverse=True)
-    return found
+    values, _ = lax.scan(step, nothing, rows, reverse=True)
+    return values
 
 
 def softened(values: Any, temperature: Any, axis: int) -> tuple[Any, Any, Any]:

@@ -7,18 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpa_dejavu.slicing.relaxation import _blocks
-from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, Table, firsts_of, there_of
+from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, Table, firsts_of, is_stage_of
 from alpa_dejavu.slicing.relaxation._lattice import DRAWN_AT, SMALL, Arrays, Lattice
 from alpa_dejavu.slicing.relaxation._recombine import recombined
 from alpa_dejavu.slicing.relaxation._sample import Policy
 
 HOTTEST, COLDEST = 3e-2, 2e-4
 """Temperatures, in units."""
-SAMPLES, CUTS, SEGMENTS, PLACES = 8, 32, 150, 20
-BOUNDS, WORK = (3, 10), 5e6
-"""So many plans are drawn from each start at each temperature, so many of all of their cuts are filled in, and
-so many of their stages are recombined."""
+SAMPLES, SEGMENTS, PLACES = 8, 150, 20
+BOUNDS, WORK, AGAIN = (6, 10), 5e6, 2
+"""So many plans are drawn from each start at each temperature; so many of their stages are recombined for so many
+bounds, so often."""
 
 
 class Annealed(NamedTuple):
@@ -43,15 +42,6 @@ class Annealed(NamedTuple):
     rest: Any
     later: Any
     temperatures: Any
-
-
-class Drawn(NamedTuple):
-    """The plans drawn from an anneal, None if none is allowed; and segments of layers to combine into plans: first and
-    last layer of each, shape (E, 2).
-    """
-
-    plans: Batch | None
-    segments: IntArray
 
 
 def anneal(
@@ -95,10 +85,9 @@ def _random(lattice: Lattice, rng: np.random.Generator, num_starts: int) -> tupl
     return log_bound, prices * lattice.arrays.offered
 
 
-def drawn(lattice: Lattice, table: Table, ended: Annealed, seed: int) -> Drawn:
-    """Draws allowed plans (cuts of layers into stages, with submeshes and configs) from an anneal's probabilities.
-
-    Submeshes and configs are as drawn, or chosen anew for the drawn cuts; and stages of several plans are recombined.
+def drawn(lattice: Lattice, table: Table, ended: Annealed, seed: int) -> Batch | None:
+    """Draws plans (cuts of layers into stages, with submeshes and configs) from an anneal's probabilities, recombines
+    their stages, and returns those that are allowed; None if none is.
 
     Args:
         lattice: the slicing problem, prepared for the relaxations.
@@ -111,28 +100,17 @@ def drawn(lattice: Lattice, table: Table, ended: Annealed, seed: int) -> Drawn:
     for heat, rest, later in zip(DRAWN_AT, ended.rest, ended.later, strict=True):
         policy = Policy(lattice, ended.log_bound, ended.prices, rest, later, float(ended.temperatures[-1]) * heat)
         paths.append(policy.drawn(rng, SAMPLES))
-    columns = list(zip(*paths, strict=True))
-    ends, chosen = (_joined(column) for column in columns[:2])
-    count, cost = (np.concatenate(column) for column in columns[2:])
-    start = np.tile(np.repeat(np.arange(len(ended.log_bound)), SAMPLES), len(paths))
-    found = [lattice.batch(ends, chosen, count)]
-    own = (lattice.arrays.share * np.exp(ended.log_bound) - ended.prices.sum(axis=1))[start]
-    order = np.argsort(cost + own, kind="stable")
-    if lattice.problem.num_stages is not None:
-        order = order[count[order] == lattice.problem.num_stages]
-    _, first = np.unique(np.column_stack([ends, count])[order], axis=0, return_index=True)
-    best = order[np.sort(first)[:CUTS]]
-    if len(best):
-        whole = _blocks.filled(lattice, ends[best], count[best], np.exp(ended.log_bound[start[best]]))
-        found += [whole] if whole is not None else []
+    all_ends, all_chosen, counts = zip(*paths, strict=True)
+    ends, chosen, count = _joined(all_ends), _joined(all_chosen), np.concatenate(counts)
+    plans = lattice.batch(ends, chosen, count)
     segments = _segments(lattice, ends, count)
     work = len(segments) * len(lattice.choices.group) * float(np.prod(lattice.choices.available + 1.0))
-    bounds = _promising(lattice, table, Batch.joined(found), ended, int(np.clip(WORK / work, *BOUNDS)))
-    again = recombined(lattice, segments, bounds)
-    found += [again] if again is not None else []
-    joined = Batch.joined(found).distinct()
-    allowed = joined.take(table.allowed(joined))
-    return Drawn(allowed if len(allowed) else None, segments)
+    for _ in range(AGAIN):
+        bounds = _promising(lattice, table, plans, ended, int(np.clip(WORK / work, *BOUNDS)))
+        again = recombined(lattice, segments, bounds)
+        plans = (plans if again is None else Batch.joined([plans, again])).distinct()
+    allowed = plans.take(table.allowed(plans))
+    return allowed if len(allowed) else None
 
 
 def _promising(lattice: Lattice, table: Table, plans: Batch, ended: Annealed, most: int) -> FloatArray:
@@ -148,9 +126,9 @@ def _promising(lattice: Lattice, table: Table, plans: Batch, ended: Annealed, mo
 def _segments(lattice: Lattice, ends: IntArray, count: IntArray) -> IntArray:
     """Segments of layers that were drawn most often, or lie between cuts that were; shape (E, 2)."""
     size = lattice.problem.num_layers
-    there = there_of(ends, count)
+    is_stage = is_stage_of(ends, count)
     often = np.zeros((size, size + 1))
-    np.add.at(often, (firsts_of(ends)[there], ends[there]), 1.0)
+    np.add.at(often, (firsts_of(ends)[is_stage], ends[is_stage]), 1.0)
     at_cut = often.sum(axis=1)
     cuts = np.sort(np.append(1 + np.argsort(-at_cut[1:], kind="stable")[: PLACES - 1], [0, size]))
     between = np.zeros_like(often)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Sites, SlicingProblem
 from alpa_dejavu.slicing._choices import Choices
-from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, firsts_of, there_of
+from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, firsts_of, is_stage_of
 
 NEVER = 1e4
 """The weight, in units, of what isn't offered."""
@@ -205,7 +205,7 @@ class Lattice:
             chosen: shape (N, K), the index of each stage's choice among the kept ways of all classes of sites.
             count: shape (N,), the number of stages of each plan.
         """
-        of_class, way = np.divmod(np.where(there_of(ends, count), chosen, 0), self.way.shape[3])
+        of_class, way = np.divmod(np.where(is_stage_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
         where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)
         entry = (*where, of_class, way)
@@ -221,9 +221,9 @@ class Lattice:
             way: shape (N, K), the number of the way, a submesh and config, to run each stage there.
             count: shape (N,), the number of stages of each plan.
         """
-        there = there_of(ends, count)
+        is_stage = is_stage_of(ends, count)
         submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)
-        return Batch(ends, np.where(there, submesh, 0), np.where(there, config, 0), count)
+        return Batch(ends, np.where(is_stage, submesh, 0), np.where(is_stage, config, 0), count)
 
 
 def _names(choices: Choices) -> IntArray:

@@ -1,4 +1,8 @@
-"""Local steps from plans to better ones: blocks of choices and of cuts, then single moves."""
+"""Local steps from plans to better ones: a best-first search over the plans that are one move away.
+
+A cut is moved, a stage gets another choice or two change theirs, two neighbours become one stage, or one becomes two.
+Only allowed plans are given: what takes too many devices, or leaves some, is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,91 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from alpa_dejavu.slicing.relaxation import _blocks
 from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, Table
-from alpa_dejavu.slicing.relaxation._lattice import Lattice
-from alpa_dejavu.slicing.relaxation._moves import neighbours
-from alpa_dejavu.slicing.relaxation._recombine import recombined
+
+__all__ = ["by_moves"]
 
 Measure = Callable[[Batch], FloatArray]
 """A function from plans to their costs; shape (N,), infinite where one isn't allowed."""
-BELOW = (1.0 - 1e-9, 0.95)
-"""Bounds that are tried on the largest stage, next to what it is."""
-MOST_ROUNDS = 6
-AROUND = (-0.06, -0.035, -0.015, 0.0, 0.015)
-"""Bounds that are tried around the largest stage, by their logarithms."""
-BOUND_ROUNDS, WORK = 4, 3e7
-"""The rounds of `by_bounds`, which ends earlier once so many combinations were looked at."""
 POOL, FAR = 64, 1.1
 """So many plans are kept, and moved from if they cost less than so many times the best."""
-
-
-def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
-    """Improves plans (cuts of layers into stages) by choosing all cuts anew, or all submeshes and configs, as long as
-    they get better; for objectives that have a name.
-
-    Args:
-        lattice: the slicing problem, prepared for the relaxations.
-        table: the problem's arrays, which give the costs of plans.
-        plans: the plans to begin with; the result has at most as many.
-    """
-    totals = table.totals_s(plans)
-    for _ in range(MOST_ROUNDS):
-        costs = table.largest_s(plans) / lattice.unit_s
-        again = plans.take(np.tile(np.arange(len(plans)), len(BELOW)))
-        bounds = np.concatenate([costs * factor for factor in BELOW])
-        found = [plans, _blocks.recut(lattice, again, bounds)]
-        choices = _blocks.filled(lattice, again.ends, again.count, bounds)
-        if choices is not None and len(choices):
-            found.append(choices)
-        everything = Batch.joined([each for each in found if len(each)]).distinct()
-        new = table.totals_s(everything)
-        order = np.argsort(new, kind="stable")[: len(plans)]
-        plans, before, totals = everything.take(order), totals, new[order]
-        if len(before) == len(totals) and totals.sum() >= before.sum() * (1 - 1e-12):
-            break
-    return plans
-
-
-def by_bounds(lattice: Lattice, table: Table, plans: Batch, segments: IntArray) -> Batch:
-    """Improves plans by recombining segments of layers, as stages, into the cheapest plans for bounds around their
-    largest stages; for objectives that have a name.
-
-    Args:
-        lattice: the slicing problem, prepared for the relaxations.
-        table: the problem's arrays, which give the costs of plans.
-        plans: the plans to begin with, best first; the result has at most as many.
-        segments: shape (E, 2), first and last layer of segments that are tried, besides those of the plans.
-    """
-    tried: set[float] = set()
-    work = WORK
-    for _ in range(BOUND_ROUNDS):
-        largest = table.largest_s(plans)[:2] / lattice.unit_s
-        around = np.log(np.maximum(largest[:, None], np.finfo(float).tiny)) + np.array(AROUND)
-        bounds = [bound for bound in np.unique(np.round(around, 3)).tolist() if bound not in tried]
-        if not bounds:
-            break
-        tried |= set(bounds)
-        known = np.unique(np.concatenate([segments, _nearly(plans, lattice.problem.num_layers)]), axis=0)
-        work -= len(known) * len(bounds) * len(lattice.choices.group) * float(np.prod(lattice.choices.available + 1.0))
-        found = recombined(lattice, known, np.exp(bounds))
-        if found is None or not len(found):
-            break
-        joined = Batch.joined([plans, found]).distinct()
-        order = np.argsort(table.totals_s(joined), kind="stable")[: len(plans)]
-        plans = joined.take(order)
-        if work < 0:
-            break
-    return plans
-
-
-def _nearly(plans: Batch, size: int) -> IntArray:
-    """Returns the segments of plans, and those whose cuts are one layer off; shape (E, 2)."""
-    own = np.column_stack([plans.firsts[plans.there], plans.ends[plans.there]])
-    near = own[:, None] + np.array([(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1)])
-    cuts = np.where((own == 0)[:, None] | (own == size)[:, None], own[:, None], near).reshape(-1, 2)
-    cuts = cuts[(cuts[:, 0] < cuts[:, 1]) & (cuts[:, 0] >= 0) & (cuts[:, 1] <= size)]
-    return np.unique(np.column_stack([cuts[:, 0], cuts[:, 1] - 1]), axis=0)
 
 
 def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together: int) -> Batch:
@@ -120,7 +47,104 @@ def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together
         if not fresh or (together == 1 and fresh[0] != 0):
             break
         moved |= {pool.key(m) for m in fresh}
-        known = len(pool)
-        pool = Batch.joined([pool, *(neighbours(table, pool.take(np.array([m]))) for m in fresh)]).distinct()
-        totals = np.concatenate([totals, measure(pool.take(np.arange(known, len(pool))))])
+        before = len(pool)
+        pool = Batch.joined([pool, *(_neighbours(table, pool.take(np.array([m]))) for m in fresh)]).distinct()
+        totals = np.concatenate([totals, measure(pool.take(np.arange(before, len(pool))))])
     return pool.take(np.argsort(totals, kind="stable")[:POOL])
+
+
+def _neighbours(table: Table, plan: Batch) -> Batch:
+    """Returns the allowed plans that are one move away from a single plan, some of them more than once.
+
+    A move puts a cut between layers elsewhere, gives a stage another submesh and config, swaps those of two stages,
+    merges two neighbouring stages, or splits one.
+    """
+    count = int(plan.count[0])
+    ends, submesh, config = (part[0, :count] for part in (plan.ends, plan.submesh, plan.config))
+    rows = [_cuts(ends, submesh, config), _choices(table, ends, submesh, config), _swaps(ends, submesh, config)]
+    if table.problem.num_stages is None:
+        rows += [_merges(table, ends, submesh, config), _splits(table, ends, submesh, config)]
+    moved = Batch.joined([each for each in rows if len(each)] or [plan])
+    return moved.take(table.allowed(moved))
+
+
+def _many(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
+    return Batch(ends, submesh, config, np.full(len(ends), ends.shape[1], dtype=np.int64))
+
+
+def _cuts(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
+    """Returns plans with each cut moved to each other place between its neighbours."""
+    bounds = np.concatenate([[0], ends])
+    rows = []
+    for k in range(len(ends) - 1):
+        places = np.arange(bounds[k] + 1, bounds[k + 2])
+        places = places[places != ends[k]]
+        moved = np.tile(ends, (len(places), 1))
+        moved[:, k] = places
+        rows.append(moved)
+    every = np.concatenate(rows) if rows else np.zeros((0, len(ends)), dtype=np.int64)
+    return _many(every, np.tile(submesh, (len(every), 1)), np.tile(config, (len(every), 1)))
+
+
+def _choices(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
+    """Returns plans with each stage on each submesh with each config, its own included."""
+    num_submeshes, num_configs = table.problem.costs_s.shape[2:]
+    stage, s, c = (each.ravel() for each in np.indices((len(ends), num_submeshes, num_configs)))
+    submeshes, configs = np.tile(submesh, (len(stage), 1)), np.tile(config, (len(stage), 1))
+    rows = np.arange(len(stage))
+    submeshes[rows, stage], configs[rows, stage] = s, c
+    return _many(np.tile(ends, (len(stage), 1)), submeshes, configs)
+
+
+def _swaps(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
+    """Returns plans in which each two stages have each other's choice."""
+    first, second = np.triu_indices(len(ends), 1)
+    submeshes, configs = np.tile(submesh, (len(first), 1)), np.tile(config, (len(first), 1))
+    rows = np.arange(len(first))
+    for table, old in ((submeshes, submesh), (configs, config)):
+        table[rows, first], table[rows, second] = old[second], old[first]
+    return _many(np.tile(ends, (len(first), 1)), submeshes, configs)
+
+
+def _merges(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
+    """Returns plans with each two neighbours as one stage, with each choice."""
+    num_submeshes, num_configs = table.problem.costs_s.shape[2:]
+    if len(ends) == 1:
+        return _many(*(np.zeros((0, 1), dtype=np.int64),) * 3)
+    stage, s, c = (each.ravel() for each in np.indices((len(ends) - 1, num_submeshes, num_configs)))
+    kept = np.array([np.delete(np.arange(len(ends)), k) for k in range(len(ends) - 1)])
+    submeshes, configs = submesh[kept][stage], config[kept][stage]
+    rows = np.arange(len(stage))
+    submeshes[rows, stage], configs[rows, stage] = s, c
+    return _many(ends[kept][stage], submeshes, configs)
+
+
+def _splits(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
+    """Returns plans with each stage cut in two, at each place, on submeshes that take as much, with each config."""
+    sizes = table.problem.submesh_sizes
+    firsts = np.concatenate([[0], ends[:-1]])
+    rows = []
+    for k in range(len(ends)):
+        places = np.arange(firsts[k] + 1, ends[k])
+        pairs = np.argwhere(sizes[:, None] + sizes[None, :] == sizes[submesh[k]])
+        if table.problem.devices == "at most" and not len(pairs):
+            pairs = np.argwhere(sizes[:, None] + sizes[None, :] <= sizes[submesh[k]])
+        configs = np.arange(table.problem.costs_s.shape[3])
+        at, pair, c = (each.ravel() for each in np.indices((len(places), len(pairs), len(configs))))
+        if not len(at):
+            continue
+        rows.append(
+            tuple(
+                np.concatenate(
+                    [np.tile(old[:k], (len(at), 1)), new, np.tile(old[k + 1 :], (len(at), 1))], axis=1
+                ).astype(np.int64)
+                for old, new in (
+                    (ends, np.stack([places[at], np.full(len(at), ends[k])], axis=1)),
+                    (submesh, pairs[pair]),
+                    (config, np.stack([configs[c]] * 2, axis=1)),
+                )
+            )
+        )
+    if not rows:
+        return _many(*(np.zeros((0, len(ends) + 1), dtype=np.int64),) * 3)
+    return _many(*(np.concatenate([row[n] for row in rows]) for n in range(3)))

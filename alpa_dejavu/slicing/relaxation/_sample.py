@@ -32,44 +32,41 @@ class Policy:
         cost = (arrays.cost + arrays.entry_cost[:, None])[None, :size, :size]
         path = arrays.weight[None, :size, :size] + arrays.steepness * np.maximum(cost - bound, 0.0)
         path = path + (prices @ arrays.uses.T)[:, None, None] + arrays.per_stage * bound
-        self._apart = path
         path = path + (rest[:, 1 : size + 1] @ arrays.group.T)[:, None]
         if lattice.limited:
             followed = (later[:, 1 : size + 1] @ arrays.group.T)[:, None]
             path = path + OVERRUN * np.maximum(followed - arrays.room[None, :size, :size], 0.0)
-        self.path, self._entry = path, arrays.entry[:size]
+        self.path = path
         low = path.min(axis=2, keepdims=True)
         shares = np.exp((low - path) / temperature)
         total = shares.sum(axis=2)
         self.by_end = np.swapaxes(shares / total[:, :, None], 2, 3)
-        after = (low[:, :, 0] - temperature * np.log(total))[:, :, None] + self._entry[None]
+        after = (low[:, :, 0] - temperature * np.log(total))[:, :, None] + arrays.entry[None, :size]
         chosen = np.exp((after.min(axis=3, keepdims=True) - after) / temperature)
         self.by_choice = chosen / chosen.sum(axis=3, keepdims=True)
 
-    def drawn(self, rng: np.random.Generator, samples: int) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
+    def drawn(self, rng: np.random.Generator, samples: int) -> tuple[IntArray, IntArray, IntArray]:
         """Draws `samples` plans for each of N starts; the first of each start takes the likeliest stage at every step.
 
         Returns:
             One past each stage's last layer, and each stage's choice (a submesh and config), both of shape
-            (N * samples, K); the number of stages; and what a plan costs, in units of time, at its start's prices and
-            bound on the largest stage, without that bound's own cost.
+            (N * samples, K); and the number of stages.
         """
         num_starts, size = self.path.shape[:2]
         start = np.repeat(np.arange(num_starts), samples)
         greedy = np.arange(len(start)) % samples == 0
-        layer, group, cost = np.zeros_like(start), np.zeros_like(start), np.zeros(len(start))
+        layer, group = np.zeros_like(start), np.zeros_like(start)
         ends, chosen, count = [], [], np.zeros_like(start)
         while (layer < size).any():
             going, at = layer < size, np.minimum(layer, size - 1)
             choice = picked(self.by_choice[start, at, group], greedy, rng)
             last = picked(self.by_end[start, at, choice], greedy, rng)
-            cost += np.where(going, self._apart[start, at, last, choice] + self._entry[at, group, choice], 0.0)
             layer = np.where(going, np.maximum(last, at) + 1, layer)
             group = np.where(going, self._group[choice], group)
             count += going
             ends.append(layer)
             chosen.append(np.where(going, choice, 0))
-        return np.stack(ends, axis=1), np.stack(chosen, axis=1), count, cost
+        return np.stack(ends, axis=1), np.stack(chosen, axis=1), count
 
 
 def picked(probabilities: FloatArray, greedy: Any, rng: np.random.Generator) -> IntArray:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpa_dejavu.slicing.relaxation import _blocks
 from alpa_dejavu.slicing.relaxation._batch import Batch, IntArray
 from alpa_dejavu.slicing.relaxation._chain_search import Annealed
 from alpa_dejavu.slicing.relaxation._lattice import Lattice, rounded_up
@@ -72,11 +71,7 @@ def place(
     by_choice, by_end = (np.asarray(part) for part in probabilities)
     ends, chosen = _drawn(lattice, by_choice, by_end, begun.counts, np.random.default_rng(seed))
     count = np.repeat(begun.counts, SAMPLES).astype(np.int64)
-    plans = lattice.batch(ends, chosen, count)
-    _, first = np.unique(np.column_stack([ends, count]), axis=0, return_index=True)
-    bounds = np.repeat(np.exp(begun.chain[0]), SAMPLES)
-    whole = _blocks.filled(lattice, ends[first], count[first], bounds[first])
-    return placed, plans if whole is None else Batch.joined([plans, whole])
+    return placed, lattice.batch(ends, chosen, count)
 
 
 def begin(lattice: Lattice, ended: Annealed, plans: Batch, starts: int, seed: int) -> Placed:
@@ -126,8 +121,8 @@ def _features(lattice: Lattice, measure: Measure) -> Any:
     for n, part in enumerate((forward, np.maximum(costs - np.where(fits, forward, 0.0), 0.0), once)):
         parts[n, :layers, :layers, :chosen] = np.where(fits, part, 0.0)
     crossing = np.zeros(arrays.entry.shape, dtype=np.float32)
-    known = np.repeat(lattice.choices.crossing_s, ways, axis=2)
-    crossing[tuple(slice(n) for n in known.shape)] = known
+    seconds = np.repeat(lattice.choices.crossing_s, ways, axis=2)
+    crossing[tuple(slice(n) for n in seconds.shape)] = seconds
     devices = np.zeros(width, dtype=np.float32)
     kinds = lattice.choices.uses[:, : lattice.num_kinds].sum(axis=1)
     devices[:chosen] = np.repeat(kinds / problem.num_devices, ways)

@@ -121,8 +121,8 @@ def relaxed(
 
     def step(at: Any, row: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         place, chosen, ended = row
-        there = jnp.where(place < count, 1.0, 0.0)
-        mass = at[:size, :, None] * chosen * there
+        is_stage = jnp.where(place < count, 1.0, 0.0)
+        mass = at[:size, :, None] * chosen * is_stage
         taken = mass.sum(axis=1)
         stage = taken[:, None] * ended
         followed = (count - 1 - place).astype(stage.dtype)

@@ -10,20 +10,22 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.problem import Objective, SlicingProblem, StageChoice
+from alpa_dejavu.slicing._branch import Answer, BranchAndBound
+from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor
-from alpa_dejavu.slicing.relaxation import _chain_search, _polish
-from alpa_dejavu.slicing.relaxation._batch import Batch, IntArray
-from alpa_dejavu.slicing.relaxation._certificate import certificate
+from alpa_dejavu.slicing.relaxation import _chain_search
+from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray
 from alpa_dejavu.slicing.relaxation._chain_search import Annealed
 from alpa_dejavu.slicing.relaxation._lattice import Lattice
 from alpa_dejavu.slicing.relaxation._measure import Measure
 from alpa_dejavu.slicing.relaxation._plan import Cost
+from alpa_dejavu.slicing.relaxation._polish import by_moves
 from alpa_dejavu.slicing.relaxation._slot_search import Placed, begin, place
 
-KEPT, POOL = 2, 64
-"""So many plans are polished by blocks, and so many are kept."""
-MOST_MOVES, SEARCH = 40, (16, 4)
-"""The rounds of moves by a named objective; by another cost, the rounds and the number of plans moved at a time."""
+POOL = 64
+"""So many plans are kept."""
+MOVES, SEARCH = (40, 1), (16, 4)
+"""The rounds of moves, and the number of plans moved at a time: by a named objective, and by another cost."""
 SETTLED = 12
 """The number of plans that are compared by the objective itself."""
 SLOTS_SHARE = 2
@@ -107,11 +109,11 @@ def solve(problems: Sequence[SlicingProblem], settings: Settings, begun: Relaxed
 
 def _check_begun(lattices: Sequence[Lattice], begun: Relaxed) -> None:
     for lattice in lattices:
-        resources, known = lattice.arrays.uses.shape[1], begun.chain.prices.shape[1]
-        if resources != known or (begun.placed and begun.placed.choice.shape[2] != lattice.arrays.uses.shape[0]):
+        resources, num_prices = lattice.arrays.uses.shape[1], begun.chain.prices.shape[1]
+        if resources != num_prices or (begun.placed and begun.placed.choice.shape[2] != lattice.arrays.uses.shape[0]):
             raise ValueError(
-                f"gradient: the relaxed plan to begin with is of another problem: it has prices for {known} resources, "
-                f"but the problem has {resources}, or other submeshes and configs; begin anew"
+                f"gradient: the relaxed plan to begin with is of another problem: it has prices for {num_prices} "
+                f"resources, but the problem has {resources}, or other submeshes and configs; begin anew"
             )
 
 
@@ -121,40 +123,26 @@ def _solved(lattice: Lattice, ended: Annealed, settings: Settings, begun: Placed
     table = measure.table
     given = Batch.of(settings.plans) if settings.plans else None
     drawn = _chain_search.drawn(lattice, table, ended, settings.seed)
-    found = [each for each in (given, drawn.plans) if each is not None]
+    plans_to_begin = [each for each in (given, drawn) if each is not None]
     placed = None
-    if found:
-        plans = Batch.joined(found)
+    if plans_to_begin:
+        plans = Batch.joined(plans_to_begin)
         plans = plans.take(np.argsort(measure(plans), kind="stable"))
         if measure.cost is not None:
             start = begun or begin(lattice, ended, plans, max(settings.starts // SLOTS_SHARE, 1), settings.seed)
             placed, more = place(lattice, measure, start, settings.rounds, settings.seed, begun is not None)
             plans = Batch.joined([plans, more])
-        plans = _best(measure, plans, POOL)
+        plans = plans.distinct()
+        plans = plans.take(np.argsort(measure(plans), kind="stable")[:POOL])
         if settings.polish and math.isfinite(measure(plans.take(np.array([0])))[0]):
-            plans = _polished(lattice, measure, plans, drawn.segments)
+            plans = by_moves(measure.table, measure, plans, *(MOVES if measure.cost is None else SEARCH))
         few = plans.take(np.arange(min(len(plans), SETTLED)))
         few = few if given is None else Batch.joined([few, given])
         stages = few.stages(measure.settled(few))
-    if not found or not math.isfinite(problem.total_s(stages)):
+    if not plans_to_begin or not math.isfinite(problem.total_s(stages)):
         stages = ()
     best_s = problem.total_s(stages) if stages else math.inf
     return Solved(stages, _lower_bound(lattice, ended, best_s), Relaxed(ended, placed))
-
-
-def _best(measure: Measure, plans: Batch, kept: int) -> Batch:
-    """Returns the few best plans, each once."""
-    plans = plans.distinct()
-    return plans.take(np.argsort(measure(plans), kind="stable")[:kept])
-
-
-def _polished(lattice: Lattice, measure: Measure, plans: Batch, segments: IntArray) -> Batch:
-    if measure.cost is not None:
-        return _polish.by_moves(measure.table, measure, plans, *SEARCH)
-    if isinstance(lattice.problem.objective, str):
-        plans = _polish.by_bounds(lattice, measure.table, _best(measure, plans, KEPT), segments)
-        plans = _polish.by_blocks(lattice, measure.table, plans).take(np.array([0]))
-    return _polish.by_moves(measure.table, measure, plans, MOST_MOVES, 1)
 
 
 def _lower_bound(lattice: Lattice, ended: Annealed, best_s: float) -> float:
@@ -165,3 +153,47 @@ def _lower_bound(lattice: Lattice, ended: Annealed, best_s: float) -> float:
         return 0.0
     nearest = np.abs(ended.values[-1] * lattice.unit_s - best_s).argmin() if math.isfinite(best_s) else 0
     return certificate(lattice, ended.prices[int(nearest)], best_s)
+
+
+STEPS, MOST_BOUNDS, SLACK = 8, 16, 1e-3
+
+
+def certificate(lattice: Lattice, prices: FloatArray, best_s: float) -> float:
+    """Returns a lower bound, in seconds, on the cost of any plan, from a Lagrangian relaxation at bounds on the largest
+    stage.
+
+    Args:
+        lattice: the slicing problem, prepared for the relaxation.
+        prices: shape (R,), the price of all that there is of each of R resources, in units of `lattice.unit_s` seconds.
+        best_s: the cost of a plan that is known; no larger bound is looked for.
+    """
+    problem: SlicingProblem = lattice.problem
+    bounds, floors = lattice.choices.bounds()
+    if not len(bounds):
+        return math.inf
+    search = _Priced(lattice, prices)
+    bounded = BranchAndBound(problem, search.solve, bounds, floors, best_s, SLACK, relaxed=True)
+    _, at_least, _ = bounded.run(lambda: search.solved < MOST_BOUNDS)
+    return at_least
+
+
+@final
+class _Priced:
+    """A search within one bound, by prices alone; they are kept from one bound to the next."""
+
+    def __init__(self, lattice: Lattice, prices: FloatArray) -> None:
+        self._choices = lattice.choices
+        available = np.maximum(lattice.choices.available, 1)
+        each = prices[: len(available)] * lattice.unit_s / available
+        self._prices = np.where(lattice.choices.exact, each, np.maximum(each, 0.0))
+        self.solved = 0
+
+    def solve(self, bound: float, below: float, here: float) -> Answer:
+        """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, and never a
+        slicing.
+        """
+        self.solved += 1
+        priced = Relaxation(self._choices, bound).tightened(below, self._prices, STEPS)
+        if math.isfinite(priced.value):
+            self._prices = priced.prices
+        return priced.value, ()

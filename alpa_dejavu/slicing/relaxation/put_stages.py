@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.slicing.relaxation._batch import FloatArray, IntArray
+from alpa_dejavu.slicing.relaxation._batch import IntArray
 
 
 @compiled(
@@ -77,42 +77,3 @@ def put_before(
                         taken[0, b, layer, state] = lasts[j]
                         taken[1, b, layer, state] = q
                         taken[2, b, layer, state] = ways[j, q, w]
-
-
-@compiled("(f8[:, :, ::1], i8[::1], b1[:, ::1], i8[::1], f8[:, ::1], i2[:, :, ::1])")
-def put_behind(
-    least: FloatArray,
-    count: IntArray,
-    holds: NDArray[np.bool_],
-    back: IntArray,
-    best: FloatArray,
-    taken: NDArray[np.int16],
-) -> None:
-    """Updates the tables `best` and `taken` of a dynamic program that chooses, for N given cuts of layers into stages,
-    the cheapest class of sites (submeshes with equal devices and links) of each stage.
-
-    A state says how much of each resource, such as devices, is used, and is one of S numbers.
-
-    Args:
-        least: shape (N, K, Q), the cost of each of up to K stages with each of Q classes.
-        count: shape (N,), how many stages each cut has.
-        holds: shape (Q, S), whether at least as much is used in a state as a stage of a class uses.
-        back: shape (Q,), the difference between the numbers of a state and of that without such a stage.
-        best: shape (N, S), the least sum of costs: of no stage when it is given, then of all stages.
-        taken: shape (K, N, S), the class of each stage that has that sum.
-    """
-    num_plans, _, num_classes = least.shape
-    num_states = best.shape[1]
-    before = np.empty(num_states, np.float64)
-    for n in range(num_plans):
-        for k in range(count[n]):
-            before[:] = best[n]
-            best[n] = np.inf
-            for q in range(num_classes):
-                own = least[n, k, q]
-                if own == np.inf:
-                    continue
-                for state in range(back[q], num_states):
-                    total = before[state - back[q]] + own
-                    if total < best[n, state] and holds[q, state]:
-                        best[n, state], taken[k, n, state] = total, q

@@ -7,7 +7,7 @@ import pytest
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
-from alpa_dejavu.sharding.hlo._shapes import byte_size, literal_values, make_literal
+from alpa_dejavu.sharding.hlo.shapes import byte_size, literal_values, make_literal
 from every_dtype import JAX_DTYPES
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.sharding.hlo import shardings
-from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from hlo_tools import from_function, to_text
 
 ROWS = OpSharding(type=3, tile_assignment_dimensions=[2, 1], tile_assignment_devices=[0, 1])

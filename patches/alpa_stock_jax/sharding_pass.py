@@ -9,7 +9,7 @@ import numpy as np
 
 from alpa_dejavu.sharding import CollectiveProfile, LogicalMesh, ShardedModule, ShardingOptions, shard_module
 from alpa_dejavu.sharding.hlo import HloModuleProto
-from alpa_stock_jax._partition import propagate
+from alpa_stock_jax.partition import propagate
 from alpa_stock_jax.pass_context import option
 
 __all__ = ["shard", "solution_vector", "without_shardings"]
@@ -71,9 +71,7 @@ def _mesh(num_partitions: int) -> LogicalMesh:
 
 
 def _profile(result: Any) -> CollectiveProfile | None:
-    return CollectiveProfile.from_dicts(
-        result.all_reduce_cost_dict, result.all_gather_cost_dict, result.reduce_scatter_cost_dict
-    )
+    return CollectiveProfile.from_dicts(result.all_reduce_cost_dict, result.all_gather_cost_dict)
 
 
 def _options() -> ShardingOptions:

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_dejavu.sharding.hlo.cost import count_flop_dot_conv_only
+from alpa_stock_jax.hlo_cost import count_flop_dot_conv_only
 from hlo_tools import from_function
 
 

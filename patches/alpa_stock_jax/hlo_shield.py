@@ -6,8 +6,8 @@ sharding. A barrier behind the scalar keeps it from seeing that.
 
 from __future__ import annotations
 
-from alpa_dejavu.sharding.hlo._graph import Graph
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
+from alpa_dejavu.sharding.hlo.graph import Graph
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto, OpSharding
 
 _BARRIER = "opt-barrier"
 _SHARDING_CALL = "Sharding"

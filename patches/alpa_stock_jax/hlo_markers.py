@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from alpa_dejavu.sharding.hlo._graph import Graph, drop_unreachable, entry
-from alpa_dejavu.sharding.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto, OpSharding
+from alpa_dejavu.sharding.hlo.graph import Graph, drop_unreachable, entry
+from alpa_dejavu.sharding.hlo.schema import HloComputationProto, HloInstructionProto, HloModuleProto, OpSharding
 from alpa_dejavu.sharding.hlo.shardings import element_shardings
 
 MARKER_TARGET = "pipeline_marker"

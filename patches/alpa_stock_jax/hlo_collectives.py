@@ -1,11 +1,10 @@
-"""The parts that all passes on collectives share: the operation that a collective does, and its groups."""
+"""The parts that all passes on the collectives of HLO modules share: their groups, their channels, and gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alpa_dejavu.sharding.hlo._graph import computation
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
 
 COLLECTIVES = frozenset({
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
@@ -26,15 +25,6 @@ def set_groups(node: HloInstructionProto, groups: Iterable[Iterable[int]]) -> No
     node.ClearField("replica_groups")
     for group in groups:
         node.replica_groups.add(replica_ids=list(group))
-
-
-def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
-    """Returns the operation by which an HLO instruction reduces, such as "add"; "" if it isn't a single operation."""
-    if not node.called_computation_ids:
-        return ""
-    called = computation(module, node.called_computation_ids[0])
-    root = next(inner for inner in called.instructions if inner.id == called.root_id)
-    return root.opcode if all(inner.opcode in ("parameter", root.opcode) for inner in called.instructions) else ""
 
 
 def is_gradient(node: HloInstructionProto) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from alpa_dejavu.sharding.hlo._schema import LiteralProto, ShapeProto
+from alpa_dejavu.sharding.hlo.schema import LiteralProto, ShapeProto
 
 PRED, S8, S16, S32, S64, U8, U16, U32, U64 = 1, 2, 3, 4, 5, 6, 7, 8, 9
 F16, F32, F64, TUPLE, C64, BF16, C128 = 10, 11, 12, 13, 15, 16, 18

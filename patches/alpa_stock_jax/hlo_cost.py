@@ -13,10 +13,10 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from alpa_dejavu.sharding._profile import interpolate
-from alpa_dejavu.sharding.hlo._collectives import Groups, groups_of
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
-from alpa_dejavu.sharding.hlo._shapes import BF16, F16, num_elements
+from alpa_dejavu.sharding import interpolate
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
+from alpa_dejavu.sharding.hlo.shapes import BF16, F16, num_elements
+from alpa_stock_jax.hlo_collectives import Groups, groups_of
 
 Table = Mapping[tuple[Groups, str], Sequence[tuple[float, float]]]
 

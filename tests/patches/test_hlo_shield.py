@@ -1,6 +1,6 @@
 """What MLIR would forget on the way to the partitioner is kept, and nothing of the disguise is left after it."""
 
-from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, shield_operators, unshield_constants
+from alpa_stock_jax.hlo_shield import shield_constants, shield_copies, shield_operators, unshield_constants
 from hlo_tools import from_text, opcodes, to_text
 
 MODULE = """HloModule m

@@ -17,14 +17,15 @@ import numpy as np
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
-from alpa_dejavu.sharding.hlo._graph import entry
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloProto, OpSharding
-from alpa_dejavu.sharding.hlo.markers import is_marker, remove_markers
-from alpa_dejavu.sharding.hlo.on_cpus import check_collectives
-from alpa_dejavu.sharding.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
+from alpa_dejavu.sharding.hlo.graph import entry, reduction_of
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloProto, OpSharding
+from alpa_dejavu.sharding.hlo.shapes import dtype_name
 from alpa_dejavu.sharding.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
-from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, shield_operators, unshield_constants
 from alpa_stock_jax._mlir_module import annotated_module
+from alpa_stock_jax.hlo_collectives import COLLECTIVES
+from alpa_stock_jax.hlo_markers import is_marker, remove_markers
+from alpa_stock_jax.hlo_scatter import drop_redundant_slices, reassociate_all_reduces
+from alpa_stock_jax.hlo_shield import shield_constants, shield_copies, shield_operators, unshield_constants
 
 __all__ = ["compile_options", "partition", "propagate"]
 
@@ -171,7 +172,24 @@ def _explain(error: xc.XlaRuntimeError, directory: pathlib.Path) -> None:
             "convert it to int8 before what else is done with it, or give it to one device"
         ) from error
     if any(directory.glob(f"*.after_{_PARTITIONING}*.hlo.pb")):
-        check_collectives(_read(directory, _PARTITIONING))
+        _check_collectives(_read(directory, _PARTITIONING))
+
+
+def _check_collectives(module: HloModuleProto) -> None:
+    """Raises ValueError, with the way out, for the first collective of a module that XLA's CPU compiler doesn't have.
+
+    It doesn't reduce floating-point numbers of 8 bits, and of complex numbers it makes sums and products only.
+    """
+    for part in module.computations:
+        for node in part.instructions:
+            dtype = dtype_name(node.shape)
+            unordered = "complex" in dtype and reduction_of(module, node) not in ("add", "multiply")
+            if node.opcode in COLLECTIVES and node.called_computation_ids and ("float8" in dtype or unordered):
+                raise ValueError(
+                    f"the step has an {node.opcode} of {dtype} between the devices of a mesh, but XLA's "
+                    f"CPU compiler has none; convert to {'real numbers' if unordered else 'float32'} before what is "
+                    "reduced there, or give it to one device"
+                )
 
 
 def _root(module: HloModuleProto) -> HloInstructionProto:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from alpa_dejavu.sharding.hlo._collectives import groups_of, is_gradient, reduction_of, set_groups
-from alpa_dejavu.sharding.hlo._graph import Graph
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
-from alpa_dejavu.sharding.hlo._shapes import literal_values, num_elements
+from alpa_dejavu.sharding.hlo.graph import Graph, reduction_of
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
+from alpa_dejavu.sharding.hlo.shapes import literal_values, num_elements
+from alpa_stock_jax.hlo_collectives import groups_of, is_gradient, set_groups
 
 Node = HloInstructionProto
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from alpa_dejavu.sharding.hlo.combine import combine_all_reduces
-from alpa_dejavu.sharding.hlo.gradients import gradient_channels, rewrite_gradient_accumulation, without_all_reduces
+from alpa_stock_jax.hlo_combine import combine_all_reduces
+from alpa_stock_jax.hlo_gradients import gradient_channels, rewrite_gradient_accumulation, without_all_reduces
 from hlo_tools import from_text, opcodes, run_partitions
 
 ALL = "replica_groups={{0,1,2,3}}, use_global_device_ids=true"

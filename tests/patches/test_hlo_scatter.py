@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpa_dejavu.sharding.hlo.scatter import (
+from alpa_stock_jax.hlo_scatter import (
     all_reduce_to_reduce_scatter,
     drop_redundant_slices,
     reassociate_all_reduces,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.sharding.hlo._graph import Graph
-from alpa_dejavu.sharding.hlo.scatter import values_by_partition
+from alpa_dejavu.sharding.hlo.graph import Graph
+from alpa_stock_jax.hlo_scatter import values_by_partition
 from hlo_tools import from_text, run_partitions
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from alpa_dejavu.sharding.hlo._algebra import scalar_value
-from alpa_dejavu.sharding.hlo._collectives import GRADIENT_NAME, is_gradient, reduction_of
-from alpa_dejavu.sharding.hlo._graph import Graph, entry
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
+from alpa_dejavu.sharding.hlo.graph import Graph, entry, reduction_of, scalar_value
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
+from alpa_stock_jax.hlo_collectives import GRADIENT_NAME, is_gradient
 
 _FORM = frozenset({"bitcast", "reshape", "copy", "transpose", "negate"})
 

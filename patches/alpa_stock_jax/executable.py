@@ -15,11 +15,11 @@ import numpy as np
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.sharding.hlo import HloModuleProto
-from alpa_dejavu.sharding.hlo.gradients import gradient_channels, without_all_reduces
 from alpa_stock_jax._mlir_module import manual_module
-from alpa_stock_jax._partition import compile_options
 from alpa_stock_jax.devices import note_execution
+from alpa_stock_jax.hlo_gradients import gradient_channels, without_all_reduces
 from alpa_stock_jax.hlo_module import HloModule
+from alpa_stock_jax.partition import compile_options
 
 __all__ = ["MeshExecutable", "OptimizedModule"]
 

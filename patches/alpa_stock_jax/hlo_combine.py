@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 
-from alpa_dejavu.sharding.hlo._collectives import groups_of, is_gradient, next_channel, reduction_of
-from alpa_dejavu.sharding.hlo._graph import Graph
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
-from alpa_dejavu.sharding.hlo._shapes import S32, array_shape, byte_size, num_elements
-from alpa_dejavu.sharding.hlo.scatter import all_reduce_to_reduce_scatter
+from alpa_dejavu.sharding.hlo.graph import Graph, reduction_of
+from alpa_dejavu.sharding.hlo.schema import HloInstructionProto, HloModuleProto
+from alpa_dejavu.sharding.hlo.shapes import S32, array_shape, byte_size, num_elements
+from alpa_stock_jax.hlo_collectives import groups_of, is_gradient, next_channel
+from alpa_stock_jax.hlo_scatter import all_reduce_to_reduce_scatter
 
 Node = HloInstructionProto
 _Combine = Callable[[Graph, Sequence[Node], int], list[Node]]

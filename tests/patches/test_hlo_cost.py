@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from alpa_dejavu.sharding.hlo.cost import MeasuredCosts, estimate_cost
+from alpa_stock_jax.hlo_cost import MeasuredCosts, estimate_cost
 from hlo_tools import from_text
 
 ALL = ((0, 1, 2, 3),)

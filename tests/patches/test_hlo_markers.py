@@ -6,9 +6,9 @@ import pytest
 from alpa.pipeline_parallel.primitive_def import mark_hook_jaxpreqn, pipeline_p
 
 from alpa_dejavu.sharding.hlo import inline_calls, simplify
-from alpa_dejavu.sharding.hlo._schema import OpSharding
-from alpa_dejavu.sharding.hlo.markers import hooked_shardings, is_marker, remove_markers, slice_at_markers
+from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import TUPLE
+from alpa_stock_jax.hlo_markers import hooked_shardings, is_marker, remove_markers, slice_at_markers
 from hlo_tools import from_function, opcodes, run, to_text
 
 

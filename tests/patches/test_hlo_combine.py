@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpa_dejavu.sharding.hlo.combine import combine_all_gathers, combine_all_reduces, combine_reduce_scatters
+from alpa_stock_jax.hlo_combine import combine_all_gathers, combine_all_reduces, combine_reduce_scatters
 from hlo_tools import ADD, ALL, check_equal, from_text, opcodes
 
 PAIRS = "replica_groups={{0,1},{2,3}}, use_global_device_ids=true"

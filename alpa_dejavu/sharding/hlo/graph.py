@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.sharding.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
-from alpa_dejavu.sharding.hlo._shapes import array_shape, make_literal, tuple_shape
+from alpa_dejavu.sharding.hlo.schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
+from alpa_dejavu.sharding.hlo.shapes import array_shape, literal_values, make_literal, tuple_shape
 
 _SIDE_EFFECTS = frozenset({
     "parameter", "infeed", "outfeed", "send", "send-done", "recv", "recv-done", "rng-get-and-update-state",
@@ -214,6 +214,30 @@ class Graph:
         self.computation.program_shape.result.CopyFrom(self.root.shape)
         if self.computation.id == self.module.entry_computation_id:
             self.module.host_program_shape.result.CopyFrom(self.root.shape)
+
+
+def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
+    """Returns the operation by which an HLO instruction reduces, such as "add"; "" if it isn't a single operation."""
+    if not node.called_computation_ids:
+        return ""
+    called = computation(module, node.called_computation_ids[0])
+    root = next(inner for inner in called.instructions if inner.id == called.root_id)
+    return root.opcode if all(inner.opcode in ("parameter", root.opcode) for inner in called.instructions) else ""
+
+
+def scalar_value(graph: Graph, node: HloInstructionProto) -> float | None:
+    """Returns the number that every element of an HLO instruction has, if it is a constant or a broadcast of one.
+
+    For all other instructions it returns None.
+    """
+    while node.opcode in ("broadcast", "reshape") and node.operand_ids:
+        node = graph.operand(node, 0)
+    if node.opcode != "constant":
+        return None
+    values = literal_values(node.literal)
+    if values is None or values.size != 1 or np.iscomplexobj(values):
+        return None
+    return float(values.reshape(()))
 
 
 def has_side_effect(node: HloInstructionProto) -> bool:
