@@ -19,17 +19,29 @@ from numpy.typing import NDArray
 from _strategy_cases import ELEMENT_BYTES, LayerSizes, cases, model_of, without_starts
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.gpus import gpu_of
+from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import GivenStage
-from alpa_dejavu.planning.strategies.stages import config_of
+from alpa_dejavu.planning.strategies.stages import config_of, equal_layers
 from alpa_dejavu.problem import Cluster, Device, Layer, Link, Model, Operator, Operators, Submesh, Tensor
 from alpa_dejavu.simulation.step import StageTimes, simulate
-from trials._folder import Folder
-from trials._planned_steps import with_ends
-from trials._sailor_parts import MODELS, sheet
+from published._folder import Folder
 
 __all__ = ["Choice", "Option", "choices"]
 
 _VOCABULARY = 51200
+_SAILORS_MODELS = {
+    name: Transformer(hidden, blocks, heads, vocabulary, 2048, gated=False, rotary=False, rms_norm=False, biases="all")
+    for name, hidden, heads, blocks, vocabulary in (
+        ("OPT-350", 1024, 16, 24, 50272), ("GPT-Neo-2.7", 2560, 20, 32, 50257), ("OPT-30", 7168, 56, 48, 50272),
+    )
+}  # fmt: skip
+"""Those models that Sailor profiled whose blocks are GPT's."""
+_SAILORS_GPUS = {
+    "A100-40": "A100-SXM-40GB", "A100-80": "A100-SXM-80GB", "GH-96": "GH200-96GB", "RTX-2080": "RTX-2080-Ti",
+    "RTX-3090": "RTX-3090", "Titan-RTX": "Titan-RTX", "V100-16": "V100-SXM2-16GB",
+}  # fmt: skip
+"""Their data sheets. RTX-2080 is taken for a 2080 Ti: the profiled head's products would take more than all that a 2080
+has."""
 _KEPT_BYTES, _KEPT_PAIRS = 34.0, 5.0
 """The bytes that a block keeps of each element of its input, and of each pair of tokens of a head, in half precision:
 Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.1."""
@@ -183,7 +195,7 @@ def _vtrain(folder: Folder) -> Iterator[Choice]:
         cluster = Cluster.uniform(f"{gpus} x A100", ["host"], device, gpus, within, within)
         options = []
         for row in part.itertuples():
-            stages = _stages(with_ends(blocks, row.pp), row.dp, row.tp, gpus)
+            stages = _stages(_with_ends(blocks, row.pp), row.dp, row.tp, gpus)
             options.append(
                 Option(stages, row.micro_batch * row.dp, batch // (row.micro_batch * row.dp), row.iteration_s)
             )
@@ -248,8 +260,8 @@ def _layers(folder: Folder) -> Iterator[Choice]:
     """Pipelines of layers that Sailor measured on seven GPUs, one host each."""
     rows = pd.read_csv(folder.path / "sailor/layer_profiles.csv")
     fits = folder.document("sailor/intra_node_bandwidth_fits.json")
-    for (model, gpu), part in rows[rows["model"].isin(MODELS)].groupby(["model", "gpu"]):
-        size = MODELS[model]
+    for (model, gpu), part in rows[rows["model"].isin(_SAILORS_MODELS)].groupby(["model", "gpu"]):
+        size = _SAILORS_MODELS[model]
         hidden, blocks, tokens = size.hidden, size.num_blocks, size.sequence
         seconds = _layer_seconds(part, blocks)
         made = gpt(hidden, size.num_heads, blocks, tokens, size.vocabulary, 4.0, "float32")
@@ -260,7 +272,7 @@ def _layers(folder: Folder) -> Iterator[Choice]:
                 for count in (n for n in (1, 2, 4, 8) if devices % (along * n) == 0):
                     across = devices // along // count
                     if _BATCH % (each * across) == 0:
-                        ends, steps = with_ends(blocks, count), _BATCH // (each * across)
+                        ends, steps = _with_ends(blocks, count), _BATCH // (each * across)
                         sent_bytes, rate = each * tokens * hidden * ELEMENT_BYTES, _link_rate(fits, gpu, devices)
                         step_s = _step_s(ends, measured, across, along, steps, made, sent_bytes, rate)
                         stages = _stages(ends, across, along, devices)
@@ -320,7 +332,9 @@ def _link_rate(fits: Mapping[str, Any], gpu: str, devices: int) -> float:
 
 def _one_host(gpu: str, devices: int) -> Cluster:
     """GPUs of one host by their data sheets, in single precision as they were profiled."""
-    device = dataclasses.replace(sheet(gpu).device(), name=gpu, dispatch_s=0.0, step_s=0.0)
+    sheet = gpu_of(_SAILORS_GPUS[gpu])
+    assert sheet is not None, "all are known"
+    device = dataclasses.replace(sheet.device(), name=gpu, dispatch_s=0.0, step_s=0.0)
     link = Link(named_cluster("p3.16xlarge").links[0][0].latency_s, _LINKS.get(gpu, _PCIE_BYTES_PER_S))
     return Cluster.uniform(f"{devices} x {gpu}", ["host"], device, devices, link, link)
 
@@ -404,3 +418,9 @@ def _cut(gpu: str, number: int, rows: pd.DataFrame, rng: np.random.Generator) ->
 def _sums(seconds: NDArray[np.float64], cut: Sequence[int]) -> list[float]:
     """The seconds of each stage, of those of the layers."""
     return [float(each.sum()) for each in np.split(seconds, cut)]
+
+
+def _with_ends(blocks: int, stages: int) -> list[tuple[int, int]]:
+    """The layers of each stage, inclusive: equally many blocks, after the embedding and before the head."""
+    spans = equal_layers(blocks, stages)
+    return [(first + (n > 0), last + 1 + (n == stages - 1)) for n, (first, last) in enumerate(spans)]

@@ -1,5 +1,5 @@
-"""Runs exported JAX programs on the GPU at hand and times them. With `_gpu_layers.py` beside it, it stands alone:
-nothing of the package is imported, so that it runs on a bare machine with a JAX of its own.
+"""Runs exported JAX programs on the GPU at hand and times them. It stands alone: nothing
+of the package is imported, so that it runs on a bare machine with a JAX of its own.
 
     python benchmarks/_gpu_exported.py FOLDER OUT.json [--most-s 420]
 
@@ -21,9 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _gpu_layers import seconds_of
-
-_BATCH_S, _PROBE_S, _FEWEST = 0.5, 0.15, 5
+_BATCHES, _BATCH_S, _PROBE_S, _FEWEST = 5, 0.5, 0.15, 5
 
 
 def _read(folder: Path, file: Mapping[str, Any]) -> Any:
@@ -95,7 +93,7 @@ def _step(program: Any, case: Mapping[str, Any]) -> dict[str, Any]:
 
     given = _drawn(program, case["below"], case["zeros"])
 
-    step_s = seconds_of(program, given, _BATCH_S)
+    step_s = _seconds_of(program, given, _BATCH_S)
     of = program.memory_analysis()
     state_bytes = sum(one.nbytes for one in given[: case["state"]])
     kept_bytes = of.argument_size_in_bytes + of.output_size_in_bytes - state_bytes
@@ -164,6 +162,22 @@ def measure(folder: Path, out: Path, most_s: float) -> dict[str, Any]:
             out.write_text(json.dumps(result, indent=1))
         print(f"round {number}: timed after", round(time.monotonic() - began), flush=True)
     return result
+
+
+def _seconds_of(run: Any, arguments: Sequence[Any], each_s: float) -> float:
+    """The median over batches of calls, of about so many seconds each, of a call's share."""
+    import jax
+
+    def batch_s(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            result = run(*arguments)
+        jax.block_until_ready(result)
+        return (time.perf_counter() - began) / count
+
+    batch_s(2)
+    count = max(3, min(100, int(each_s / batch_s(2))))
+    return statistics.median(batch_s(count) for _ in range(_BATCHES))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

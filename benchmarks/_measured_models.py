@@ -81,39 +81,6 @@ def convolutions(batch: int, side: int, channels: Sequence[int]) -> Any:
     return _training(loss, weights, {"x": _floats(batch, side, side, channels[0]), "y": _floats(batch, channels[-1])})
 
 
-def unet(batch: int, side: int, channels: Sequence[int]) -> Any:
-    """Two convolutions at each side's length, halved on the way down; what was made there stands beside what comes up.
-
-    References:
-        Ronneberger, Fischer and Brox, U-Net, 2015.
-    """
-
-    def loss(weights: Weights, data: Any) -> jax.Array:
-        x, kept = data["x"], []
-        for pair in weights["down"]:
-            x = _twice(x, pair)
-            kept.append(x)
-            x = x.reshape(len(x), x.shape[1] // 2, 2, x.shape[2] // 2, 2, -1).mean((2, 4))
-        x = _twice(x, weights["middle"])
-        for pair, beside in zip(weights["up"], reversed(kept), strict=True):
-            x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
-            x = _twice(jnp.concatenate([x, beside], axis=-1), pair)
-        return jnp.mean((x @ weights["last"] - data["y"]) ** 2)
-
-    def pair(before: int, after: int) -> tuple[Any, Any]:
-        return _floats(3, 3, before, after), _floats(3, 3, after, after)
-
-    wide = 2 * channels[-1]
-    weights = {
-        "down": [pair(a, b) for a, b in itertools.pairwise([3, *channels])],
-        "middle": pair(channels[-1], wide),
-        "up": [pair(a + b, b) for a, b in itertools.pairwise([wide, *reversed(channels)])],
-        "last": _floats(channels[0], 3),
-    }
-    images = _floats(batch, side, side, 3)
-    return _training(loss, weights, {"x": images, "y": images})
-
-
 _NHWC = ("NHWC", "HWIO", "NHWC")
 _HEADS = 4
 
@@ -125,12 +92,6 @@ def _attention(block: Weights, x: jax.Array, causal: bool) -> jax.Array:
     if causal:
         scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)
     return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), value).reshape(x.shape) @ block["out"]
-
-
-def _twice(x: jax.Array, kernels: tuple[Any, Any]) -> jax.Array:
-    for kernel in kernels:
-        x = jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=_NHWC))
-    return x
 
 
 def _normal(x: jax.Array) -> jax.Array:

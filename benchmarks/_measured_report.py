@@ -10,7 +10,6 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from alpa_dejavu._util import units
 from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.problem import Plan
 from harness import Figure, Table
@@ -154,19 +153,6 @@ def _stage_ratios(jobs: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, floa
         }
         for devices, pairs in sorted(ratios.items())
     }
-
-
-def table(job: Mapping[str, Any]) -> str:
-    """A line for each plan of a job, the fastest first."""
-    names = {label: role for role, label in job["roles"].items()}
-    rows = [row for row in job["plans"] if "step_s" in row]
-    lines = [f"{'measured':>10} {'predicted':>10} {'simulated':>10}  {job['name']}"]
-    for row in sorted(rows, key=lambda row: row["step_s"]):
-        seconds = (row["step_s"], row["predicted_s"], row["simulated_s"])
-        mark = f"  <- {names[row['label']]}" if row["label"] in names else ""
-        lines.append(" ".join(f"{units.seconds(value):>10}" for value in seconds) + f"  {row['label']}{mark}")
-    lines += [f"not run: {row['label']}: {row['error']}" for row in job["plans"] if "error" in row]
-    return "\n".join(lines)
 
 
 def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:

@@ -31,11 +31,10 @@ from alpa_dejavu.costs.communication._nccl import FILE, LONG_BYTES, Nccl, NcclFi
 from alpa_dejavu.costs.left_out_errors import interval_ends
 from alpa_dejavu.problem import Cluster, Link
 from harness import wrong_input_told
+from published._alpa_collectives import alpa_collectives
+from published._folder import Folder
 from published._jobs import gpu_named
 from published._scores import scored
-from trials import collectives as alpa_collectives
-from trials._folder import Folder
-from trials._trial_set import MEASURED_S
 
 __all__ = [
     "FOLDS", "Errors", "Measured", "build", "either_way", "ends", "fit", "gpus_left_out", "host_of", "operators",
@@ -247,7 +246,7 @@ def profiles(folder: Folder) -> tuple[list[Measured], list[Measured]]:
             # Some V100 of three, five, six or seven are joined by fewer NVLinks than a machine file can say.
             if gpu == "a100" or size in (2, 4, 8):
                 vtrain.append(dataclasses.replace(_measured(gpu, "all_reduce", group, part), weight=_OTHERS_WEIGHT))
-    rows = alpa_collectives.load(folder).rename(columns={MEASURED_S: "time_s"})
+    rows = alpa_collectives(folder)
     short = rows[(rows["hosts"] == 1) & (rows["num_bytes"] <= _SHORT_BYTES)].groupby("group_size")["time_s"].median()
     launch_s = float(np.polyfit(short.index, short, 1)[0])
     groups = ["mesh", "collective", "group_size", "hosts", "sharing"]

@@ -33,7 +33,7 @@ from alpa_dejavu.planning.task import Chooser, Found
 from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Resolver, confidence
 from alpa_dejavu.planning.uncertainty._spreads import OWN_IN_PLANS
 from harness import Figure, Results, Table, options, wrong_input_told
-from trials._folder import Folder
+from published._folder import Folder
 
 FITTED = (
     "12 blocks", "A100-40", "GH-96", "RTX-3090", "V100-16", "a100-pcie-40gb", "p4", "v100-pcie-32gb",

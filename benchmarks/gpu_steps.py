@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, final
 
 import jax
-import numpy as np
 from jax import export
+from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from alpa_dejavu import layers, sharding
@@ -43,7 +43,6 @@ from alpa_dejavu.layers.models import model_function
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, Submesh
 from harness import Results, Table, options, wrong_input_told
-from trials._score import spearman
 
 _MEASURED = Path(__file__).parent / "measured"
 _GPU = "NVIDIA H100 80GB HBM3"
@@ -237,7 +236,7 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]  # fmt: skip
     memory = errors("memory_bytes", "peak_bytes")
     inside = sum(row["inside"] for row in rows)
-    ranks = spearman(*(np.array([row[name] for row in rows]) for name in ("step_s", "predicted_s")))
+    ranks = spearmanr(*([row[name] for row in rows] for name in ("step_s", "predicted_s"))).statistic
     return [
         f"Steps are predicted with an error of {'; '.join(said)}. {inside} of {len(rows)} are inside the 90 % interval;"
         f" the rank correlation is {ranks:.2f}. Memory: {statistics.median(memory):.0%} on the median, "

@@ -7,8 +7,7 @@ them are shaped by `tc`, and each host's device has a share of a core by the CPU
 compiled. This needs root and Linux; without, it says so, and nothing counts as shown. The plans of the enumeration
 are written to the JSON file before ours is known. All plans run in rounds; then ours, Alpa's and the two that were
 fastest run again in turns, and these finals are what is compared: the fastest of many is so by luck, too. Cases that
-the file has already are not measured again. Last, a host is killed while Alpa trains: training goes on without it, and
-its losses are those of an undisturbed run.
+the file has already are not measured again.
 
 Links within a host that are slower than between hosts can't be made on one machine.
 """
@@ -30,12 +29,9 @@ from alpa_dejavu.playground.hosts import NotShownError
 from harness import Results, at_least, options
 from hetero._bench import bench
 from hetero._cases import CASES, NUM_HOSTS
-from hetero._killed import killed, killed_lines, killed_misses
-from hetero._report import cases_table, figures, misses, table
+from hetero._report import cases_table, figures, misses
 from hetero._trial import Effort, trial
 
-KILLED = "killed host"
-"""The last case: the cluster has a host less afterwards."""
 _COUNTS = "plans", "rounds", "steps", "warm_up", "finals"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM
 
@@ -50,20 +46,14 @@ def main(given: Sequence[str] | None = None) -> int:
     left_out = "json", "cases", "minutes"
     settings = {name: value for name, value in vars(arguments).items() if name not in left_out}
     result = Results(arguments.json, settings, environment=ENVIRONMENT, autos={}, cases={})
-    names = [name for name in arguments.cases if name != KILLED]
+    names = arguments.cases
     try:
         _measure([name for name in names if "figures" not in result["cases"].get(name, {})], result, arguments)
-        if KILLED in arguments.cases and KILLED not in result:
-            _kill(result)
     except NotShownError as error:
         print(f"Not shown: {error}")
         return 2
     said = [miss for name in names for miss in misses(result["cases"][name])]
-    shown = [table(result["cases"][name]) for name in names]
-    if KILLED in arguments.cases:
-        said += killed_misses(result[KILLED])
-        shown += killed_lines(result[KILLED])
-    result.shown(*shown, cases_table(result["cases"]), *(said or ["All figures are as they were to be."]))
+    result.shown(cases_table(result["cases"]), *(said or ["All figures are as they were to be."]))
     return 1 if said else 0
 
 
@@ -85,12 +75,6 @@ def _measure(names: list[str], result: Results, arguments: argparse.Namespace) -
             written({**measured, "figures": figures(measured)})
 
 
-def _kill(result: Results) -> None:
-    with bench(NUM_HOSTS, ENVIRONMENT) as cluster:
-        result[KILLED] = killed(CASES["uniform"], cluster)
-    result.write()
-
-
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     """Leaves by an exception, so that everything is cleaned up, which nothing more interrupts."""
     for other in _STOPPING:
@@ -102,8 +86,7 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = options(__doc__, json="hetero_cluster.json")
-    names = [*CASES, KILLED]
-    parser.add_argument("--cases", nargs="+", choices=names, default=names, help="default: all")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
     for option, default, said in (
         ("--plans", 12, "of an enumeration, at most"),
         ("--rounds", 2, "of all plans"),

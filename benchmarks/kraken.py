@@ -1,14 +1,12 @@
-"""Kraken beside standard transformers: the predicted time to the first token, and both kinds trained.
+"""Kraken beside standard transformers: the predicted time to the first token.
 
-    python benchmarks/kraken.py [--seeds N] [--only PART ...] [--json FILE]
+    python benchmarks/kraken.py [--only PART ...] [--json FILE]
 
 - `published`: the 20 cases of the paper's mean, five sizes of GPT-3 on 4 and 8 A100 with NVSwitch, prompts of 128 and
   2048 tokens. Ways are as many as devices; heads and layers are those of the standard transformer. The paper's widths
   aren't at hand: a way is as wide as equal parameters of a layer ask for, to the next multiple of 8 for each head. Not
   all of these models fit onto A100 in half precision, so memory isn't looked at.
 - `names`: the models by name on 2, 4 and 8 devices, as far as these divide the ways, for several lengths.
-- `trained`: small ones of equal parameters on the text of Python's own library, several seeds.
-- `alpa`: a small Kraken that Alpa trains on CPU devices, beside one device.
 
 Gains are the standard transformer's seconds over Kraken's, less 1; the mean is a geometric one. "Fewer" is what a
 Kraken gains where collectives hide nothing (`--overlap none`), "hidden" what is added where they do. No device was
@@ -30,13 +28,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from _kraken_training import parallel, quality
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.layers.models import Kraken, model_size
 from alpa_dejavu.planning.inference import Lengths, ServingPlan, decoder, serve_plan
 from alpa_dejavu.problem import Cluster
-from harness import Figure, Results, Table, at_least, options
+from harness import Figure, Results, Table, options
 
 PUBLISHED, POINTS = 0.356, 0.10
 """The published mean gain, and how far off the predicted one may be."""
@@ -51,7 +48,7 @@ NAMED = (
     ("kraken-350m-2", "gpt2-350m"), ("kraken-350m-4", "gpt2-350m"), ("kraken-760m-4", "gpt2-760m"),
 )  # fmt: skip
 NAMED_LENGTHS = (128, 512, 1024)
-PARTS = ("published", "names", "trained", "alpa")
+PARTS = ("published", "names")
 COLUMNS = {
     "model": "{model}",
     "devices": "{devices}",
@@ -64,34 +61,13 @@ COLUMNS = {
     "hidden": "{hidden:+.1%}",
 }
 
-TRAINED = {
-    "model": "{model}",
-    "width": "{hidden}",
-    "parameters": "{parameters}",
-    "rate": "{rate:g}",
-    "loss": "{loss:.4f}",
-    "perplexity": "{perplexity:.3f}",
-    "over the standard's": "{difference:+.4f}",
-    "90 %": lambda row: f"{row['low']:+.4f} to {row['high']:+.4f}",
-}
-BY_ALPA = {
-    "model": "{name}",
-    "steps": "{steps}",
-    "losses off": "{loss_off:.1e}",
-    "parameters off": "{parameters_off:.1e}",
-    "all-reduces": "{all_reduces}",
-    "their bytes": "{all_reduced_bytes:size}",
-}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the tables; exit status 1 if an aim is missed."""
     parser = options(__doc__)
-    said = "trained models of each kind (default: %(default)s)"
-    parser.add_argument("--seeds", type=at_least(2), default=5, help=said)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="these parts alone")
     given = parser.parse_args(arguments)
-    results = Results(given.json, {"seeds": given.seeds})
+    results = Results(given.json, {})
     shown: list[Table | str] = []
     figures: list[Figure] = []
     for part, cases, title in (
@@ -104,14 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ]
             shown.append(Table.of(known, COLUMNS, title))
             figures += _figures(part, known)
-    for part, columns, title, trained in (
-        ("trained", TRAINED, "trained", functools.partial(quality, results, given.seeds)),
-        ("alpa", BY_ALPA, "trained by Alpa", functools.partial(parallel, results)),
-    ):
-        if part in given.only:
-            rows, found = trained()
-            shown.append(Table.of(rows, columns, title))
-            figures += found
     return results.shown(*shown, figures=figures)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from _measured_jobs import JOBS, Job, among_others, drawn, every_plan, label, plan_of
-from _measured_report import figures, job_result, jobs_table, summary, table
+from _measured_report import figures, job_result, jobs_table, summary
 from _measured_runs import ENVIRONMENT, runner, submesh_sizes
 from alpa_dejavu.calibration.measurement import measured
 from alpa_dejavu.clusters import named_cluster
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clusters = _Clusters(stack, cores)
         for name in given.jobs:
             job = JOBS[name]
-            print(table(result.known("jobs", name, lambda: _job(job, cluster, clusters, given))), flush=True)  # noqa: B023
+            result.known("jobs", name, lambda: _job(job, cluster, clusters, given))  # noqa: B023
     jobs = [result["jobs"][name] for name in given.jobs]
     result["summary"] = summary(jobs)
     return result.shown(jobs_table(jobs), *result["summary"]["lines"], figures=figures(jobs))

@@ -1,17 +1,19 @@
-"""Writes a page for docs/results from the JSON file that a benchmark has left: command, machine, date and tables.
+"""Writes a page from the JSON file that a benchmark has left: command, machine, date and tables.
 
-    python benchmarks/page.py RESULT.json [--into docs/results/PAGE.md] [--mark NAME] [--only TITLE]
-        [--leave-out COLUMN ...]
+    python benchmarks/page.py RESULT.json [--into docs/results.md] [--mark NAME] [--only TITLE] [--leave-out COLUMN ...]
 
-With `--into` it goes between the page's two marks of the benchmark, `<!-- slow_inside: begin -->` and
-`<!-- slow_inside: end -->`, in place of what is there; without, it is printed. Where a page has several results of a
-benchmark, `--mark` names the marks of one.
+With `--into` it goes between the page's two marks of the benchmark, `<!-- strategies: begin -->` and
+`<!-- strategies: end -->`, in place of what is there; without, it is printed. Where a page has several results of a
+benchmark, `--mark` names the marks of one. A page shows ten rows of a table; a longer one is written to a CSV file
+beside the JSON file, which the page links.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--leave-out", nargs="+", metavar="COLUMN", default=[], help="headings that aren't wanted there"
     )
-    parser.add_argument("--only", metavar="TITLE", help="the one table that is wanted there")
+    parser.add_argument("--only", metavar="TITLE", help="the one table that is wanted there ('' if it has no title)")
     parser.add_argument("--mark", metavar="NAME", help="the marks' name (default: the benchmark's)")
     given = parser.parse_args(arguments)
     result = json.loads(given.result.read_text(encoding="utf-8"))
@@ -43,9 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, ends, after = rest.partition(end)
     if not found or not ends:
         raise ValueError(f"{given.into} must have the lines {begin} and {end}; add them where the tables belong")
-    said = described(result, given.leave_out, given.only)
-    given.into.write_text(f"{before}{begin}\n{said}{end}{after}", encoding="utf-8")
+    folder = Path(os.path.relpath(given.result.parent, given.into.parent))
+    link = (folder / _rows_file(given.result, "{}").name).as_posix()
+    text = described(result, given.leave_out, given.only, link)
+    for number, table in enumerate(result["tables"], 1):
+        if f"({link.format(number)})" in text:
+            with _rows_file(given.result, number).open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([table["columns"], *table["rows"]])
+    given.into.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")
     return 0
+
+
+def _rows_file(result: Path, number: int | str) -> Path:
+    return result.with_name(f"{result.stem}-{number}.csv")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import argparse
 import ast
 import pathlib
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -80,14 +79,11 @@ def reduced(imports: Imports) -> list[tuple[str, str]]:
 
 
 def drawing(imports: Imports) -> str:
-    """A mermaid graph of the imports that don't follow from others, and a list of all of them."""
+    """A mermaid graph of the imports that don't follow from others."""
     order = top_down(imports)
     nodes = [f'  {room.strip("_")}["{room}/"]' for room in order]
     arrows = [f"  {room.strip('_')} --> {used.strip('_')}" for room, used in reduced(imports)]
-    lists = (", ".join(used for used in order if used in imports[room]) or "no other package" for room in order)
-    items = [f"- `{room}/` imports {used}." for room, used in zip(order, lists, strict=True)]
-    lines = [line for item in items for line in textwrap.wrap(item, width=118, subsequent_indent="  ")]
-    return "\n".join(["```mermaid", "graph TD", *nodes, *arrows, "```", "", *lines])
+    return "\n".join(["```mermaid", "graph TD", *nodes, *arrows, "```"])
 
 
 def main() -> None:

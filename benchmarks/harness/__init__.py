@@ -9,13 +9,12 @@ docs/results from such a file alone.
 from __future__ import annotations
 
 from alpa_dejavu._util.remote import Remote, answer_all
-from harness._asked import asked_within
 from harness._options import at_least, options, wrong_input_told
 from harness._results import Results, described
 from harness._tables import Figure, Table, show
 from harness._timing import peak_bytes, timed
 
 __all__ = [
-    "Figure", "Remote", "Results", "Table", "answer_all", "asked_within", "at_least", "described", "options",
-    "peak_bytes", "show", "timed", "wrong_input_told",
+    "Figure", "Remote", "Results", "Table", "answer_all", "at_least", "described",
+    "options", "peak_bytes", "show", "timed", "wrong_input_told",
 ]  # fmt: skip

@@ -20,6 +20,8 @@ from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu._util.versions import installed_version
 from harness._tables import Figure, Table, figures_table, show
 
+MOST_ROWS = 10
+"""Rows that a page shows of a table; all of them are in a CSV file beside the JSON file."""
 _VERSIONS = ("numpy", "scipy", "jax", "ray", "highspy", "scikit-learn")
 
 
@@ -92,28 +94,39 @@ def _run() -> dict[str, Any]:
     }
 
 
-def described(result: Mapping[str, Any], left_out: Collection[str] = (), only: str | None = None) -> str:
-    """What a benchmark's JSON file says, as Markdown: command, machine, date, tables and single lines.
+def described(
+    result: Mapping[str, Any], left_out: Collection[str] = (), only: str | None = None, csv: str | None = None
+) -> str:
+    """Returns what a benchmark's JSON file says, as Markdown: command, machine, date, tables and single lines.
 
     Args:
         result: all that is in the file.
         left_out: headings of columns that aren't wanted.
-        only: the title of the one table that is wanted, without the rest; None: all is.
+        only: the title of the one table that is wanted, without the rest ("" where it has none); None: all is.
+        csv: the link to a table's file, with `{}` for its number: longer tables show `MOST_ROWS` rows, and the link.
 
     Raises:
         ValueError: no table has that title.
     """
-    tables = [one for one in result["tables"] if only is None or (isinstance(one, dict) and one["title"] == only)]
-    if only is not None and not tables:
+    parts = [] if only is not None else _run_said(result["run"])
+    wanted = [
+        (number, table) for number, table in enumerate(result["tables"], 1)
+        if only is None or (isinstance(table, dict) and table["title"] == only)
+    ]  # fmt: skip
+    if not wanted:
         raise ValueError(f"no table is titled {only!r}")
-    parts = [] if only else _run_said(result["run"])
-    for one in tables:
-        if isinstance(one, str):
+    for number, table in wanted:
+        if isinstance(table, str):
             # Listings of several lines are for the terminal.
-            parts.append("" if "\n" in one else textwrap.fill(one, 120))
-        else:
-            title = "" if only else one["title"]
-            parts.append(Table(tuple(one["columns"]), tuple(map(tuple, one["rows"])), title).markdown(left_out))
+            parts.append("" if "\n" in table else textwrap.fill(table, 120))
+            continue
+        rows, title = tuple(map(tuple, table["rows"])), "" if only is not None else table["title"]
+        if csv is not None and len(rows) > MOST_ROWS:
+            # From the first to the last: rows are often sorted, and the first ones alone would flatter.
+            rows = tuple(rows[n * (len(rows) - 1) // (MOST_ROWS - 1)] for n in range(MOST_ROWS))
+        parts.append(Table(tuple(table["columns"]), rows, title).markdown(left_out))
+        if csv is not None and len(table["rows"]) > MOST_ROWS:
+            parts.append(f"These are {MOST_ROWS} of [{len(table['rows'])} rows]({csv.format(number)}).")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

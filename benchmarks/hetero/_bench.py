@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from _measured_jobs import Job
-from alpa_dejavu.alpa.resume import Trained
 from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.playground.hosts import HostNetwork, Quotas, network, nodes, quotas, shape
 from alpa_dejavu.problem import Plan
@@ -66,14 +65,6 @@ class Bench:
         self._compiled.clear()
         plan: dict[str, Any] = self._driver("auto", job, count)
         return plan
-
-    def train_and_kill(self, case: Case, plan: Plan, host: int) -> tuple[Trained, list[float]]:
-        """Trains with the links of a case, while a host is killed; what came out, and an undisturbed run's losses."""
-        self.set(case)
-        self._launched = ()
-        self._compiled.clear()
-        found: tuple[Trained, list[float]] = self._driver("train_and_kill", case.job, plan, host)
-        return found
 
     def group(self, plan: Plan) -> tuple[Place, ...]:
         """The meshes that a plan's workers are started with: plans of the same group take turns."""

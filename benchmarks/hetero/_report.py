@@ -69,30 +69,6 @@ def misses(case: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def table(case: Mapping[str, Any]) -> str:
-    """A line for each plan, the fastest first."""
-    steps, found = _medians(case["steps_s"]), figures(case)
-    roles: dict[str, list[str]] = {}
-    for role, label in case["roles"].items():
-        roles.setdefault(label, []).append(role)
-    lines = [f"{case['name']}: {case['about']}; {len(case['listed'])} of {case['plans_in_all']} plans"]
-    for label in sorted(steps, key=lambda label: steps[label]):
-        own = [step_s for turn in case["steps_s"][label] for step_s in turn]
-        mark = f"  <- {', '.join(roles[label])}" if label in roles else ""
-        lines.append(f"{seconds(steps[label]):>9}  ({seconds(min(own))} to {seconds(max(own))})  {label}{mark}")
-    lines += [f"not run: {label}: {error.splitlines()[-1]}" for label, error in case["errors"].items()]
-    lines.append(
-        f"the enumeration is from {seconds(found['fastest_s'])} to {seconds(found['worst_s'])}, median "
-        f"{seconds(found['median_s'])}; ours takes {found['ours_to_amp']:.2f} times AMP's step"
-    )
-    lines.append(
-        f"in the finals: ours {seconds(found['ours_s'])}, Alpa's {seconds(found['alpa_s'])}, the best one's "
-        f"{seconds(found['best_s'])}; ours takes {found['ours_to_alpa']:.2f} times Alpa's step, and "
-        f"{found['ours_to_best']:.2f} times the best one's"
-    )
-    return "\n".join(lines)
-
-
 def cases_table(cases: Mapping[str, Mapping[str, Any]]) -> Table:
     """A row for each case that was measured as a whole."""
     columns = {

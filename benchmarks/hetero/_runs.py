@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from _measured_jobs import Job
-from alpa_dejavu.alpa.resume import Trained
-from alpa_dejavu.playground.hosts import HostNetwork, Nodes, end_host, enter
+from alpa_dejavu.playground.hosts import HostNetwork, Nodes, enter
 from alpa_dejavu.problem import Plan
 from harness import Remote, answer_all
 from hetero._meshes import Place
@@ -38,7 +37,7 @@ def _serve(connection: Connection, net: HostNetwork, address: str, environment: 
         os.chdir(directory)
         own = net.address(net.driver)
         ray.init(address=address, _node_ip_address=own, log_to_driver=False, logging_level="warning")
-        server = _Server(net)
+        server = _Server()
         answer_all(connection, server)
         server.close()
 
@@ -48,7 +47,6 @@ def _serve(connection: Connection, net: HostNetwork, address: str, environment: 
 class _Server:
     """The methods that a `driver` has."""
 
-    net: HostNetwork
     meshes: Any = None
     runs: list[Any] = dataclasses.field(default_factory=list)
 
@@ -106,13 +104,6 @@ class _Server:
 
         self._connect_anew()
         return auto_plan(job, count)
-
-    def train_and_kill(self, job: Job, plan: Plan, host: int) -> tuple[Trained, list[float]]:
-        """Trains while a host is killed; what came out, and the losses of an undisturbed run."""
-        from hetero._training import disturbed, undisturbed
-
-        self.close()
-        return disturbed(job, plan, lambda: end_host(self.net, host)), undisturbed(job)
 
     def close(self) -> None:
         import alpa

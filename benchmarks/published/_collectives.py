@@ -12,8 +12,8 @@ import pandas as pd
 from alpa_dejavu.costs.communication import Nccl
 from alpa_dejavu.costs.communication._nccl import LONG_BYTES
 from build_nccl import FOLDS, Errors, Measured, either_way, ends, gpus_left_out, operators, profiles, shapes_left_out
+from published._folder import Folder
 from published._scores import by_source, scored
-from trials._folder import Folder
 
 __all__ = ["left_out", "shipped"]
 

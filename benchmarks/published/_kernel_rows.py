@@ -28,9 +28,9 @@ from alpa_dejavu.costs.kernels import (
     tokens_of_fullest,
 )
 from alpa_dejavu.problem import FusedAttention
+from published._folder import Folder
 from published._jobs import gpu_named
 from published._kernel_fit import Kernels, Prior
-from trials._folder import Folder
 
 __all__ = [
     "ATTENTION", "GROUPED", "GROUPED_APART", "NOISE", "PRODUCTS", "STREAMS", "Measured", "attention", "experts",

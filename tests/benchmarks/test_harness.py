@@ -1,12 +1,11 @@
 """What benchmarks share: results that are gone on from, tables and figures, pages, and processes beside this one."""
 
 import json
-import time
 
 import pytest
 
 import page
-from harness import Figure, Remote, Results, Table, answer_all, asked_within, at_least, options, wrong_input_told
+from harness import Figure, Remote, Results, Table, answer_all, at_least, options, wrong_input_told
 
 ROWS = [{"name": "a", "deep": {"s": 1.5}, "fits": True}, {"name": "b", "error": "it fails\nin a long story"}]
 COLUMNS = {"name": "{name}", "seconds": "{deep[s]:.2f} s", "fits": lambda row: row["fits"]}
@@ -28,12 +27,6 @@ class Counter:
 
 def serve(connection):
     answer_all(connection, Counter())
-
-
-def halves(number):
-    yield "compiled"
-    time.sleep(number)
-    yield number / 2
 
 
 def test_cells_are_templates_or_functions_and_what_is_missing_is_empty():
@@ -98,6 +91,26 @@ def test_a_missed_figure_is_an_exit_status_and_the_page_is_written_from_the_file
     assert page.main([str(file), "--into", str(into)]) == 2
 
 
+def test_a_page_shows_ten_rows_and_links_the_file_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["benchmarks/it.py"])
+    (tmp_path / "results").mkdir()
+    file, into = tmp_path / "results" / "out.json", tmp_path / "page.md"
+    numbers = [{"n": n, "square": n * n} for n in range(12)]
+    columns = {"n": "{n}", "square": "{square}"}
+    Results(file).shown("a line", Table.of(numbers, columns), Table.of(numbers[:10], columns, "short"))
+    into.write_text("<!-- it: begin -->\n<!-- it: end -->\n", encoding="utf-8")
+    assert page.main([str(file), "--into", str(into), "--only", ""]) == 0
+    written = into.read_text(encoding="utf-8")
+    assert written.endswith("| 11 | 121 |\n\nThese are 10 of [12 rows](results/out-2.csv).\n<!-- it: end -->\n")
+    assert written.count("\n| ") == 2 + 10
+    assert "**Date:**" not in written
+    rows = (tmp_path / "results" / "out-2.csv").read_text(encoding="utf-8").splitlines()
+    assert (rows[0], len(rows), rows[-1]) == ("n,square", 13, "11,121")
+    assert page.main([str(file), "--into", str(into), "--only", "short"]) == 0
+    assert "rows](" not in into.read_text(encoding="utf-8")
+    assert len(list((tmp_path / "results").glob("*.csv"))) == 1
+
+
 def test_options_say_what_is_too_small(capsys):
     parser = options("it measures")
     parser.add_argument("--rounds", type=at_least(2))
@@ -123,11 +136,3 @@ def test_an_object_in_another_process_answers_and_fails_there():
         assert counter("more", 2) == 3
         with pytest.raises(RuntimeError, match="as it should"):
             counter("fail")
-
-
-def test_an_answer_is_waited_for_no_longer_than_the_limit():
-    assert asked_within(60.0, halves, 0) == 0.0
-    assert asked_within(0.0, halves, 60) is None
-    assert asked_within(60.0, len, "three") == 5
-    with pytest.raises(RuntimeError, match="ended without an answer"):
-        asked_within(60.0, len, 3)

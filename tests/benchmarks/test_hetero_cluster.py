@@ -21,9 +21,8 @@ from hetero import _chosen
 from hetero._bench import bench
 from hetero._cases import CASES, Case
 from hetero._chosen import amps_plan, cluster_of
-from hetero._killed import killed_lines, killed_misses
 from hetero._layouts import Layout, enumeration, label
-from hetero._report import figures, finalists, misses, table
+from hetero._report import figures, finalists, misses
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -114,31 +113,9 @@ def test_a_missed_figure_is_told(seconds, said):
     found = misses(case)
     assert len(found) == len(said)
     assert all(part in line for part, line in zip(said, found, strict=True))
-    assert [line.split()[-1] for line in table(case).splitlines()[1:-1]].count("alpa") == 1
-    assert "not run: broken: and its end" in table(case)
     broken = {"roles": {"ours": "ours", "alpa": "broken", "amp": "best"}, "errors": {"broken": "and its end"}}
     with pytest.raises(RuntimeError, match="the plan of alpa could not be run: and its end"):
         figures({**case, **broken})
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({}, []),
-        ({"recoveries": []}, ["0 times"]),
-        ({"difference": 2e-4}, ["2.0e-04 of it"]),
-        ({"difference": float("nan")}, ["nan of it"]),
-    ],
-)
-def test_a_training_that_did_not_go_on_is_told(changed, said):
-    recovery = {"hosts": ["b"], "failed_step": 7, "resumed_step": 4, "steps_lost": 3}
-    recovery |= {"seconds": 59.0, "noticed_s": 20.0, "started_s": 30.0}
-    found = {"plan": "before", "plan_afterwards": "after", "losses": [2.0, 1.0], "difference": 1e-5}
-    found |= {"recoveries": [recovery], **changed}
-    assert [part in line for part, line in zip(said, killed_misses(found), strict=True)] == [True] * len(said)
-    assert "losses from 2.0000 to 1.0000" in "\n".join(killed_lines(found))
-    slow = {**found, "recoveries": [{**recovery, "seconds": 61.0}]}
-    assert "after 61 s, at most 60 s" in killed_misses(slow)[0]
 
 
 def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):

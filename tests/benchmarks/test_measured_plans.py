@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from _measured_jobs import JOBS, REMAT, ZERO, Job, among_others, drawn, every_plan, label, plan_of
-from _measured_report import figures, held_out_regret, job_result, paired_ratio, summary, table
+from _measured_report import figures, held_out_regret, job_result, paired_ratio, summary
 from _measured_runs import submesh_sizes
 from _thread_times import seconds_without_core, thread_seconds
 from alpa_dejavu.calibration.measurement import Measured
@@ -143,10 +143,6 @@ def test_a_job_says_regret_rank_and_what_failed(small):
     assert result["plans"][2]["error"] == "ValueError: it can't"
     assert result["plans"][0]["simulation_error"] == pytest.approx(0.0)
     assert result["plans"][0]["simulation_error_of_noted_steps"] == pytest.approx(1 / 1.1 - 1)
-    lines = table(result).splitlines()
-    assert lines[1].endswith("<- auto")
-    assert lines[2].endswith("<- ours")
-    assert lines[3] == f"not run: {names[2]}: ValueError: it can't"
     json.dumps(result)
 
 

@@ -11,7 +11,7 @@ from alpa_dejavu.costs.communication import Nccl
 from alpa_dejavu.costs.communication._nccl import FILE, NcclFigures, NetworkFigures
 from build_nccl import fit, gpus_left_out, host_of, operators, shapes_left_out
 from published._collectives import left_out, shipped
-from trials._folder import Folder
+from published._folder import Folder
 
 KEYS = {"median_error", "bias", "within_20", "inside", "interval_factor"}
 SIZES = 2.0 ** np.arange(10, 30, 3)

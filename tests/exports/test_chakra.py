@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from _chakra_replay import COLLECTIVE, COMPUTE, RECEIVE, SEND, read_traces, replay
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.exports import export, named_target
 from alpa_dejavu.exports._costed import CostedWriter
@@ -21,6 +20,7 @@ from alpa_dejavu.sharding.transformers import execution, transformer_model
 from alpa_dejavu.simulation import simulate
 from alpa_dejavu.simulation.plan_times import plan_times
 from alpa_dejavu.testing import example_cluster
+from chakra_replay import COLLECTIVE, COMPUTE, RECEIVE, SEND, read_traces, replay
 from models import chain
 from timelines import small_planned
 

@@ -5,7 +5,6 @@ import functools
 
 import pytest
 
-from _chakra_replay import COMPUTE, read_traces, replay
 from alpa_dejavu.exports import TARGETS, export, named_target
 from alpa_dejavu.exports._costed import CostedWriter
 from alpa_dejavu.exports.chakra import chakra_files
@@ -13,6 +12,7 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.simulation import simulate
 from alpa_dejavu.simulation.plan_times import plan_times
+from chakra_replay import COMPUTE, read_traces, replay
 
 SIZES = Transformer(64, 4, 4, 256, 32, feed_forward=128, train_last=1)
 SAID = "its files can't say that only the last 1 of 4 blocks train"

@@ -14,6 +14,7 @@ from alpa_dejavu.slicing._choices import Choices
 from alpa_dejavu.slicing._dynamic import placed
 from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.testing import check_slicer, random_problem
+from placed_problems import made_up
 
 EFFORT, PRICED = Effort(), Effort(few_states=0)
 """The second treats small problems like large ones."""
@@ -144,8 +145,6 @@ def test_uniform_fills_the_kinds_in_their_order():
 
 
 def test_several_kinds_of_hosts_are_close_to_their_bound():
-    from placed_slicing import made_up
-
     problem = made_up(3, 24, [4] * 5, 64)
     sliced = Dynamic().slice(problem)
     assert sliced.found

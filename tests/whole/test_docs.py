@@ -1,6 +1,9 @@
-"""The pages for people: links lead somewhere, names can be imported, the map is current, the README stays short."""
+"""The pages for people: links lead somewhere, names can be imported, the map is current, the README stays short, and
+generated tables say what their runs say.
+"""
 
 import importlib
+import json
 import pathlib
 import re
 import subprocess
@@ -51,6 +54,30 @@ def broken_links(page):
             yield f"{link}: there is no such heading"
 
 
+def runs():
+    """The tables of each run that is kept, by the benchmark's name and by the file's."""
+    for file in (ROOT / "docs" / "results").glob("*.json"):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        tables = [table for table in result["tables"] if isinstance(table, dict)]
+        rows = [row for table in tables for row in (table["columns"], *table["rows"])]
+        yield file.stem, rows
+        yield pathlib.Path(result["run"]["command"].split()[1]).stem, rows
+
+
+def rows_of_no_run(text, known):
+    """Rows of generated tables that no row of their run's JSON has, whose columns may be fewer here."""
+    for name, block in re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", text, flags=re.DOTALL):
+        for line in re.findall(r"^\| (?!---)(.*) \|$", block, flags=re.MULTILINE) if name in known else ():
+            cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]
+            if not any(_in_order(cells, row) for row in known[name]):
+                yield line
+
+
+def _in_order(cells, row):
+    others = iter(row)
+    return all(any(cell == other.strip() for other in others) for cell in cells)
+
+
 def unknown_names(text):
     for name in sorted(set(re.findall(r"(?<![\w./-])alpa_dejavu(?:\.[A-Za-z_]\w*)+", text))):
         parts = name.split(".")
@@ -82,6 +109,22 @@ def test_names_of_the_package_can_be_imported(page):
 @pages
 def test_lines_are_not_too_long(page):
     assert [line for line in page.read_text(encoding="utf-8").splitlines() if len(line) > 120] == []
+
+
+@pages
+def test_generated_tables_say_what_their_runs_say(page):
+    known = {}
+    for name, rows in runs():
+        known.setdefault(name, []).extend(rows)
+    assert list(rows_of_no_run(page.read_text(encoding="utf-8"), known)) == []
+
+
+def test_a_row_that_no_run_has_is_found():
+    known = {"it": [["a", "b", "c"], ["1", "2 | 3", "4"]]}
+    text = "<!-- {0}: begin -->\n| a | c |\n| --- | --- |\n| 1 | {1} |\n<!-- {0}: end -->\n"
+    assert list(rows_of_no_run(text.format("it", "4") + text.format("other", "5"), known)) == []
+    assert list(rows_of_no_run(text.format("it", "2 \\| 3"), known)) == []
+    assert list(rows_of_no_run(text.format("it", "5"), known)) == ["1 | 5"]
 
 
 def test_the_list_of_pages_has_them_all():
