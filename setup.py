@@ -30,7 +30,7 @@ PLANNING_NEEDS = [
 ALPA_NEEDS = [*PLANNING_NEEDS, "ray>=2.10", "pulp", "setuptools<81", "alpa-stock-jax==0.2.0"]
 
 # What trains in the playground; its time alone needs none of it.
-_OF_THE_PLAYGROUND = ("jax", "jaxlib", "optax", "ray", "scipy", "scikit-learn", "joblib", "tqdm")
+_OF_THE_PLAYGROUND = ("jax", "jaxlib", "optax", "scipy", "scikit-learn", "joblib", "tqdm")
 PLAYGROUND_NEEDS = [need for need in ALPA_NEEDS if re.split("[=<>]", need)[0] in _OF_THE_PLAYGROUND]
 
 

@@ -25,12 +25,12 @@ from typing import Any, NoReturn
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 from _measured_runs import ENVIRONMENT
-from alpa_dejavu.playground.hosts import NotShownError
 from harness import Results, at_least, options
 from hetero._bench import bench
 from hetero._cases import CASES, NUM_HOSTS
 from hetero._report import cases_table, figures, misses
 from hetero._trial import Effort, trial
+from real_hosts import NotShownError
 
 _COUNTS = "plans", "rounds", "steps", "warm_up", "finals"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM

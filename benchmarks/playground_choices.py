@@ -9,9 +9,8 @@ with 4 or 16 samples of a gradient. A gradient takes 4 ms and 0.3 ms for each sa
 20 MB/s. All seconds are virtual; a run that doesn't reach the loss counts with all the seconds that it was given.
 
 What is compared, with the same seeds, which decide first parameters, samples and how compute seconds vary:
-- four tries at `configure_while_training`: the weighted mean of all options' updates, with shares that follow the loss
-  to first and to second order; turns, each for its share of the seconds, to first order; and turns with shares that
-  have followed the planned seconds before the first step. What the mix takes is in.
+- `configure_while_training`: by turns, each option for its share of the seconds; and the same with shares that have
+  followed the planned seconds before the first step. What the mix takes is in.
 - the option of the fewest planned seconds of a gradient, and that of the fewest of a sample;
 - successive halving: the half with the least loss goes on twice as long, each in its own run on the same cluster; looks
   at the loss are free. The first round's seconds are the best of four, in hindsight;
@@ -60,12 +59,10 @@ MIXINGS = (Mixing(rate=4.0, averaged=0.2, drop=0.15), Mixing(rate=6.0, drop=0.15
 ROUNDS = (0.01, 0.02, 0.04, 0.08)
 """Shares of a run's seconds that each option has in the first round of successive halving."""
 TRIES = {
-    "1: weighted, first order": Mixing("weighted"),
-    "2: weighted, second order": Mixing("weighted", 2),
-    "3: by turns, first order": Mixing(),
-    "4: the same, known seconds first": Mixing(known_first=True),
+    "by turns": Mixing(),
+    "by turns, known seconds first": Mixing(known_first=True),
 }
-JUDGED = "3: by turns, first order"
+JUDGED = "by turns"
 Row = dict[str, Any]
 Floats = Sequence[float]
 

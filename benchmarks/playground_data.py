@@ -5,7 +5,7 @@
 A network of 64-32-10 is trained on digits by ten workers, each on a host of its own, for 180 gradients each, 20 epochs.
 A seed decides initial parameters, batches, splits, and what policies draw. Accuracy is that of the mean of all workers'
 parameters on held-out digits. Learning rates are chosen of the same four for each exchange by the accuracy of full
-shuffling with a seed that isn't judged, and hold for all policies; those of margins so for each problem.
+shuffling with a seed that isn't judged, and hold for all policies.
 
 - Splits: independent, dirichlet (labels over workers, alpha 0.1), and one label for each worker.
 - Policies move 7 of a worker's 144 samples each epoch (5 %), of 260 bytes.
@@ -37,14 +37,12 @@ from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground import Exchange, Job, Problem, Until, problem, simulate
 from alpa_dejavu.playground.data import DataMove, Split, move, split
 from alpa_dejavu.playground.exchanges import AllReduce, Gossip, LocalSteps
-from alpa_dejavu.playground.problems import accuracy_of_labels
 from alpa_dejavu.playground.topology import Graph
 from alpa_dejavu.testing import example_cluster
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
 
 WORKERS, STEPS, BATCH, GRADIENT_S, LOOKS, CONFIDENCE = 10, 180, 16, 0.01, 60, 0.9
 RATES = (0.03, 0.1, 0.3, 1.0)
-LONG_STEPS, RAREST = 400, 3
 NEAR = 0.01
 """A share is near to full shuffling if its accuracy is at most so much below."""
 SHARE = 7 / 143.7
@@ -65,7 +63,6 @@ SAME = {"highest loss": "random, 7", "highest loss, no rest": "random, 7"}
 """The random exchange of the same bytes."""
 STILL: Mapping[str, Split] = {
     **SPREAD,
-    "diverse (PCA)": split("diverse"),
     "dirichlet 0.1, workers over labels": split("dirichlet", alpha=0.1, definition="workers-over-labels"),
     "clusters": split("clusters"),
     "sorted": split("sorted"),
@@ -110,17 +107,6 @@ class Bench:
 
         return max(RATES, key=accuracy)
 
-    def labels(self, name: str, trained: Problem, seed: int, rate: float) -> Row:
-        """Accuracies of an unbalanced problem: of all labels, and of the rarest."""
-        def made() -> Row:
-            job = Job(trained, GRADIENT_S, BATCH, _sgd(rate), shards=split("independent"))
-            until = Until(steps=LONG_STEPS)
-            history = simulate(job, example_cluster(WORKERS, 1), AllReduce(), until=until, seed=seed, looks=1)
-            found = accuracy_of_labels(trained, history.params)
-            return {"all": float(found.mean()), "rare": float(found[-RAREST:].mean())}
-
-        return self.results.known("labels", f"{name}, rate {rate:g}, seed {seed}", made)
-
 
 @wrong_input_told
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tables = [Table.of([row for row in rows if row["exchange"] == exchange], columns,
                        f"{exchange}, at a rate of {bench.rate(exchange, EXCHANGES[exchange]):g}")
               for exchange in EXCHANGES]  # fmt: skip
-    return results.shown(*tables, _still(bench), _grouped(bench), _unbalanced(bench), figures=figures)
+    return results.shown(*tables, _still(bench), _grouped(bench), figures=figures)
 
 
 def _row(exchange: str, spread: str, name: str, runs: Mapping[str, list[Row]]) -> Row:
@@ -190,29 +176,6 @@ def _grouped(bench: Bench) -> Table:
     columns = {"exchange": "{exchange}", "similar labels in a group": "{similar}", "different ones": "{different}",
                "similar over different": "{over}"}  # fmt: skip
     return Table.of(rows, columns, "One label for each worker, in two groups of five")
-
-
-def _unbalanced(bench: Bench) -> Table:
-    margins = _problem("digits-margins")
-    ways = {"cross entropy": _problem("digits-long-tail"), "margins": dataclasses.replace(margins, later=None),
-            "margins, then weights": margins}  # fmt: skip
-    found, rates = dict[str, list[Row]](), dict[str, float]()
-    for name, trained in tqdm(ways.items(), "labels"):
-        tried = {rate: bench.labels(name, trained, 0, rate)["all"] for rate in RATES}
-        rates[name] = max(RATES, key=lambda rate, tried=tried: float(tried[rate]))  # type: ignore[misc]
-        found[name] = [bench.labels(name, trained, seed, rates[name]) for seed in range(1, bench.seeds + 1)]
-    rows = []
-    for name, runs in found.items():
-        row: Row = {"name": name, "rate": rates[name]}
-        for which in ("all", "rare"):
-            row[which] = _text([run[which] for run in runs])
-            plain = [run[which] for run in found["cross entropy"]]
-            if name != "cross entropy":
-                row[f"{which}_over"] = _text([run[which] - one for run, one in zip(runs, plain, strict=True)], "+.3f")
-        rows.append(row)
-    columns = {"loss": "{name}", "rate": "{rate:g}", "all labels": "{all}", "over": "{all_over}",
-               f"the {RAREST} rarest": "{rare}", "over cross entropy": "{rare_over}"}  # fmt: skip
-    return Table.of(rows, columns, "Accuracy on unbalanced digits, 133 to 7 samples of a label, all-reduce")
 
 
 def _differences(runs: Sequence[Row], others: Sequence[Row], at_bytes: bool = False) -> list[float]:

@@ -39,11 +39,11 @@ from tqdm import tqdm
 
 from alpa_dejavu.playground import Fault, History, Job, Until, problem, simulate
 from alpa_dejavu.playground.fault import Crash, DrawnSlowDowns, LinkRate, SlowDown
-from alpa_dejavu.playground.hosts import NotShownError
-from alpa_dejavu.playground.real import real_workers
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
 from harness import Figure, Results, Table, at_least, options, wrong_input_told
+from real_hosts import NotShownError
+from real_hosts.workers import real_workers
 
 GRADIENT_S, NUM_BYTES, BYTES_PER_S, LATENCY_S = 0.2, 1e6, 2e7, 1e-4
 RATE, STEPS, LOSS, LOOKS, SEED = 0.3, 24, 1.3, 96, 1
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(count: int, missing: Sequence[tuple[str, str]], results: Results) -> None:
     job = Job(problem("digits-mlp"), GRADIENT_S, optimizer=optax.sgd(RATE), num_bytes=NUM_BYTES)
-    with real_workers(job, _cluster(count), shaped=True) as workers:
+    with real_workers(job, _cluster(count)) as workers:
         measured_job, cluster = workers.measured()
         assert isinstance(measured_job.compute_s, tuple)
         rates, latencies = (

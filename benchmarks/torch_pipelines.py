@@ -23,13 +23,13 @@ import torch
 from tqdm import tqdm
 
 from alpa_dejavu._util import units
-from alpa_dejavu.playground.hosts import quotas
 from alpa_dejavu.problem import Objective, SlicingProblem, StageChoice
 from alpa_dejavu.schedules import named_schedule, write_schedule
 from alpa_dejavu.simulation import StageTimes, simulate
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.slicing.makespan import Makespan
 from harness import Figure, Results, Table, at_least, options
+from real_hosts import quotas
 from torch_runtime import LayerSeconds, Processes, Sizes, Split, started
 
 SIZES = Sizes(blocks=12, width=192, heads=4, words=12544, samples=2, tokens=32)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
-import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,14 +14,13 @@ import click
 from alpa_dejavu._util.json_file import peek
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.help import Command, Group
-from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import Pages, console, progress
 from alpa_dejavu.cli.playground_jobs import draw_jobs, jobs
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.playground.scenarios import Runs, Scenario
+    from alpa_dejavu.playground.scenarios import Runs
 
 _FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 _html_option = click.option(
@@ -78,10 +75,9 @@ def list_names() -> None:
     cls=Command,
     examples=(
         "alpa-dejavu playground run examples/playground/slow-worker.yaml --html run.html --json run.json",
-        "alpa-dejavu playground run examples/playground/real-workers.yaml --real",
+        "alpa-dejavu playground run examples/playground/slow-worker.yaml --keep runs",
     ),
-    rests_on="Gradients are really computed; seconds are virtual, from the scenario's cluster. With --real they are "
-    "measured, too.",
+    rests_on="Gradients are really computed; seconds are virtual, from the scenario's cluster.",
 )
 @click.argument("path", type=_FILE, metavar="SCENARIO")
 @_html_option
@@ -93,22 +89,12 @@ def list_names() -> None:
     metavar="FOLDER",
     help="Keep what is computed; the same command goes on from there where it was interrupted.",
 )
-@click.option(
-    "--real",
-    is_flag=True,
-    help="Run it by worker processes on this machine, too, which Ray starts; as root on Linux with links and speeds of "
-    "their own. A simulation that is told what was measured before predicts each run.",
-)
 def run(
-    path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, folder: pathlib.Path | None,
-    real: bool,
+    path: pathlib.Path, html_path: pathlib.Path | None, json_path: pathlib.Path | None, folder: pathlib.Path | None
 ) -> None:  # fmt: skip
     """Runs a scenario, a YAML file: each of its exchanges with each of its seeds."""
     check_outputs(html_path, json_path)
-    if real and folder is not None:
-        raise click.UsageError("--keep is for simulations, as real workers begin anew each time; leave out one of both")
-    runs = _run(path, json_path, real, folder)
-    _show([runs], html_path, json_path)
+    _show([_run(path, json_path, folder)], html_path, json_path)
 
 
 @playground.command(
@@ -139,9 +125,7 @@ def _read_or_run(path: pathlib.Path) -> Runs:
     return read_runs(path) if isinstance(data, dict) and "runs" in data else _run(path)
 
 
-def _run(
-    path: pathlib.Path, json_path: pathlib.Path | None = None, real: bool = False, folder: pathlib.Path | None = None
-) -> Runs:
+def _run(path: pathlib.Path, json_path: pathlib.Path | None = None, folder: pathlib.Path | None = None) -> Runs:
     """Runs a scenario; where a run fails or is interrupted, those before it are written to a file, if there is one."""
     with working(f"reading {path}"):
         from alpa_dejavu.playground.scenarios import growing_runs, read_scenario, runs_text
@@ -149,32 +133,16 @@ def _run(
         scenario = read_scenario(path)
     runs: Runs | None = None
     try:
-        growing = _real_runs(scenario) if real else growing_runs(scenario, progress=True, folder=folder)
-        for finished in growing:
+        for finished in growing_runs(scenario, progress=True, folder=folder):
             runs = finished
     except BaseException:
         if runs is not None and json_path is not None:
             write_output(json_path, runs_text(runs))
-            count = (1 + real) * len(scenario.names) * len(scenario.seeds)
-            said = f"{len(runs.runs)} of {count} runs were finished"
-            progress().print(f"{said}, and are in {json_path}")
+            count = len(scenario.names) * len(scenario.seeds)
+            progress().print(f"{len(runs.runs)} of {count} runs were finished, and are in {json_path}")
         raise
     assert runs is not None, "a scenario has an exchange and a seed"
     return runs
-
-
-def _real_runs(scenario: Scenario) -> Iterator[Runs]:
-    """Yields the runs of a scenario that are finished, each predicted and measured."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    from alpa_dejavu.playground.real import real_workers
-    from alpa_dejavu.playground.scenarios import growing_real_runs
-
-    with interrupts_raised(), contextlib.ExitStack() as stack:
-        with working("starting workers"):
-            workers = stack.enter_context(real_workers(scenario.job, scenario.cluster))
-        if workers.note:
-            progress().print(f"links aren't shaped, and workers share the cores as they come: {workers.note}")
-        yield from growing_real_runs(scenario, workers, True)
 
 
 def _show(every: Sequence[Runs], html_path: pathlib.Path | None, json_path: pathlib.Path | None = None) -> None:
@@ -202,22 +170,20 @@ def _print_table(every: Sequence[Runs], to: Pages) -> None:
         answer_lines,
         compared,
         details,
-        side_by_side,
         tables,
         target_text,
     )
 
     to.print(f"{', '.join(runs.name for runs in every)}: target {target_text(every)}")
-    found = compared(every)
-    both = side_by_side(found)
-    for told in [*([both] if both.rows else []), *tables(found)]:
-        table = new_table(told.heads[:1], told.heads[1:-1], told.heads[-1:])
-        for row in told.rows:
+    exchanges = compared(every)
+    for texts in tables(exchanges):
+        table = new_table(texts.heads[:1], texts.heads[1:-1], texts.heads[-1:])
+        for row in texts.rows:
             table.add_row(*row)
         to.print()
         to.print(table)
     to.print()
-    for line in (*answer_lines(every), *details(found), NOTE):
+    for line in (*answer_lines(every), *details(exchanges), NOTE):
         to.print(line)
 
 

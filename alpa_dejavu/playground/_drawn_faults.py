@@ -38,7 +38,6 @@ class DrawnCrashes(Fault):
         checks.positive("drawn crashes", "back_after_s", 1.0 if self.back_after_s is None else self.back_after_s)
 
     def run(self, world: Changed) -> Program:
-        """Draws for each worker."""
         def lose(worker: int, ends: bool) -> bool:
             if ends:
                 world.start(worker)
@@ -71,7 +70,6 @@ class DrawnSlowDowns(Fault):
         checks.positive("drawn slow-downs", "for_s", self.for_s)
 
     def run(self, world: Changed) -> Program:
-        """Draws for each worker."""
         return _drawn(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
                       lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
 
@@ -99,7 +97,6 @@ class DrawnCongestion(Fault):
         checks.positive("drawn congestion", "for_s", self.for_s)
 
     def run(self, world: Changed) -> Program:
-        """Draws for each pair of hosts that have workers."""
         links = itertools.combinations(sorted(set(world.hosts)), 2)
         return _drawn(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
                       lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
 
 from alpa_dejavu.playground._world import Program, Worker
 
@@ -15,13 +14,7 @@ class Exchange(abc.ABC):
 
     Exchanges are frozen dataclasses of their settings: what changes while they run lies in the workers, the world's
     board, and the program's own variables.
-
-    Attributes:
-        by_messages: whether workers know of each other by messages alone, and by who is there; then real processes can
-            run it (`alpa_dejavu.playground.real`).
     """
-
-    by_messages: ClassVar[bool] = True
 
     @abc.abstractmethod
     def run(self, worker: Worker) -> Program:

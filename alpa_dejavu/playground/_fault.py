@@ -142,7 +142,6 @@ class WrongGradient(Fault):
         check_times("wrong gradient", self.at_s, self.until_s)
 
     def run(self, world: Changed) -> Program:
-        """Has the worker send wrong gradients, and right ones again."""
         check_worker(world, self.worker)
         return for_a_while(
             lambda ends: world.spoil(self.worker, None if ends else self._spoilt), self.at_s, self.until_s
@@ -204,7 +203,6 @@ class WrongStage(Fault):
         check_times("wrong stage", self.at_s, self.until_s)
 
     def run(self, world: Changed) -> Program:
-        """Has the worker compute a stage wrongly, and rightly again."""
         check_worker(world, self.worker)
         return for_a_while(
             lambda ends: world.compute_wrongly(self.worker, None if ends else self), self.at_s, self.until_s

@@ -17,7 +17,7 @@ from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._gradient import Gradient, Rows, Vector
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._left_out import drop_multipliers
-from alpa_dejavu.playground._programs import Programs, programs
+from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground.job import Job, Problem
 
 __all__ = ["JaxLearner", "Learner", "batches"]
@@ -143,7 +143,7 @@ class JaxLearner(Learner):
         self._waiting: dict[Gradient, None] = {}
         self._batches: dict[int, Iterator[Rows]] = {}
         self.shards = [np.asarray(shard, np.int64) for shard in job.settled_shards() or ()]
-        self._programs, self._later = (programs(problem, job.optimizer, later) for later in (False, True))
+        self._programs = programs(problem, job.optimizer)
         self._tree = first = problem.init(jax.random.PRNGKey(seed))
         self._first, self.leaves = self._flat(first), tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(first))
         if not np.isfinite(self._first).all():
@@ -190,7 +190,7 @@ class JaxLearner(Learner):
         self._waiting.pop(wanted, None)
         if waited and self._job.side_by_side:
             alike = [gradient for gradient in self._waiting if len(gradient.rows) == len(wanted.rows)]
-            chosen += [gradient for gradient in alike if self._of(gradient) is self._of(wanted)][: _MOST - 1]
+            chosen += alike[: _MOST - 1]
             for gradient in chosen[1:]:
                 del self._waiting[gradient]
         (computed,) = self._journal.next(lambda: (self._computed(chosen),))
@@ -201,18 +201,13 @@ class JaxLearner(Learner):
         inputs, targets = self._problem.train
         if not self._job.side_by_side:
             at, rows = chosen[0].at, chosen[0].rows
-            return np.asarray(self._of(chosen[0]).gradient(at, inputs[rows], targets[rows]))[None]
+            return np.asarray(self._programs.gradient(at, inputs[rows], targets[rows]))[None]
         # Few different sizes are few compilations.
         padded = [*chosen, *[chosen[-1]] * (2 ** (len(chosen) - 1).bit_length() - len(chosen))]
         rows = np.stack([gradient.rows for gradient in padded])
         points = np.stack([gradient.at for gradient in padded])
-        computed = self._of(chosen[0]).gradients(points, inputs[rows], targets[rows])
+        computed = self._programs.gradients(points, inputs[rows], targets[rows])
         return np.asarray(computed)[: len(chosen)]
-
-    def _of(self, gradient: Gradient) -> Programs:
-        """The programs of the loss that a gradient is of."""
-        later = self._problem.later
-        return self._programs if later is None or gradient.step < later.steps else self._later
 
     def updated(self, params: Vector, state: Any, gradient: Vector) -> tuple[Vector, Any]:
         """Returns parameters and optimizer's state after an update."""

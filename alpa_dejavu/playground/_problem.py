@@ -8,26 +8,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import checks
-
-__all__ = ["Later", "Problem"]
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Later:
-    """Another loss, by which training goes on.
-
-    Attributes:
-        steps: gradients of a worker before its first one of that loss.
-        loss: the loss, as `Problem.loss`.
-    """
-
-    steps: int
-    loss: Callable[[Any, Any], Any]
-
-    def __post_init__(self) -> None:
-        checks.count("later", "steps", self.steps)
+__all__ = ["Problem"]
 
 
 @final
@@ -44,8 +25,6 @@ class Problem:
         held_out: inputs and targets by which the history's loss and accuracy are told.
         coordinates: returns for some inputs the indices of the parameters, flat, that each one's loss depends on, shape
             (samples, indices); None: all of them.
-        later: a loss that batches have after some steps, such as one with weights of labels; the history's loss stays
-            that of `loss`. Samples that are applied one by one have `loss` all the time. None: there is none.
         chain: names of parts of the parameters in a row, each a kernel of shape (inputs, outputs) and a bias, where the
             outputs of one, such as filters, are the inputs of the next one, the last one's classes; units of all but
             the last one may be left out. Empty: none may.
@@ -65,7 +44,6 @@ class Problem:
     train: tuple[NDArray[Any], NDArray[Any]]
     held_out: tuple[NDArray[Any], NDArray[Any]]
     coordinates: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-    later: Later | None = None
     chain: tuple[str, ...] = ()
     blocks: tuple[tuple[str, str], ...] = ()
     narrowed: Callable[[Sequence[int]], Problem] | None = None

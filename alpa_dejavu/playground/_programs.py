@@ -28,17 +28,15 @@ class Programs(NamedTuple):
     tree: Any
 
 
-def programs(problem: Problem, chosen: Any, later: bool = False) -> Programs:
+def programs(problem: Problem, chosen: Any) -> Programs:
     """Returns the programs of a problem and an optimizer, compiled once for all simulations with functions that do the
     same, such as those of two problems of one name, or of two optimizers made with the same settings.
 
     Args:
         problem: the problem.
         chosen: the optimizer; None: gradient descent at a rate of 0.1.
-        later: whether gradients are of the loss that comes later.
     """
-    loss = problem.later.loss if later and problem.later is not None else problem.loss
-    return _compiled(SameCode((problem.init, loss, problem.accuracy, chosen)))
+    return _compiled(SameCode((problem.init, problem.loss, problem.accuracy, chosen)))
 
 
 @functools.lru_cache(maxsize=32)

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
 from alpa_dejavu.playground._left_out import AffordedVectors, compute_seconds, narrowable, narrowed_problem
-from alpa_dejavu.playground._problem import Later, Problem
+from alpa_dejavu.playground._problem import Problem
 from alpa_dejavu.problem import Cluster, Device, Plan, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["Job", "Later", "Problem", "Until", "local_batches"]
+__all__ = ["Job", "Problem", "Until", "local_batches"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

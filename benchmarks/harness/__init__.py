@@ -8,8 +8,8 @@ docs/results from such a file alone.
 
 from __future__ import annotations
 
-from alpa_dejavu._util.remote import Remote, answer_all
 from harness._options import at_least, options, wrong_input_told
+from harness._remote import Remote, answer_all
 from harness._results import Results, described
 from harness._tables import Figure, Table, show
 from harness._timing import peak_bytes, timed

@@ -8,13 +8,13 @@ from typing import Any, final
 
 from _measured_jobs import Job
 from alpa_dejavu.calibration import HostLinks
-from alpa_dejavu.playground.hosts import HostNetwork, Quotas, network, nodes, quotas, shape
 from alpa_dejavu.problem import Plan
 from harness import Remote
 from hetero._cases import FAST, Case
 from hetero._layouts import label
 from hetero._meshes import Place, needed
 from hetero._runs import driver
+from real_hosts import HostNetwork, Quotas, network, nodes, quotas, shape
 
 
 @final

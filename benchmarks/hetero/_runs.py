@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from _measured_jobs import Job
-from alpa_dejavu.playground.hosts import HostNetwork, Nodes, enter
 from alpa_dejavu.problem import Plan
 from harness import Remote, answer_all
 from hetero._meshes import Place
+from real_hosts import HostNetwork, Nodes, enter
 
 _PATIENCE_S = 10.0
 

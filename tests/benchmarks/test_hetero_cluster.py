@@ -13,9 +13,7 @@ from _measured_jobs import Job, drawn
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
-from alpa_dejavu._util.leftovers import own_name
 from alpa_dejavu.calibration import HostLinks
-from alpa_dejavu.playground.hosts import HostNetwork, NotShownError, Quotas, network, shape
 from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
 from hetero._bench import bench
@@ -23,6 +21,8 @@ from hetero._cases import CASES, Case
 from hetero._chosen import amps_plan, cluster_of
 from hetero._layouts import Layout, enumeration, label
 from hetero._report import figures, finalists, misses
+from real_hosts import HostNetwork, NotShownError, Quotas, network, shape
+from real_hosts._leftovers import own_name
 
 NAMES = ["a", "b", "c", "d"]
 

@@ -48,7 +48,7 @@ QUICK = [
     "replan made.json --without p3.16xlarge-0", "history --history runs.sqlite",
     "playground draw-jobs trace.csv --seed 1", "--help", "plan --help", "playground jobs --help",
 ]  # fmt: skip
-DEVICES = ("profile ", "calibrate ", "--real")
+DEVICES = ("profile ", "calibrate ")
 """What needs a Ray cluster, and is tried where there is one."""
 
 

@@ -148,7 +148,6 @@ def test_a_run_that_is_kept_goes_on_where_it_was_interrupted(folder, tmp_path, m
     (tmp_path / "full" / "a.txt").write_text("a")
     assert "must be empty or keep runs" in command("run", other, "--keep", tmp_path / "full").stderr
     assert "can't be made: No such file" in command("run", other, "--keep", tmp_path / "none" / "kept").stderr
-    assert "real workers begin anew" in command(*words, "--real").stderr
 
 
 def test_json_may_go_to_standard_output(folder):

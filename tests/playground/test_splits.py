@@ -15,7 +15,7 @@ from alpa_dejavu.testing import example_cluster
 
 CASES = [
     *(split(name) for name in SPLITS if name != "moved-points"),
-    *(split(name, by_speed=True) for name in ("independent", "sorted", "diverse")),
+    *(split(name, by_speed=True) for name in ("independent", "sorted")),
     split("by-label", labels=2, groups="similar"),
     split("by-label", labels=3, group=4),
     split("dirichlet", alpha=0.3, definition="workers-over-labels"),
@@ -170,18 +170,6 @@ def test_clusters_are_those_that_there_are():
     assert sorted(sorted(rows.tolist()) for rows in found.rows) == np.arange(100).reshape(4, 25).tolist()
 
 
-def test_diverse_shares_are_spread_more_evenly_than_by_chance():
-    inputs = np.random.default_rng(0).random((512, 2))
-
-    def unevenness(one):
-        """The squared error of the counts in 8 x 8 fields, of all workers."""
-        rows = one.split(task(np.zeros(512), 8, inputs=inputs)).rows
-        counts = [np.histogram2d(*inputs[each].T, bins=4, range=[[0, 1], [0, 1]])[0] for each in rows]
-        return float(np.square(np.array(counts) - np.mean(counts, axis=0)).sum())
-
-    assert unevenness(split("diverse")) < 0.5 * unevenness(split("independent"))
-
-
 def test_moved_points_are_nearest_samples_by_brute_force():
     # On a line: worker 0 has 0..9, worker 1 has 90..99; half of the points move to where a worker has none.
     inputs = np.concatenate([np.arange(10.0), np.arange(90.0, 100.0)])[:, None]
@@ -244,7 +232,7 @@ def test_a_job_draws_its_split_by_the_seed_of_the_run():
         (lambda: split("dirichlet", definition="yurochkin"), "definition is 'yurochkin', but must be one of"),
         (lambda: split("by-label", labels=0), "labels is 0, but must be a whole number"),
         (lambda: split("by-label", groups="same"), "groups is 'same', but must be one of 'similar', 'different'"),
-        (lambda: split("diverse", projection="tsne"), "projection is 'tsne', but must be one of 'pca', 'umap'"),
+        (lambda: split("moved-points", base=split("sorted"), projection="tsne"), "projection is 'tsne', but must be"),
         (lambda: split("moved-points", base=split("sorted"), step=0.0), r"step is 0\.0, but must be above 0"),
         (lambda: split("moved-points", base=split("sorted"), share=1.0), r"share is 1\.0, but must be at least 0"),
         (lambda: split("dirichlets"), "there is no split named 'dirichlets'"),
@@ -269,7 +257,7 @@ def test_what_can_not_be_is_said(make, said):
 def test_umap_that_isnt_installed_is_missed_before_anything_begins(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'pip install "alpa-dejavu\[umap\]", or choose projection=\'pca\''):
-        split("diverse", projection="umap")
+        split("moved-points", base=split("sorted"), projection="umap")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("umap") is None, reason="umap-learn is not installed")
@@ -280,5 +268,3 @@ def test_umap_is_the_same_again_and_makes_samples():
     one, same = made.split(points), made.split(points)
     assert one.synthetic.sum() == 4
     np.testing.assert_array_equal(one.made_inputs, same.made_inputs)
-    even = split("diverse", projection="umap", dimensions=2).split(points)
-    assert sorted(np.concatenate(even.rows).tolist()) == list(range(40))

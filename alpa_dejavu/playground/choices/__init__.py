@@ -8,32 +8,11 @@ See docs/concepts/choosing-while-training.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from alpa_dejavu._util.lazy import loaded_when_used
-
-if TYPE_CHECKING:
-    from alpa_dejavu.playground.choices._configure import Configured, configure_while_training
-    from alpa_dejavu.playground.choices._look_ahead import look_ahead_gradient
-    from alpa_dejavu.playground.choices._mixing import Mixing
-    from alpa_dejavu.playground.choices._options import Choice, Option, options, planned_seconds
+from alpa_dejavu.playground.choices._configure import Configured, configure_while_training, look_ahead_gradient
+from alpa_dejavu.playground.choices._mixing import Mixing
+from alpa_dejavu.playground.choices._options import Choice, Option, options, planned_seconds
 
 __all__ = [
-    "Choice",
-    "Configured",
-    "Mixing",
-    "Option",
-    "configure_while_training",
-    "look_ahead_gradient",
-    "options",
+    "Choice", "Configured", "Mixing", "Option", "configure_while_training", "look_ahead_gradient", "options",
     "planned_seconds",
-]
-
-_HOME = {
-    **dict.fromkeys(("Choice", "Option", "options", "planned_seconds"), "_options"),
-    "Mixing": "_mixing",
-    **dict.fromkeys(("Configured", "configure_while_training"), "_configure"),
-    "look_ahead_gradient": "_look_ahead",
-}
-
-__getattr__, __dir__ = loaded_when_used(__name__, _HOME)
+]  # fmt: skip

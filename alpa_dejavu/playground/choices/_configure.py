@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
@@ -13,14 +14,13 @@ from numpy.typing import NDArray
 from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._programs import programs
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground.choices._look_ahead import look_ahead_gradient
 from alpa_dejavu.playground.choices._mixing import Floats, Matrix, Mixing
 from alpa_dejavu.playground.choices._options import Choice, Option, Segments, Vector, options
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["Configured", "configure_while_training"]
+__all__ = ["Configured", "configure_while_training", "look_ahead_gradient"]
 
 
 @final
@@ -73,7 +73,7 @@ def configure_while_training(
         cluster: the links that messages go over.
         rows: what may be chosen; each combination of one choice of each row is an option.
         until: the virtual seconds of it all, the mix's own included.
-        mixing: how options are mixed; None: by turns.
+        mixing: how options are mixed; None: by the defaults.
         weight_of_seconds: the loss that a virtual second is worth; None: by how much the mix changes it in one, at
             each step.
         seed: of parameters, samples, compute seconds, and the order of turns.
@@ -94,12 +94,15 @@ def configure_while_training(
     while np.count_nonzero(shares[-1]) > 1 and time_s[-1] < until.seconds:
         step = _mixed(segments, params, shares[-1], used, len(shares) - 1, seed)
         params = step.params
-        samples = _samples(problem, sum(map(job.samples, range(segments.workers))), seed, len(shares) - 1, used.order)
-        slopes = look_ahead_gradient(problem, params, step.displacements, shares[-1], *samples)
+        count = sum(map(job.samples, range(segments.workers)))
+        drawn = draws(seed, 8, len(shares) - 1).integers(len(problem.held_out[0]), size=count)
+        batch = tuple(part[drawn] for part in problem.held_out)
+        slopes = look_ahead_gradient(problem, params, step.displacements, batch)
         averages, gradient = _gradient(slopes, averages, shares[-1], segments, step.applied, used, weight_of_seconds)
         matrix = matrix.moved(gradient, used.rate).hardened(1.0 if len(shares) >= used.most_steps else used.drop)
         shares.append(matrix.shares())
-        time_s.append(time_s[-1] + step.seconds + _look_seconds(job, segments.meeting_s, used.order))
+        # To look ahead each worker computes one gradient, and all are added up.
+        time_s.append(time_s[-1] + step.seconds + float(np.max(job.compute_s)) + segments.meeting_s)
         losses.append(float(programs(problem, job.optimizer).score(params, *problem.held_out)[0]))
     chosen = every[int(np.argmax(shares[-1]))]
     mixed = Configured(np.array(time_s), np.array(losses), every, np.array(shares), time_s[-1], chosen, None)
@@ -130,18 +133,18 @@ class _Step(NamedTuple):
 
 
 def _mixed(segments: Segments, params: Vector, shares: Floats, mixing: Mixing, number: int, seed: int) -> _Step:
-    """Trains by each option that has a share, all from the same parameters or one after the other."""
-    (live,), by_turns = np.nonzero(shares), mixing.way == "by turns"
+    """Trains by each option that has a share for its part of the seconds, each from where the one before came to."""
+    (live,) = np.nonzero(shares)
     whole_s = mixing.gradients * segments.workers * float(segments.planned_s.max())
     moved, seconds = np.zeros((len(shares), len(params)), np.float32), 0.0
     applied, at = np.zeros(len(shares), np.bool_), params
-    for option in draws(seed, 7, number).permutation(live) if by_turns else live:
-        share_s = whole_s * (float(shares[option]) * len(live) if by_turns else 1.0)
+    for option in draws(seed, 7, number).permutation(live):
+        share_s = whole_s * float(shares[option]) * len(live)
         segment = segments.run(int(option), at, share_s, number)
         change, applied[option] = segment.params - at, segment.gradients > 0
         moved[option] = change * np.float32(segments.workers / max(segment.gradients, 1))
         seconds += segment.seconds
-        at = at + (change if by_turns else np.float32(shares[option]) * change)
+        at = at + change
     return _Step(at, moved, applied, seconds)
 
 
@@ -188,18 +191,34 @@ def _first(problem: Problem, seed: int) -> Vector:
     return np.asarray(ravel_pytree(problem.init(jax.random.PRNGKey(seed)))[0], np.float32)
 
 
-def _look_seconds(job: Job, meeting_s: float, order: int) -> float:
-    """Returns the seconds of looking ahead: each worker computes one gradient, and all are added up; to second order
-    three, of which one through another as long as two.
+def look_ahead_gradient(problem: Problem, params: Vector, displacements: Vector, held_out: Any) -> Floats:
+    """Returns the derivative of the held-out loss after a step by each option's share, shape (K,).
+
+    A step with shares q instead of p would have come to params + sum over o of (q_o - p_o) displacements[o].
+
+    Args:
+        problem: the model.
+        params: those that the step with the present shares has come to, shape (P,).
+        displacements: by which each option moves the parameters, shape (K, P).
+        held_out: a batch of held-out samples, inputs and targets.
+
+    References:
+        Liu, Simonyan and Yang, DARTS: Differentiable Architecture Search, ICLR 2019 (its first order).
     """
-    gradient_s = float(np.max(job.compute_s))
-    return gradient_s + meeting_s if order == 1 else 4 * gradient_s + 3 * meeting_s
+    return np.asarray(_look_ahead(problem)(params, displacements, held_out), np.float64)
 
 
-def _samples(problem: Problem, count: int, seed: int, step: int, order: int) -> tuple[Any, ...]:
-    """Returns a batch of held-out samples, and for the second order one of training samples."""
-    generator, batches = draws(seed, 8, step), []
-    for inputs, targets in (problem.held_out, problem.train)[:order]:
-        rows = generator.integers(len(inputs), size=count)
-        batches.append((inputs[rows], targets[rows]))
-    return tuple(batches)
+@functools.lru_cache(maxsize=8)
+def _look_ahead(problem: Problem) -> Any:
+    import jax
+    from jax.flatten_util import ravel_pytree
+
+    _, tree = ravel_pytree(problem.init(jax.random.PRNGKey(0)))
+
+    def slopes(params: Any, displacements: Any, held_out: Any) -> Any:
+        def loss(change: Any) -> Any:
+            return problem.loss(tree(params + change @ displacements), held_out)
+
+        return jax.grad(loss)(jax.numpy.zeros(len(displacements)))
+
+    return jax.jit(slopes)

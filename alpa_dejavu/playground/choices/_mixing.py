@@ -15,18 +15,14 @@ from alpa_dejavu.problem import checks
 __all__ = ["Matrix", "Mixing"]
 
 Floats = NDArray[np.float64]
-MIXINGS = ("by turns", "weighted")
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """How options are mixed, and how their shares move.
+    """Settings of how options are mixed, by turns, and of how their shares move.
 
     Attributes:
-        way: "by turns": each option trains on for its share of the step's seconds, where the one before has come to;
-            "weighted": all train from the same parameters for equal seconds, and these move by the weighted mean.
-        order: 1: shares follow the loss after one step; 2: after two, through the curvature of the training loss.
         rate: how far the matrix moves in a step, where an option is worth twice the mean.
         averaged: the part by which the average loss of an option, which begins at that of all, moves in a step.
         drop: a choice whose share is below so much of its row's largest one is out.
@@ -36,8 +32,6 @@ class Mixing:
             not where a weight of seconds is given. Experimental.
     """
 
-    way: str = "by turns"
-    order: int = 1
     rate: float = 6.0
     averaged: float = 0.1
     drop: float = 0.3
@@ -46,17 +40,13 @@ class Mixing:
     known_first: bool = False
 
     def __post_init__(self) -> None:
-        checks.one_of("mixing", "way", self.way, MIXINGS)
-        if self.order not in (1, 2):
-            raise ValueError(f"mixing: order is {self.order}, but must be 1 or 2; 1 looks one step ahead")
         for field in ("gradients", "most_steps"):
             checks.count("mixing", field, getattr(self, field))
         for field in ("averaged", "drop"):
             if not 0 < getattr(self, field) <= 1:
                 raise ValueError(f"mixing: {field} is {getattr(self, field)}, but must be above 0 and at most 1; give "
                                  "a share")  # fmt: skip
-        if not self.rate > 0:
-            raise ValueError(f"mixing: rate is {self.rate}, but must be above 0; without it nothing is chosen")
+        checks.positive("mixing", "rate", self.rate)
 
 
 @final

@@ -12,9 +12,8 @@ from typing import Any
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.playground._data import DataMove, Epoch, Handed, Shards, Split, SplitTask
 from alpa_dejavu.playground.data._dirichlet import Dirichlet
-from alpa_dejavu.playground.data._moved_points import MovedPoints
 from alpa_dejavu.playground.data._moves import ByLoss, RandomShare
-from alpa_dejavu.playground.data._nearness_splits import Clusters, Diverse
+from alpa_dejavu.playground.data._nearness_splits import Clusters, MovedPoints
 from alpa_dejavu.playground.data._plain_splits import ByLabel, Independent, Sorted
 
 __all__ = ["MOVES", "SPLITS", "DataMove", "Epoch", "Handed", "Shards", "Split", "SplitTask", "move", "split"]
@@ -25,7 +24,6 @@ SPLITS: dict[str, type[Split]] = {
     "dirichlet": Dirichlet,
     "sorted": Sorted,
     "clusters": Clusters,
-    "diverse": Diverse,
     "moved-points": MovedPoints,
 }
 """For each name the split, a frozen dataclass of its settings."""

@@ -51,7 +51,6 @@ class Dirichlet(Split):
         checks.count("dirichlet", "bins", self.bins)
 
     def split(self, task: SplitTask) -> Shards:
-        """Returns the samples of each worker, by drawn shares."""
         check_enough(task, task.size * self.least)
         labels, generator = labels_of(task.targets, self.bins), task.generator()
         by_label = [generator.permutation(np.flatnonzero(labels == label)) for label in range(labels.max() + 1)]

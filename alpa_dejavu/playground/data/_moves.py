@@ -36,7 +36,6 @@ class RandomShare(DataMove):
         _check_share("random-share", self.share)
 
     def choose(self, epoch: Epoch) -> Handed:
-        """Returns random samples, each for another random worker."""
         return epoch.handed(epoch.generator().permutation(len(epoch.rows))[: epoch.amount(self.share)])
 
 
@@ -59,6 +58,5 @@ class ByLoss(DataMove):
         checks.not_negative("by-loss", "rest", self.rest)
 
     def choose(self, epoch: Epoch) -> Handed:
-        """Returns the samples of the highest loss, each for a random worker; those that rest, only if need be."""
         order = np.lexsort((-epoch.losses(), epoch.ages < self.rest))
         return epoch.handed(order[: epoch.amount(self.share)])

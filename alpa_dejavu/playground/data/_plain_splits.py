@@ -135,7 +135,6 @@ class Independent(Split):
     by_speed: bool = False
 
     def split(self, task: SplitTask) -> Shards:
-        """Returns the samples of each worker, by chance."""
         check_enough(task)
         order = task.generator().permutation(task.samples)
         return Shards(shares(order, sizes(task, self.by_speed)), task.samples)
@@ -153,7 +152,6 @@ class Sorted(Split):
     by_speed: bool = False
 
     def split(self, task: SplitTask) -> Shards:
-        """Returns the samples of each worker, those with the least targets for the first one."""
         check_enough(task)
         ranks = labels_of(task.targets, None)
         mixed = task.generator().permutation(task.samples)
@@ -191,7 +189,6 @@ class ByLabel(Split):
             checks.count("by-label", "group", self.group)
 
     def split(self, task: SplitTask) -> Shards:
-        """Returns the samples of each worker, pieces of few labels."""
         check_enough(task, task.size * self.labels)
         parts = pieces(labels_of(task.targets, self.bins), task.size * self.labels, task.generator())
         groups = groups_of(task, self.group)

@@ -136,10 +136,8 @@ def check_algorithm(owner: str, algorithm: str) -> None:
 
 
 def check_hosts(world: World, algorithm: str) -> None:
-    """Raises ValueError unless hosts have as many workers each, where the algorithm needs that, and aren't real."""
+    """Raises ValueError unless hosts have as many workers each, where the algorithm needs that."""
     if algorithm == "hierarchical":
-        if not world.board_is_shared:
-            raise ValueError("algorithm is hierarchical, but must be ring or tree where workers are real; choose one")
         _by_host(world, range(world.size))
 
 
@@ -212,7 +210,6 @@ class AllReduce(Exchange):
         check_algorithm("all-reduce", self.algorithm)
 
     def run(self, worker: Worker) -> Program:
-        """Computes a gradient, adds it up with the others', updates."""
         check_hosts(worker.world, self.algorithm)
         for step in itertools.count():
             gradient = yield worker.compute()
@@ -242,7 +239,6 @@ class LocalSteps(Exchange):
         check_algorithm("local steps", self.algorithm)
 
     def run(self, worker: Worker) -> Program:
-        """Takes local steps, and then the mean of all parameters."""
         check_hosts(worker.world, self.algorithm)
         for number in itertools.count():
             samples: float | Vector = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
 from alpa_dejavu.playground._exchange import Exchange
@@ -45,7 +45,6 @@ class CheckpointedAllReduce(Exchange):
         algorithm: of the all-reduce.
     """
 
-    by_messages: ClassVar[bool] = False
     steps: int = 10
     write_s: float = 0.0
     restart_s: float = 0.0
@@ -58,7 +57,6 @@ class CheckpointedAllReduce(Exchange):
         check_algorithm("checkpoints", self.algorithm)
 
     def run(self, worker: Worker) -> Program:
-        """Trains from the checkpoint, and anew whenever a worker is lost or taken in."""
         world, number = worker.world, worker.number
         begin = worker.params, worker.state, worker.version, 0
         job: _Job = world.board.setdefault("job", _Job(world.live, begin))

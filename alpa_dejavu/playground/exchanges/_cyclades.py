@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Generator, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +139,6 @@ class Cyclades(Exchange):
         Machine Learning, NIPS 2016.
     """
 
-    by_messages: ClassVar[bool] = False
     groups: str = "random"
     server: int = 0
 

@@ -38,7 +38,6 @@ class Gossip(Exchange):
     topology: str | Topology = "ring"
 
     def run(self, worker: Worker) -> Program:
-        """Sends parameters, computes, mixes and updates, round after round."""
         rule = topology(self.topology)
         for number in itertools.count(worker.world.first_step[worker.number]):
             if worker.finished:
@@ -73,7 +72,6 @@ class PushSum(Exchange):
     topology: str | Topology = "one-peer"
 
     def run(self, worker: Worker) -> Program:
-        """Computes, updates, and pushes shares, round after round."""
         rule = topology(self.topology)
         total, weight = worker.params, np.float32(1.0)
         for number in itertools.count(worker.world.first_step[worker.number]):
@@ -109,7 +107,6 @@ class AsynchronousGossip(Exchange):
     """
 
     def run(self, worker: Worker) -> Program:
-        """Computes and averages at the same time; odd workers answer beside computing."""
         if worker.number % 2:
             worker.spawn(self._answer(worker))
         return self._go(worker)

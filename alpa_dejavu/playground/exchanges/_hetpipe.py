@@ -50,7 +50,6 @@ class HetPipe(Exchange):
         checks.not_negative("hetpipe", "distance", self.distance)
 
     def run(self, worker: Worker) -> Program:
-        """Takes minibatches out of the pipeline and puts others in; on the server's worker it starts the server."""
         check_server(worker, self.server)
         if worker.number == self.server:
             worker.spawn(self._serve(worker))

@@ -57,7 +57,6 @@ class PartialReduce(Exchange):
             checks.count("partial reduce", "window", self.window)
 
     def run(self, worker: Worker) -> Program:
-        """Computes, updates, and averages with the group that the coordinator names."""
         check_server(worker, self.coordinator)
         block = self._block(worker.world.size)
         if worker.number == self.coordinator:

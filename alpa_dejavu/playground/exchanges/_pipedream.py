@@ -60,7 +60,6 @@ class PipeDream(Exchange):
         checks.share("pipedream", "smoothing", self.smoothing)
 
     def run(self, worker: Worker) -> Program:
-        """Computes at parameters of different ages, adds gradients up with the other pipelines', updates."""
         accumulated = self.stages if self.remedy == "2bw" else 1
         delays = self._delays(worker)
         oldest = 1 if self.remedy == "2bw" else self.stages - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
@@ -68,14 +68,12 @@ class RollingServer(Exchange):
         updates: how many updates a worker makes before it hands on the role.
     """
 
-    by_messages: ClassVar[bool] = False
     updates: int = 1
 
     def __post_init__(self) -> None:
         checks.count("rolling server", "updates", self.updates)
 
     def run(self, worker: Worker) -> Program:
-        """Sends gradients to whom the last parameters came from, and waits for parameters."""
         world, number = worker.world, worker.number
         first = world.live[0]
         role = world.board.setdefault("role", _Role(first, set(world.live), (first,), first))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Generator
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
@@ -54,7 +54,6 @@ class SynchronousServer(Exchange):
         combined(self.rule, self.wrong)
 
     def run(self, worker: Worker) -> Program:
-        """Sends gradients, and waits for parameters; on the server's worker it starts the server."""
         check_server(worker, self.server)
         if self.backups >= worker.world.size:
             raise ValueError(f"synchronous server: backups is {self.backups}, but must be below the "
@@ -107,7 +106,6 @@ class AsynchronousServer(Exchange):
     server: int = 0
 
     def run(self, worker: Worker) -> Program:
-        """Sends gradients, and waits for parameters; on the server's worker it starts the server."""
         check_server(worker, self.server)
         if worker.number == self.server:
             worker.spawn(self._serve(worker))
@@ -142,7 +140,6 @@ class StaleSynchronousServer(Exchange):
         checks.not_negative("stale synchronous server", "bound", self.bound)
 
     def run(self, worker: Worker) -> Program:
-        """Sends gradients, and waits for parameters; on the server's worker it starts the server."""
         check_server(worker, self.server)
         if worker.number == self.server:
             worker.spawn(self._serve(worker))
@@ -181,7 +178,6 @@ class ShardedServer(Exchange):
         Li and others, Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014.
     """
 
-    by_messages: ClassVar[bool] = False
     shards: int | None = None
 
     def __post_init__(self) -> None:
@@ -189,7 +185,6 @@ class ShardedServer(Exchange):
             checks.count("sharded server", "shards", self.shards)
 
     def run(self, worker: Worker) -> Program:
-        """Sends each shard of its gradients to that shard's server, and waits for all shards of the parameters."""
         world = worker.world
         shards = world.size if self.shards is None else self.shards
         if shards > world.size:

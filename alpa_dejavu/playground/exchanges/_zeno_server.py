@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
@@ -44,7 +44,6 @@ class ZenoServer(Exchange):
         Xie, Koyejo and Gupta, Zeno++: Robust Fully Asynchronous SGD, ICML 2020.
     """
 
-    by_messages: ClassVar[bool] = False  # real workers don't know for how long the server computes
     samples: int = 32
     every: int = 4
     rate: float = 0.1
@@ -60,7 +59,6 @@ class ZenoServer(Exchange):
         checks.not_negative("zeno server", "slack", self.slack)
 
     def run(self, worker: Worker) -> Program:
-        """Sends gradients, and waits for parameters; on the server's worker it starts the server."""
         check_server(worker, self.server)
         if worker.number == self.server:
             judge = _Judge(worker, self)

@@ -45,7 +45,6 @@ class Fifo(Policy):
     """
 
     def allot(self, workload: Workload, state: State) -> PoolDecision:
-        """Goes on with all that run, and starts the next ones while there is room."""
         places = kept_places(state)
         for job in state.jobs:
             if job.number not in places:
@@ -72,7 +71,6 @@ class EqualShares(Policy):
         checks.positive("equal shares", "round_s", self.round_s)
 
     def allot(self, workload: Workload, state: State) -> PoolDecision:
-        """Gives each job its least devices, and raises those of the smallest while devices are left."""
         places = placed(workload.pool, state, _equal_sizes(workload, state))
         waits = 0 < len(places) < len(state.jobs)
         return PoolDecision(in_proportion(workload, places), state.now_s + self.round_s if waits else math.inf)
@@ -131,7 +129,6 @@ class Sensitivity(Policy):
         checks.positive("sensitivity", "round_s", self.round_s)
 
     def allot(self, workload: Workload, state: State) -> PoolDecision:
-        """Begins with equal shares, and moves cores and memory."""
         equal = EqualShares(self.round_s).allot(workload, state)
         floor_s = {number: step_s(workload, number, part) for number, part in equal.allotments.items()}
         order = sorted(floor_s, key=lambda number: (-_gain(workload, number, equal.allotments[number]), number))

@@ -8,40 +8,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.extras import need
-from alpa_dejavu._util.lazy import loaded_when_used
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.playground.job import Problem
 
-if TYPE_CHECKING:
-    from alpa_dejavu.playground.problems._margins import (
-        accuracy_of_labels,
-        balanced_weights,
-        label_margins,
-        long_tail,
-        margin_loss,
-    )
-
-__all__ = [
-    "PROBLEMS",
-    "accuracy_of_labels",
-    "balanced_weights",
-    "label_margins",
-    "long_tail",
-    "margin_loss",
-    "problem",
-    "problem_summary",
-]
+__all__ = ["PROBLEMS", "problem", "problem_summary"]
 
 PROBLEMS = {
     "digits-mlp": ("_digits", "digits_mlp"),
     "digits-cnn": ("_digits", "digits_cnn"),
     "digits-wide-cnn": ("_digits", "digits_wide_cnn"),
     "digits-residual": ("_digits", "digits_residual"),
-    "digits-long-tail": ("_margins", "digits_long_tail"),
-    "digits-margins": ("_margins", "digits_margins"),
     "sparse-least-squares": ("_least_squares", "sparse_least_squares"),
     "text-gpt": ("_text", "text_gpt"),
 }
@@ -75,7 +53,3 @@ def _maker(name: str) -> Callable[[], Problem]:
     module, function = PROBLEMS[name]
     maker: Callable[[], Problem] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     return maker
-
-
-_MARGINS = ("accuracy_of_labels", "balanced_weights", "label_margins", "long_tail", "margin_loss")
-__getattr__, __dir__ = loaded_when_used(__name__, dict.fromkeys(_MARGINS, "_margins"))

@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground.job import Problem
 
-__all__ = [
-    "affine", "classified", "convolved", "dense", "digits_cnn", "digits_mlp", "digits_parts", "digits_residual",
-    "pooled",
-]  # fmt: skip
+__all__ = ["digits_cnn", "digits_mlp", "digits_residual", "digits_wide_cnn"]
 
 _HELD_OUT = 360
 _WIDE = 32, 64
@@ -28,24 +25,15 @@ _WIDE = 32, 64
 
 def digits_mlp(units: int = 32) -> Problem:
     """Returns digits by a network of 64 inputs, 32 hidden units and 10 classes."""
-    init, hidden = digits_parts(units)
-
-    def logits(params: Any, inputs: Any) -> Any:
-        return affine(params["out"], hidden(params, inputs))
-
-    return classified("digits-mlp", init, logits, ("hidden", "out"), lambda widths: digits_mlp(*widths))
-
-
-def digits_parts(units: int = 32) -> tuple[Any, Any]:
-    """Returns what makes the parameters of digits-mlp, and its hidden units for parameters and inputs."""
     def init(key: Any) -> Any:
         first, second = jax.random.split(key)
         return {"hidden": dense(first, 64, units), "out": dense(second, units, 10)}
 
-    def hidden(params: Any, inputs: Any) -> Any:
-        return jax.nn.relu(affine(params["hidden"], inputs.reshape(len(inputs), 64)))
+    def logits(params: Any, inputs: Any) -> Any:
+        hidden = jax.nn.relu(affine(params["hidden"], inputs.reshape(len(inputs), 64)))
+        return affine(params["out"], hidden)
 
-    return init, hidden
+    return classified("digits-mlp", init, logits, ("hidden", "out"), lambda widths: digits_mlp(*widths))
 
 
 def digits_cnn(first: int = 8, second: int = 16) -> Problem:

@@ -17,11 +17,10 @@ from alpa_dejavu.playground.scenarios._scenario import (
     Scenario,
     ScenarioRun,
     Target,
-    growing_real_runs,
     growing_runs,
     run_scenario,
 )
-from alpa_dejavu.playground.scenarios._table import NOTE, details, side_by_side, tables, target_text
+from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
 from alpa_dejavu.playground.scenarios.runs_file import read_runs, runs_text, write_runs
 
 __all__ = [
@@ -40,14 +39,12 @@ __all__ = [
     "answer_lines",
     "compared",
     "details",
-    "growing_real_runs",
     "growing_runs",
     "read_runs",
     "read_scenario",
     "run_scenario",
     "runs_page",
     "runs_text",
-    "side_by_side",
     "tables",
     "target_text",
     "write_runs",

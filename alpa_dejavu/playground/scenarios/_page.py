@@ -8,7 +8,7 @@ from typing import Any
 
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, answer_lines, compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Runs, ScenarioRun
-from alpa_dejavu.playground.scenarios._table import NOTE, details, side_by_side, tables, target_text
+from alpa_dejavu.playground.scenarios._table import NOTE, details, tables, target_text
 
 __all__ = ["runs_page"]
 
@@ -41,7 +41,7 @@ def runs_page(*every: Runs) -> str:
             ("seeds", ", ".join(map(str, sorted(seeds)))),
         ],
         answers=answer_lines(every),
-        tables=[table for table in (side_by_side(exchanges), *tables(exchanges)) if table.rows],
+        tables=tables(exchanges),
         notes=[*details(exchanges), NOTE],
         legend=[(exchange.name, _color(n)) for n, exchange in enumerate(exchanges)],
         charts=_charts(exchanges),

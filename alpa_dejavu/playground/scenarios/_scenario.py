@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.playground._exchange import Exchange
@@ -16,16 +16,8 @@ from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
-if TYPE_CHECKING:
-    from alpa_dejavu.playground.real import RealWorkers
+__all__ = ["INTERVALS", "Question", "Runs", "Scenario", "ScenarioRun", "Target", "growing_runs", "run_scenario"]
 
-__all__ = [
-    "INTERVALS", "MEASURED", "PREDICTED", "Question", "Runs", "Scenario", "ScenarioRun", "Target", "growing_real_runs",
-    "growing_runs", "run_scenario",
-]  # fmt: skip
-
-PREDICTED, MEASURED = ", predicted", ", measured"
-"""Ends of names of exchanges that were run twice."""
 INTERVALS = 10_000
 """So many intervals of workers' time has the timeline of a run at most."""
 
@@ -143,14 +135,6 @@ class Runs:
     question: Question | None = None
 
 
-def _no_runs(scenario: Scenario) -> Runs:
-    """Returns the runs of a scenario before the first one."""
-    problem, hosts = scenario.job.problem, scenario.cluster.hosts
-    names = tuple(hosts[n].name for n in scenario.job.worker_hosts(scenario.cluster))
-    name = None if problem is None else problem.name
-    return Runs(scenario.name, name, names, scenario.target, (), tuple(scenario.conditions), scenario.question)
-
-
 def run_scenario(scenario: Scenario, progress: bool = False) -> Runs:
     """Runs a scenario with each exchange and seed; the same scenario gives the same histories to the bit.
 
@@ -177,7 +161,10 @@ def growing_runs(scenario: Scenario, progress: bool = False, folder: pathlib.Pat
     """
     if folder is not None:
         _check_kept(folder, scenario)
-    runs = _no_runs(scenario)
+    problem, hosts = scenario.job.problem, scenario.cluster.hosts
+    names = tuple(hosts[n].name for n in scenario.job.worker_hosts(scenario.cluster))
+    runs = Runs(scenario.name, None if problem is None else problem.name, names, scenario.target, (),
+                tuple(scenario.conditions), scenario.question)  # fmt: skip
     for variant in scenario.variants or (scenario,):
         for name, exchange in variant.exchanges.items():
             shown = _named(variant, name) if scenario.variants else name
@@ -192,43 +179,6 @@ def growing_runs(scenario: Scenario, progress: bool = False, folder: pathlib.Pat
                 )  # fmt: skip
                 runs = dataclasses.replace(runs, runs=(*runs.runs, ScenarioRun(shown, seed, history)))
                 yield runs
-
-
-def growing_real_runs(scenario: Scenario, workers: RealWorkers, progress: bool = False) -> Iterator[Runs]:
-    """Yields the runs of a scenario that are finished, as `growing_runs` does, two for each exchange and seed: a
-    simulation, which is told the seconds of a gradient and the links as they were measured before, and a real run. An
-    exchange's name says which.
-
-    Args:
-        scenario: the scenario.
-        workers: real workers of its job on its cluster.
-        progress: whether bars are shown for what takes more than two seconds.
-
-    Raises:
-        ValueError: an exchange or a fault can't be for real, or there are variants; nothing has been run then.
-    """
-    if scenario.variants:
-        names = ", ".join(variant.name for variant in scenario.variants)
-        raise ValueError(f"{scenario.name}: variants are {names}, but real workers run one scenario; give a file "
-                         "without variants")  # fmt: skip
-    for exchange in scenario.exchanges.values():
-        workers.check(exchange, scenario.faults, scenario.until)
-    job, cluster = workers.measured()
-    runs = _no_runs(scenario)
-    for name, exchange in scenario.exchanges.items():
-        for n, seed in enumerate(scenario.seeds):
-            intervals = INTERVALS if n == 0 else 0
-            predicted = simulate(
-                job, cluster, exchange, faults=scenario.faults, conditions=tuple(scenario.conditions.values()),
-                until=scenario.until, seed=seed, looks=scenario.looks, progress=progress, intervals=intervals,
-            )  # fmt: skip
-            measured = workers.run(
-                exchange, faults=scenario.faults, until=scenario.until, seed=seed, looks=scenario.looks,
-                intervals=intervals,
-            )  # fmt: skip
-            both = ScenarioRun(name + PREDICTED, seed, predicted), ScenarioRun(name + MEASURED, seed, measured)
-            runs = dataclasses.replace(runs, runs=(*runs.runs, *both))
-            yield runs
 
 
 def _check_kept(folder: pathlib.Path, scenario: Scenario) -> None:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from alpa_dejavu._util import units
 from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared
-from alpa_dejavu.playground.scenarios._scenario import MEASURED, PREDICTED, Runs, Target
+from alpa_dejavu.playground.scenarios._scenario import Runs, Target
 
-__all__ = ["NOTE", "TextTable", "details", "side_by_side", "tables", "target_text"]
+__all__ = ["NOTE", "TextTable", "details", "tables", "target_text"]
 
 _MOST_DETAILS = 400
 
@@ -23,7 +23,6 @@ NOTE = (
 _UNITS: dict[str, Callable[[float], str]] = {"seconds": units.seconds, "steps": "{:.0f}".format, "bytes": units.traffic}
 _TARGET = ("exchange", "reached", *(f"{axis} to the target" for axis in AXES))
 _CONDITIONS = ("exchange", "condition", "runs that violated it", "first violated at")
-_SIDES = ("exchange", "predicted", "measured", "predicted over measured", "to the target, predicted", "measured ")
 _END = ("exchange", "loss at the end", "accuracy", "seconds", "bytes", "idle", "ended by")
 
 
@@ -47,30 +46,6 @@ def tables(every: Sequence[Compared]) -> list[TextTable]:
         rows = [row for exchange in every for row in _condition_rows(exchange)]
         shown.append(TextTable("Conditions", _CONDITIONS, rows))
     return shown
-
-
-def side_by_side(every: Sequence[Compared]) -> TextTable:
-    """Returns a table with predicted and measured seconds of each exchange, means over seeds; it has no rows where
-    nothing was measured.
-    """
-    by_name = {predicted.name: predicted for predicted in every}
-    rows = []
-    for name, predicted in by_name.items():
-        measured = by_name.get(name.removesuffix(PREDICTED) + MEASURED)
-        if name.endswith(PREDICTED) and measured is not None:
-            pairs = zip(predicted.runs, measured.runs, strict=True)
-            ratio = Interval.of([first.history.end_s / second.history.end_s for first, second in pairs])
-            rows.append([
-                name.removesuffix(PREDICTED), units.seconds(predicted.end_s.mean), units.seconds(measured.end_s.mean),
-                f"{ratio.mean:.2f}", *(_to_target(each) for each in (predicted, measured)),
-            ])  # fmt: skip
-    return TextTable("Predicted and measured", _SIDES, rows)
-
-
-def _to_target(exchange: Compared) -> str:
-    if exchange.target is None:
-        return ""
-    return units.seconds(exchange.to_target["seconds"].mean) if "seconds" in exchange.to_target else "not reached"
 
 
 def details(every: Sequence[Compared]) -> list[str]:

@@ -34,11 +34,11 @@ def own_directory() -> Iterator[Path]:
     temporary = Path("/tmp") if os.path.isdir("/tmp") else Path(tempfile.gettempdir())
     for left in [path for path in temporary.glob("alpadj-*") if is_leftover(path.name)]:
         shutil.rmtree(left, ignore_errors=True)
-    made = tempfile.mkdtemp(prefix=own_name(""), dir=temporary)
+    directory = tempfile.mkdtemp(prefix=own_name(""), dir=temporary)
     try:
-        yield Path(made)
+        yield Path(directory)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _started(pid: int) -> str:

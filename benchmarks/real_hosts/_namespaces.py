@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from alpa_dejavu._util.leftovers import is_leftover, own_name
 from alpa_dejavu._util.units import byte_rate
+from real_hosts._leftovers import is_leftover, own_name
 
 __all__ = ["HostNetwork", "NotShownError", "end_host", "end_processes", "enter", "network", "path", "ran", "shape"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import queue
 import statistics
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, cast, final
+from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
@@ -18,13 +19,17 @@ from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Message, Process
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._world import Computing, World
-from alpa_dejavu.playground.history import COMPUTING, SENDING
 from alpa_dejavu.playground.job import Job, Until
-from alpa_dejavu.playground.real._log import PARAMS, SHOWN, Log
-from alpa_dejavu.playground.real._wires import Outbox
+from real_hosts._wires import Outbox
 
-__all__ = ["RealWorld", "Work"]
+__all__ = ["LOST", "PARAMS", "SHOWN", "Entry", "Log", "RealWorld", "Told", "Work"]
 
+Entry: TypeAlias = tuple[str, tuple[Any, ...]]
+"""The name of a method of a recorder, or one of those below, and its arguments."""
+Told: TypeAlias = tuple[float, int, list[Entry]]
+"""A moment, the worker that it is of, and what happened then."""
+PARAMS, SHOWN, LOST = "params", "shown", "lost"
+"""A worker has other parameters; the history is told of others; a worker is lost."""
 _CALIBRATED_S = 0.2
 _MEASURED = 5
 
@@ -44,13 +49,7 @@ class Work:
         threading.Thread(target=self._go, daemon=True).start()
 
     def calibrate(self, at: Vector, processor_s: float, repeats: int | None = None) -> None:
-        """Finds out how often a gradient has to be computed to take some seconds of a processor.
-
-        Args:
-            at: parameters.
-            processor_s: the seconds.
-            repeats: how often it is, where that is known.
-        """
+        """Finds out how often a gradient has to be computed to take some seconds of a processor, if it isn't given."""
         rows, count = np.arange(self._batch), 16
         self._compute(at, rows, 1)  # compiles
         while repeats is None:
@@ -105,6 +104,30 @@ def _repeated(job: Job) -> Callable[[Vector, Any, int], Vector]:
 
 
 @final
+class Log:
+    """A recorder of one worker that counts nothing: each call of a method is an event that is told."""
+
+    def __init__(self, tell: Callable[[float, list[Entry]], None]) -> None:
+        self._tell, self._entries = tell, list[Entry]()
+
+    def used(self, message: Message, receiver: int) -> None:
+        """Tells nothing: messages that are taken count for conditions alone, which aren't checked."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return functools.partial(self.add, name)
+
+    def add(self, name: str, *arguments: Any) -> None:
+        """Adds an event, without gradients, which who counts doesn't look at."""
+        self._entries.append((name, tuple(None if isinstance(value, Gradient) else value for value in arguments)))
+
+    def tell(self, now_s: float) -> None:
+        """Hands on the events of a moment, if there are any."""
+        if self._entries:
+            self._tell(now_s, [*self._entries])
+            self._entries.clear()
+
+
+@final
 class RealWorld(World):
     """All workers as one of them sees them, whose programs run here.
 
@@ -130,7 +153,6 @@ class RealWorld(World):
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._start_s, self._told = 0.0, (self.workers[number].params, None)  # type: float, tuple[Any, Any]
         self.sent, self.came = [0] * self.size, [0] * self.size
-        self.error = ""
 
     # Called by other threads.
 
@@ -173,8 +195,6 @@ class RealWorld(World):
 
     def send(self, source: int, target: int, tag: Hashable, payload: Any, num_bytes: float) -> None:
         """Sends a message to another worker; it is lost where that isn't there."""
-        if source != self.number:
-            raise ValueError(f"source is {source}, but must be {self.number}; a real worker sends from itself alone")
         if not self.there[target]:
             return
         if target == source:
@@ -182,28 +202,17 @@ class RealWorld(World):
             self._queue.put(self.now_s, lambda: self._mail.put(source, tag, message))
             return
         self._log.sent(self.hosts[source], self.hosts[target], num_bytes)
-        sending = self._log.timeline.begin(source, SENDING, self.now_s, target)
         self.sent[target] += 1
-
-        def taken() -> None:
-            self._events.put(lambda: self._log.timeline.finish(sending, self.now_s))
-
-        sent = tag, payload, num_bytes, self.now_s, self._begun[source]
-        self._outboxes[target].put(sent, round(num_bytes), taken)
+        self._outboxes[target].put((tag, payload, num_bytes, self.now_s, self._begun[source]), round(num_bytes))
 
     def compute_seconds(self, number: int, samples: int | None = None) -> float:
-        """Raises ValueError: real workers compute, and nobody knows for how long."""
-        raise ValueError("compute_seconds isn't known of real workers; compute a gradient instead")
+        """Raises NotImplementedError: nobody knows for how long a real worker computes."""
+        raise NotImplementedError
 
     # The engine.
 
     def run(self, exchange: Exchange, start_s: float) -> None:
-        """Runs the worker's programs until `stop` is called.
-
-        Args:
-            exchange: how workers train together.
-            start_s: when all begin, by `time.monotonic`.
-        """
+        """Runs the worker's programs from a time of `time.monotonic` on, until `stop` is called."""
         time.sleep(max(start_s - time.monotonic(), 0.0))
         self._start_s = start_s
         self._begin(exchange.run, [self.number])
@@ -242,12 +251,11 @@ class RealWorld(World):
         rows = self.learner.batch(number) if wanted.rows is None else wanted.rows
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, rows)
         self._begun[number] += 1
-        computing, waits = self._log.timeline.begin(number, COMPUTING, since_s), process.waits
+        waits = process.waits
 
         def computed() -> None:
             if process.waits is not waits:  # it was cancelled
                 return
-            self._log.timeline.finish(computing, self.now_s)
             del self._computing[process]
             self._log.computed(number, self.now_s - since_s)
             self._resume(process, gradient)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from alpa_dejavu._util.leftovers import is_leftover, own_name
 from alpa_dejavu._util.threads import usable_cores
-from alpa_dejavu.playground.hosts._namespaces import NotShownError
+from real_hosts._leftovers import is_leftover, own_name
+from real_hosts._namespaces import NotShownError
 
-__all__ = ["LEAST_SHARE", "Quotas", "quotas"]
+__all__ = ["Quotas", "quotas"]
 
 _PERIOD_US, _LEAST_US = 10000, 1000
 """Short, so that a computation is slowed down evenly, not run at full speed and then stopped; the least that Linux
@@ -21,7 +21,7 @@ _SHARES, _WEIGHT = 1024, 100
 """The weight of a group beside all else that runs, by default, in the first and in the second version of cgroups."""
 _FIRST = 100
 """So many times the default have groups with a quota, so that what else runs takes little of their shares."""
-LEAST_SHARE = _LEAST_US / _PERIOD_US
+_LEAST_SHARE = _LEAST_US / _PERIOD_US
 """The least share of a core that a host can be given."""
 _ONE = Path("/sys/fs/cgroup/cpu")
 _TWO = Path("/sys/fs/cgroup")
@@ -49,8 +49,8 @@ class Quotas:
         cores = usable_cores()
         if shares is not None and not (min(shares) > 0 and sum(shares) < cores):
             raise ValueError(f"the shares {list(shares)} must be positive, and below the {cores} cores together")
-        if shares is not None and min(shares) < LEAST_SHARE:
-            raise ValueError(f"the share {min(shares)} is too small; give {LEAST_SHARE} of a core at least")
+        if shares is not None and min(shares) < _LEAST_SHARE:
+            raise ValueError(f"the share {min(shares)} is too small; give {_LEAST_SHARE} of a core at least")
         for n, group in enumerate(self._groups):
             quota = None if shares is None else round(shares[n] * _PERIOD_US)
             times = 1 if shares is None else _FIRST

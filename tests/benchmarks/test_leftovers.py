@@ -2,7 +2,7 @@
 
 import pathlib
 
-from alpa_dejavu._util.leftovers import is_leftover, own_directory, own_name
+from real_hosts._leftovers import is_leftover, own_directory, own_name
 
 
 def test_what_a_process_that_is_gone_has_made_is_left_over():

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import final
 
-from alpa_dejavu._util.leftovers import own_directory
-from alpa_dejavu.playground.hosts._namespaces import HostNetwork, end_processes, path
+from real_hosts._leftovers import own_directory
+from real_hosts._namespaces import HostNetwork, end_processes, path
 
 __all__ = ["Nodes", "nodes"]
 

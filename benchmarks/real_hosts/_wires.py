@@ -94,20 +94,19 @@ class Outbox:
         with socket.socket(fileno=os.dup(self._connection.fileno())) as same:
             same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.send_bytes(pickle.dumps(sender))
-        self._waiting: queue.SimpleQueue[tuple[bytes, Callable[[], None] | None] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._send, daemon=True)
         self._thread.start()
 
-    def put(self, sent: Any, num_bytes: int = 0, done: Callable[[], None] | None = None) -> None:
+    def put(self, sent: Any, num_bytes: int = 0) -> None:
         """Sends an object once all before it are sent.
 
         Args:
             sent: the object; its bytes are those of pickle.
             num_bytes: how many bytes are sent, or as many as the object has, if these are more.
-            done: is called by a thread when the system has taken all of it.
         """
         text = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL)
-        self._waiting.put((text + bytes(max(num_bytes - len(text), 0)), done))
+        self._waiting.put(text + bytes(max(num_bytes - len(text), 0)))
 
     def close(self) -> None:
         """Sends what waits, and closes the connection."""
@@ -119,6 +118,4 @@ class Outbox:
         # Where the other end is gone, what is sent is lost.
         with contextlib.suppress(OSError):
             while (waiting := self._waiting.get()) is not None:
-                self._connection.send_bytes(waiting[0])
-                if waiting[1] is not None:
-                    waiting[1]()
+                self._connection.send_bytes(waiting)

@@ -14,11 +14,10 @@ from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner
 from alpa_dejavu.playground.job import Job, Until
-from alpa_dejavu.playground.real._log import Entry, Log
-from alpa_dejavu.playground.real._real_world import RealWorld, Work
-from alpa_dejavu.playground.real._wires import Address, Inbox, Outbox
+from real_hosts._wires import Address, Inbox, Outbox
+from real_hosts._world import Log, RealWorld, Work
 
-__all__ = ["CONDUCTOR", "Orders", "RealWorker", "Status"]
+__all__ = ["CONDUCTOR", "Orders", "RealWorker", "Status", "learner_of"]
 
 CONDUCTOR = -1
 """The number of the process that starts all workers."""
@@ -54,6 +53,12 @@ class Status(NamedTuple):
     error: str
 
 
+def learner_of(job: Job, seed: int) -> JaxLearner:
+    """Returns what computes a job's updates and losses."""
+    assert job.problem is not None, "real workers compute"
+    return JaxLearner(job, job.problem, seed, Journal(None, {}))
+
+
 @final
 class RealWorker:
     """One worker. Calls take turns; a run is a thread beside them.
@@ -73,23 +78,15 @@ class RealWorker:
         self._work = Work(self._job)
         self._sending: dict[int, Outbox] = {}
         self._world: RealWorld | None = None
-        self._thread: threading.Thread | None = None
         self._echoes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._inbox: Inbox | None = None
-        self._error = ""
 
     def pid(self) -> int:
         """Returns the process's id."""
         return os.getpid()
 
     def calibrate(self, processor_s: float, repeats: int | None) -> int:
-        """Compiles what a run needs, and finds out how often a gradient has to be computed; returns it.
-
-        Args:
-            processor_s: seconds of a processor that it is to take.
-            repeats: how often it is computed, where that is known.
-        """
-        learner = self._learner(0)
+        """Compiles what a run needs; returns how often a gradient is computed to take so long (`Work.calibrate`)."""
+        learner = learner_of(self._job, 0)
         params = learner.start(0)
         learner.updated(params, learner.state(params), params)
         self._work.calibrate(params, processor_s, repeats)
@@ -97,7 +94,7 @@ class RealWorker:
 
     def measured_s(self) -> float:
         """Returns the seconds that a gradient takes now."""
-        return self._work.measured_s(self._learner(0).start(0))
+        return self._work.measured_s(learner_of(self._job, 0).start(0))
 
     def listen(self) -> Address:
         """Opens a port for the other workers; returns where."""
@@ -121,15 +118,12 @@ class RealWorker:
         """Gets ready for a run, given as ray pickles `Orders`."""
         import ray.cloudpickle
 
-        told: Orders = ray.cloudpickle.loads(orders)
-
-        def tell(now_s: float, entries: list[Entry]) -> None:
-            self._sending[CONDUCTOR].put((now_s, entries))
-
+        run: Orders = ray.cloudpickle.loads(orders)
         others = {number: outbox for number, outbox in self._sending.items() if number != CONDUCTOR}
-        self._world = RealWorld(self._number, told.hosts, told.num_bytes, self._learner(told.seed), Log(tell),
-                                told.until, told.seed, self._work, others)  # fmt: skip
-        self._exchange, self._error = told.exchange, ""
+        log = Log(lambda now_s, entries: self._sending[CONDUCTOR].put((now_s, entries)))
+        self._world = RealWorld(self._number, run.hosts, run.num_bytes, learner_of(self._job, run.seed), log,
+                                run.until, run.seed, self._work, others)  # fmt: skip
+        self._exchange, self._error = run.exchange, ""
 
     def begin(self, start_s: float) -> None:
         """Begins the run at a time of `time.monotonic`."""
@@ -144,20 +138,15 @@ class RealWorker:
 
     def stop(self) -> None:
         """Ends the run."""
-        if self._world is not None and self._thread is not None:
-            self._world.stop()
-            self._thread.join(_PATIENCE_S)
+        assert self._world is not None, "it was prepared"
+        self._world.stop()
+        self._thread.join(_PATIENCE_S)
 
     def close(self) -> None:
         """Closes all connections, once what was told has been sent."""
         for outbox in self._sending.values():
             outbox.close()
-        if self._inbox is not None:
-            self._inbox.close()
-
-    def _learner(self, seed: int) -> JaxLearner:
-        assert self._job.problem is not None, "it was checked"
-        return JaxLearner(self._job, self._job.problem, seed, Journal(None, {}))
+        self._inbox.close()
 
     def _run(self, start_s: float) -> None:
         assert self._world is not None, "it was prepared"
