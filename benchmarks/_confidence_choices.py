@@ -21,7 +21,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import GivenStage
-from alpa_dejavu.planning.strategies.stages import config_of, equal_layers
+from alpa_dejavu.planning.rivals.stages import config_of, equal_layers
 from alpa_dejavu.problem import Cluster, Device, Layer, Link, Model, Operator, Operators, Submesh, Tensor
 from alpa_dejavu.simulation.step import StageTimes, simulate
 from published._folder import Folder

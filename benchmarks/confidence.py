@@ -27,11 +27,11 @@ from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStages, PlanningTask, plan
-from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search.models.model_source import GivenModel
+from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Resolver, confidence
+from alpa_dejavu.planning.search.uncertainty._spreads import OWN_IN_PLANS
 from alpa_dejavu.planning.task import Chooser, Found
-from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Resolver, confidence
-from alpa_dejavu.planning.uncertainty._spreads import OWN_IN_PLANS
 from harness import Figure, Results, Table, options, wrong_input_told
 from published._folder import Folder
 
@@ -44,7 +44,7 @@ NEARLY = 1.05
 LEAST_CHOICES = 120
 GRID = {"own": (0.16, 0.32, 0.43, 0.5, 0.6, 0.7, 1.0), "alike": (0.6, 0.8, 0.95), "divided": (0.06, 0.12)}
 """The values that are tried of `OWN_IN_PLANS`, `DIVIDED_ALIKE` and `DIVIDED`, which are in
-`alpa_dejavu/planning/uncertainty/_spreads.py`."""
+`alpa_dejavu/planning/search/uncertainty/_spreads.py`."""
 
 
 @wrong_input_told

@@ -26,7 +26,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.exports import TARGETS, export
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.runtimes import RUNTIMES
+from alpa_dejavu.planning.search.runtimes import RUNTIMES
 from alpa_dejavu.problem import NoPlanError, Plan
 from harness import Figure, Results, Table, options, wrong_input_told
 from target_rules import RULES

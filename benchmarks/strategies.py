@@ -20,8 +20,8 @@ from tqdm import tqdm
 from _strategy_cases import Case, ProfiledLayers, cases, model_of, without_starts
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
-from alpa_dejavu.planning.strategies import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, Strategy, StrategyPlan, Task
-from alpa_dejavu.planning.strategies.stages import Pipeline
+from alpa_dejavu.planning.rivals import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, Strategy, StrategyPlan, Task
+from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import NoPlanError
 from harness import Results, Table, options, wrong_input_told
 

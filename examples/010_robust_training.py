@@ -18,9 +18,8 @@ import numpy as np
 from alpa_dejavu import plan_table
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.planning.replanning import replan
-from alpa_dejavu.planning.replica_devices import replica_devices
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.replanning import replan, replica_devices
 from alpa_dejavu.training.robust import Suspects, robust_value_and_grad, rule
 from demo.wide_model import WideModel
 

@@ -30,11 +30,11 @@ from alpa_dejavu.clusters.space import submeshes
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
-from alpa_dejavu.planning.better_schedule import BetterSchedule
-from alpa_dejavu.planning.deviation import learned_correction
-from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.changed.deviation import learned_correction
+from alpa_dejavu.planning.given.other_schedules import with_better_schedules
 from alpa_dejavu.planning.result import OURS
-from alpa_dejavu.planning.strategies import AlpaDefault, ByStrategy, strategy
+from alpa_dejavu.planning.rivals import AlpaDefault, ByStrategy, strategy
+from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import Chooser, GivenSpace
 from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy
@@ -95,7 +95,7 @@ def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, .
     task, runner, described_s = _task(option, given)
     option.task = task
     with contextlib.closing(runner):
-        made = plan(task, more=(BetterSchedule(),))
+        made = plan(task, more=(with_better_schedules,))
     if option.strategy != OURS:
         checked(made.plan, given, option.cluster)
     plans = (*made.contenders, made.plan.after(described_s))

@@ -21,7 +21,7 @@ from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import nodes_with_devices
 from alpa_dejavu.calibration.measurement import StepNotes
 from alpa_dejavu.exports.alpa_code import remat_layers
-from alpa_dejavu.planning.replica_devices import replica_positions
+from alpa_dejavu.planning.changed.replanning import replica_positions
 from alpa_dejavu.problem import Plan
 
 _log = logging.getLogger("alpa_dejavu")

@@ -15,7 +15,7 @@ from typing import Any, final
 from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.calibration.measurement import StepNotes, measured
-from alpa_dejavu.planning.deviation import deviation, has_settled, is_off, measured_run
+from alpa_dejavu.planning.changed.deviation import deviation, has_settled, is_off, measured_run
 
 __all__ = ["Watch"]
 

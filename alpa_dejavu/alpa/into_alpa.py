@@ -7,8 +7,8 @@
 
 Candidates can be trained before the pipeline is: while Alpa plans and compiles, its devices have nothing to do, and a
 race in a Ray task of its own takes none of the compiler's time there. Later they can on devices that the plan leaves
-unused. Into the bubbles of a step, which `alpa_dejavu.planning.spare` tells, they can't: Alpa's workers run all the
-instructions of a step in one call.
+unused. Into the bubbles of a step, which `alpa_dejavu.planning.given.spare` tells, they can't: Alpa's workers run all
+the instructions of a step in one call.
 """
 
 from __future__ import annotations

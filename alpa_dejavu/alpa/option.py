@@ -20,7 +20,7 @@ from alpa_dejavu.slicing import Slicer, slicer
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import Origin
     from alpa_dejavu.planning import PlanningTask
-    from alpa_dejavu.planning.strategies import Strategy
+    from alpa_dejavu.planning.rivals import Strategy
 
 __all__ = ["DejavuStageOption"]
 
@@ -83,7 +83,7 @@ class DejavuStageOption:
             same job plans. When Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
             (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
         strategy: "dejavu", the default, is this package's search; by "amp", "megatron" or "alpa", or a `Strategy` of
-            `alpa_dejavu.planning.strategies`, stages are chosen by rules of its own in place of the search space and
+            `alpa_dejavu.planning.rivals`, stages are chosen by rules of its own in place of the search space and
             the slicer, for the micro-batches that Alpa is told. "hetpipe" is refused: Alpa can't run its stale
             synchronisation.
         calibration: measured figures of the cluster's devices and links: a `Calibration`, or the path of a file. None,
@@ -176,7 +176,7 @@ class DejavuStageOption:
         return _BUDGETS_S[self.profile] if self.budget_s is None else self.budget_s
 
     def _check_strategy(self) -> None:
-        from alpa_dejavu.planning.strategies import HetPipe, strategy
+        from alpa_dejavu.planning.rivals import HetPipe, strategy
 
         if isinstance(strategy(self.strategy), HetPipe):
             raise ValueError(

@@ -31,7 +31,7 @@ from alpa_dejavu.cli.whole_run import asked_steps
 from alpa_dejavu.cli.working import working
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.comparison import Cell, Change, Comparison, Figures, Order
+    from alpa_dejavu.planning.given.comparison import Cell, Change, Comparison, Figures, Order
 
 _SAVINGS = ("none", "remat", "ZeRO", "offload", "remat+ZeRO")
 
@@ -85,8 +85,8 @@ def compare(
     cut, count = number_or_none(layers), number_or_none(micro_batches)
     whole = asked_steps(steps, samples, tokens, batch, model)
     with working(f"comparing {units.counted(len(clusters), 'cluster')} for {model}"):
-        from alpa_dejavu.planning.comparison import SAVINGS, comparison_text
-        from alpa_dejavu.planning.comparison import compare as compared
+        from alpa_dejavu.planning.given.comparison import SAVINGS, comparison_text
+        from alpa_dejavu.planning.given.comparison import compare as compared
 
         found = compared(
             model, clusters, batch, savings=[one for one in SAVINGS if one.name in (savings or _SAVINGS)], steps=whole,

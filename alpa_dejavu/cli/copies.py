@@ -39,8 +39,8 @@ def print_copies(planned: PlanningResult, host_fails_every_days: float, copy_eve
         copy_every: the steps between two copies; None: those that cost least.
         to: where to print.
     """
-    from alpa_dejavu.planning.neighbour_copies import neighbour_copies
-    from alpa_dejavu.planning.state_migration import layer_state
+    from alpa_dejavu.planning.changed.neighbour_copies import neighbour_copies
+    from alpa_dejavu.planning.changed.state_migration import layer_state
 
     plan, days = planned.plan, host_fails_every_days
     copies = neighbour_copies(plan, planned.cluster, layer_state(planned.model), days * _DAY_S, copy_every)

@@ -24,7 +24,7 @@ from alpa_dejavu.simulation.breakdown import breakdown
 
 if TYPE_CHECKING:
 
-    from alpa_dejavu.planning.plan_estimate import PlanEstimator
+    from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
 _AGREE = 1e-3
 """Costs that are so near to what the files say, as a share of a step, are the files'."""
@@ -127,7 +127,7 @@ def _estimators(
 
     @functools.cache
     def made(priced_by: PricedBy | None) -> PlanEstimator:
-        from alpa_dejavu.planning.plan_estimate import PlanEstimator
+        from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
         given = dataclasses.replace(known, priced_by=priced_by)
         return PlanEstimator(given, model, cluster, trust_model=trust_model)

@@ -66,7 +66,7 @@ def estimate(
     check_outputs(*paths)
     given = read_plan(plan_path)
     with working(f"estimating {plan_path}"):
-        from alpa_dejavu.planning.plan_estimate import PlanEstimator
+        from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
         estimator = PlanEstimator(
             given, model, cluster, calibration=calibration, runtime=runtime, overlap=overlap,

@@ -80,7 +80,7 @@ def memory_table(plan: Plan) -> Table:
 
 def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple[Explanation, list[str]]:
     """With what is kept beside the plan, if it is there; else a sentence about that."""
-    from alpa_dejavu.planning.kept import kept_path, read_kept
+    from alpa_dejavu.planning.changed.kept import kept_path, read_kept
     from alpa_dejavu.report.explanation import explain as explained
 
     unknown = "what the best plan would be at twice each isn't known"

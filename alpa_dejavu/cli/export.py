@@ -14,7 +14,7 @@ from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.plans.plan_file import read_plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 
 @click.command(
@@ -51,7 +51,7 @@ def export(
 
 def _kept(plan_path: pathlib.Path) -> Kept | None:
     """Returns what is kept beside a plan; None where that can't be used, as the writers do without it."""
-    from alpa_dejavu.planning.kept import kept_path, read_kept
+    from alpa_dejavu.planning.changed.kept import kept_path, read_kept
 
     if not kept_path(plan_path).exists():
         return None

@@ -19,7 +19,7 @@ from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 _STDOUT = pathlib.Path("-")
 _TRIED_BYTES = 2**16
@@ -65,7 +65,7 @@ def kept_beside(path: pathlib.Path | None) -> tuple[pathlib.Path, ...]:
     """Returns the paths of the files that are written beside a plan's file for planning again; none if the plan is
     written to a stream, such as standard output.
     """
-    from alpa_dejavu.planning.kept import kept_files
+    from alpa_dejavu.planning.changed.kept import kept_files
 
     return () if path is None or path == _STDOUT or is_stream(path) else kept_files(path)
 
@@ -83,7 +83,7 @@ def write_pair(plan: Plan, kept: Kept | None, path: pathlib.Path) -> tuple[list[
     """Writes a plan to a file or to standard output, and beside a file what planning again needs (`kept`); returns the
     files that were written, and a sentence on why nothing was kept for planning again, if so.
     """
-    from alpa_dejavu.planning.kept import write_with_kept
+    from alpa_dejavu.planning.changed.kept import write_with_kept
     from alpa_dejavu.plans.plan_file import plan_text
 
     if path == _STDOUT:

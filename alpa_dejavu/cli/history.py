@@ -40,7 +40,7 @@ _MOST_STAGES = 3
 def history(path: pathlib.Path | None, as_json: bool) -> None:
     """Shows past runs of plans, and how they correct the predictions for new plans."""
     from alpa_dejavu.calibration.history import Correction, Store
-    from alpa_dejavu.calibration.history.origin import UNKNOWN
+    from alpa_dejavu.calibration.history.past_run import UNKNOWN
 
     store = Store(history_path(path))
     runs = store.runs()

@@ -17,7 +17,7 @@ from alpa_dejavu.cli.ray_cluster import connected
 from alpa_dejavu.cli.table import new_table
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.planning.inference import OBJECTIVES, Lengths, ServingPlan
-from alpa_dejavu.planning.inference.serving_rows import phase_rows, plan_facts
+from alpa_dejavu.planning.inference.serving_plan import phase_rows, plan_facts
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -111,7 +111,7 @@ def _alpa(hooks: Check) -> Check:
 def _cache() -> Check:
     """Returns the check of the models' cache: how much is kept, and whether more can be."""
     from alpa_dejavu._util.cache_folder import FOLDER
-    from alpa_dejavu.planning.model_cache import default_cache
+    from alpa_dejavu.planning.search.models.model_cache import default_cache
 
     what = "what is kept of models"
     try:

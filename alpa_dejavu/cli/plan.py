@@ -49,7 +49,7 @@ from alpa_dejavu.cli.whole_run import asked_steps, print_whole_run
 from alpa_dejavu.cli.working import working
 from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning.result import OURS, STRATEGIES, UnlikePipelinesError
-from alpa_dejavu.planning.runtimes import RUNTIMES
+from alpa_dejavu.planning.search.runtimes import RUNTIMES
 from alpa_dejavu.planning.task import OBJECTIVES
 from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.schedules.schedule_file import schedule_text
@@ -175,7 +175,7 @@ def plan(
     try:
         with working(f"planning {model} on {cluster}"):
             from alpa_dejavu.planning import plan_model
-            from alpa_dejavu.planning.kept import Kept
+            from alpa_dejavu.planning.changed.kept import Kept
 
             ask = functools.partial(
                 plan_model,

@@ -63,7 +63,7 @@ def profile(
     """
     from alpa_dejavu.calibration import check_choice
     from alpa_dejavu.calibration.history import Store
-    from alpa_dejavu.planning.past_run import past_run
+    from alpa_dejavu.planning.changed.deviation import past_run
 
     store = None if no_history else Store(history_path(history))
     if store is not None:
@@ -76,7 +76,7 @@ def profile(
     with working(f"running {plan_path}"), ray_cluster(local):
         from alpa_dejavu.alpa import connection
         from alpa_dejavu.alpa import profile as measure
-        from alpa_dejavu.planning.plan_estimate import PlanEstimator
+        from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
         with connection(given) as cluster:
             estimator = PlanEstimator(given, chosen, cluster, calibration=calibration)

@@ -24,7 +24,7 @@ from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import Cluster, Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.replanning import Replanned
+    from alpa_dejavu.planning.changed.replanning import Replanned
 
 
 @click.command(
@@ -68,10 +68,9 @@ def replan(
     `--without-replica` the devices are left out that this replica of each stage is on, as
     `alpa_dejavu.training.robust.Suspects` proposes it.
     """
-    from alpa_dejavu.planning.kept import kept_path, read_kept
-    from alpa_dejavu.planning.replanning import fallback
-    from alpa_dejavu.planning.replanning import replan as plan_again
-    from alpa_dejavu.planning.replica_devices import replica_devices
+    from alpa_dejavu.planning.changed.kept import kept_path, read_kept
+    from alpa_dejavu.planning.changed.replanning import fallback, replica_devices
+    from alpa_dejavu.planning.changed.replanning import replan as plan_again
 
     if not (without or without_replica or cluster or slow or memory_margin is not None):
         raise click.UsageError("nothing has changed: give --without, --without-replica, --cluster, --slow or "

@@ -10,7 +10,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.straggler import Straggler
+    from alpa_dejavu.planning.changed.straggler import Straggler
 
 _LEAST_STEPS = 5
 
@@ -26,7 +26,7 @@ def straggler_facts(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[f
         plan: the plan, as it is predicted on the cluster that it ran on.
         steps_s: the seconds that each of S stages computed in each step, shape (steps, S).
     """
-    from alpa_dejavu.planning.straggler import stragglers
+    from alpa_dejavu.planning.changed.straggler import stragglers
 
     if len(steps_s) < _LEAST_STEPS or min(map(min, steps_s)) <= 0:
         return []
@@ -35,8 +35,8 @@ def straggler_facts(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[f
 
 
 def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[tuple[str, str]]:
-    from alpa_dejavu.planning.kept import kept_path, read_kept
-    from alpa_dejavu.planning.straggler import planned_around
+    from alpa_dejavu.planning.changed.kept import kept_path, read_kept
+    from alpa_dejavu.planning.changed.straggler import planned_around
     from alpa_dejavu.problem import NoPlanError
 
     if not kept_path(path).exists():

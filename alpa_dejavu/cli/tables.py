@@ -13,9 +13,9 @@ from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.cli.output import Pages
 from alpa_dejavu.cli.table import Table, is_wide, new_table
 from alpa_dejavu.planning import PlanningResult, RunnerUp
-from alpa_dejavu.planning.footing import Footing, footings
-from alpa_dejavu.planning.price import PricedPlan
-from alpa_dejavu.planning.runtimes import runtimes_text
+from alpa_dejavu.planning.given.footing import Footing, footings
+from alpa_dejavu.planning.search.price import PricedPlan
+from alpa_dejavu.planning.search.runtimes import runtimes_text
 from alpa_dejavu.plans.stage_rows import (
     LEAVE,
     PLANNED,
@@ -31,8 +31,8 @@ from alpa_dejavu.problem import Cluster, Plan, StepCorrection
 from alpa_dejavu.schedules import Schedule
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.strategies import StrategyPlan
-    from alpa_dejavu.planning.strategies.stages import Pipeline
+    from alpa_dejavu.planning.rivals import StrategyPlan
+    from alpa_dejavu.planning.rivals.stages import Pipeline
 
 
 def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
@@ -72,7 +72,7 @@ def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
     if not planned.model.training:
         to.fact("other schedules", "the step takes no gradients: only the inference schedule is one for it")
         return
-    from alpa_dejavu.planning.other_schedules import other_schedules
+    from alpa_dejavu.planning.given.other_schedules import other_schedules
 
     factor = planned.plan.step_s / planned.plan.uncorrected_s
     table = new_table(("other schedules", "chunks"), ("iteration", "saves", "memory"), ("runs on", "but"))
@@ -88,7 +88,7 @@ def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
 
 def print_improved_order(planned: PlanningResult, to: Pages) -> Schedule:
     """Prints what improving the order of a plan's passes saves, and returns the order."""
-    from alpa_dejavu.planning.improved_order import improved_order
+    from alpa_dejavu.planning.given.other_schedules import improved_order
 
     found = improved_order(planned)
     factor = planned.plan.step_s / planned.plan.uncorrected_s

@@ -12,7 +12,7 @@ from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning import PlanningResult
-    from alpa_dejavu.planning.gathered_gradients import TolerantPlan
+    from alpa_dejavu.planning.given.gathered_gradients import TolerantPlan
     from alpa_dejavu.problem import Plan
 
 __all__ = ["least_replicas", "print_tolerance"]
@@ -45,8 +45,8 @@ def print_tolerance(
         wrong: the highest number of wrong replicas.
         to: where to print.
     """
-    from alpa_dejavu.planning.gathered_gradients import gathering_step_s, tolerant_front
-    from alpa_dejavu.planning.price import price_per_step
+    from alpa_dejavu.planning.given.gathered_gradients import gathering_step_s, tolerant_front
+    from alpa_dejavu.planning.search.price import price_per_step
 
     needs = [least_replicas(asked, rule, count) for count in range(wrong + 1)]
     plans = {needs[-1]: planned}
@@ -76,7 +76,7 @@ def print_tolerance(
 
 def _fastest(planned: PlanningResult) -> Plan:
     """Returns the plan whose step is the shortest with all gradients gathered, of the best one and those next to it."""
-    from alpa_dejavu.planning.gathered_gradients import gathering_step_s
+    from alpa_dejavu.planning.given.gathered_gradients import gathering_step_s
 
     others = [*(one.plan for one in planned.runners_up), *(one.plan for one in planned.front)]
     return min([planned.plan, *others], key=gathering_step_s)

@@ -33,7 +33,7 @@ def asked_steps(
     if batch is None:
         raise ValueError(f"{names[0]} is {given[names[0]]}, but must come with --batch; say the samples of a step")
     at_most(names[0], given[names[0]] or 0, MOST_STEPS, "give what the training has")
-    from alpa_dejavu.planning.whole_run import steps_of_samples, steps_of_tokens
+    from alpa_dejavu.planning.given.whole_run import steps_of_samples, steps_of_tokens
 
     if samples is not None:
         return steps_of_samples(samples, batch)
@@ -46,7 +46,7 @@ def asked_steps(
 
 def print_whole_run(planned: PlanningResult, steps: int, to: Pages) -> None:
     """Prints what a training of so many steps takes: time, devices, money, memory, and the bytes of each link."""
-    from alpa_dejavu.planning.whole_run import run_facts, sent_rows, whole_run
+    from alpa_dejavu.planning.given.whole_run import run_facts, sent_rows, whole_run
 
     run = whole_run(planned, steps)
     for name, text in run_facts(run):

@@ -12,7 +12,7 @@ from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 __all__ = ["CostedWriter"]
 
@@ -34,7 +34,7 @@ class CostedWriter(Writer):
         """Returns the writer with the costs that follow from what is kept beside the plan."""
         if kept is None:
             return self
-        from alpa_dejavu.planning.kept_task import kept_prices
+        from alpa_dejavu.planning.changed.kept_task import kept_prices
 
         given = kept_prices(plan, kept)
         return dataclasses.replace(self, costs=StageCostModel(kept.model, given.cluster, given.models))
@@ -45,7 +45,7 @@ class CostedWriter(Writer):
 
 
 def _afresh(plan: Plan) -> StageCostModel:
-    from alpa_dejavu.planning.plan_estimate import PlanEstimator
+    from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
     costs = PlanEstimator(plan).estimate(plan).table.stage_costs
     assert costs is not None, "a table that was priced keeps its prices"

@@ -10,11 +10,11 @@ from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu.exports._target import Target
 from alpa_dejavu.exports._targets import named_target
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.runtimes import WITHOUT_FROZEN, hindrances
+from alpa_dejavu.planning.search.runtimes import WITHOUT_FROZEN, hindrances
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 __all__ = ["export"]
 

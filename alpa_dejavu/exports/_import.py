@@ -13,9 +13,9 @@ from alpa_dejavu.costs.runtime import ALPA, runtime_names, runtime_profile
 from alpa_dejavu.exports._foreign import Foreign
 from alpa_dejavu.exports._targets import TARGETS, named_target
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.planning.sized_transformer import sized_transformer
+from alpa_dejavu.planning.search.models.named_model import sized_transformer
 from alpa_dejavu.problem import Cluster, PricedBy
 
 __all__ = ["Imported", "import_plan"]

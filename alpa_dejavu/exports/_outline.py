@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.runtimes import RUNTIMES
+from alpa_dejavu.planning.search.runtimes import RUNTIMES
 from alpa_dejavu.problem import (
     NO_OFFLOAD,
     Cluster,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from alpa_dejavu.exports._foreign import Reader
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.runtimes import Runtime
+from alpa_dejavu.planning.search.runtimes import Runtime
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 __all__ = ["Files", "Target", "Writer"]
 

@@ -9,7 +9,7 @@ from alpa_dejavu.exports._costed import CostedWriter
 from alpa_dejavu.exports._target import Target
 from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.simai import simai_files
-from alpa_dejavu.planning.runtimes import RUNTIMES
+from alpa_dejavu.planning.search.runtimes import RUNTIMES
 
 __all__ = ["TARGETS", "named_target"]
 

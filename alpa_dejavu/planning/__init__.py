@@ -3,6 +3,10 @@
 In: layers of a model, a cluster with its prices, and the choices that are left open (`PlanningTask`).
 Out: a `PlanningResult`: the plan, the next best ones, and all that they were made from.
 Every door (the stage option inside Alpa, the command line, replan, strategies, estimates) makes a task for `plan`.
+
+Its rooms, of which no plan enters one twice: `search/` (a task to ranked candidates), `given/` (a plan that is there:
+estimated, annotated, compared), `changed/` (hosts lost, slow or new: planned again), `rivals/` (other planners), and
+`inference/`.
 """
 
 from __future__ import annotations
@@ -12,13 +16,13 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning._active_profiling import Measured
-    from alpa_dejavu.planning._estimate import estimate
-    from alpa_dejavu.planning._given import GivenStage, GivenStages, given_stages, meant_stages
-    from alpa_dejavu.planning._model import plan_model
-    from alpa_dejavu.planning._searched import Searched
+    from alpa_dejavu.planning.by_name import plan_model
+    from alpa_dejavu.planning.given._estimate import estimate
     from alpa_dejavu.planning.planner import plan
     from alpa_dejavu.planning.result import PlanningResult, RunnerUp
+    from alpa_dejavu.planning.search._active_profiling import Measured
+    from alpa_dejavu.planning.search._searched import Searched
+    from alpa_dejavu.planning.search.given_stages import GivenStage, GivenStages, given_stages, meant_stages
     from alpa_dejavu.planning.task import PlanningTask
 
 __all__ = [
@@ -37,16 +41,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "estimate": "_estimate",
-    "GivenStage": "_given",
-    "GivenStages": "_given",
-    "given_stages": "_given",
-    "meant_stages": "_given",
-    "Measured": "_active_profiling",
-    "plan_model": "_model",
+    "estimate": "given._estimate",
+    "GivenStage": "search.given_stages",
+    "GivenStages": "search.given_stages",
+    "given_stages": "search.given_stages",
+    "meant_stages": "search.given_stages",
+    "Measured": "search._active_profiling",
+    "plan_model": "by_name",
     "PlanningResult": "result",
     "RunnerUp": "result",
-    "Searched": "_searched",
+    "Searched": "search._searched",
     "PlanningTask": "task",
     "plan": "planner",
 }

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, final
 from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import TOLERANCE, least
 from alpa_dejavu.layers.models import transformer_size
-from alpa_dejavu.planning._annotations import Annotation, Chosen
-from alpa_dejavu.planning._candidate import Candidate
-from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning.model_source import ModelSource
+from alpa_dejavu.planning.given._annotations import Annotation, Chosen
 from alpa_dejavu.planning.planner import plan
-from alpa_dejavu.planning.restriction import Restriction
 from alpa_dejavu.planning.result import OURS, PlanningResult
-from alpa_dejavu.planning.runtimes import Hindrance, check_schedule_of, hindrances
+from alpa_dejavu.planning.search._candidate import Candidate
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search.models.model_source import ModelSource
+from alpa_dejavu.planning.search.restriction import Restriction
+from alpa_dejavu.planning.search.runtimes import Hindrance, check_schedule_of, hindrances
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask, SpaceRules
 from alpa_dejavu.problem import Model, NoPlanError, Plan
 from alpa_dejavu.schedules import schedule_kind
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.strategies import Strategy
+    from alpa_dejavu.planning.rivals import Strategy
 
 __all__ = ["in_blocks", "plan_for"]
 
@@ -67,7 +67,7 @@ def plan_for(
     free = free or _free(once, clock)
     assert isinstance(rules, SpaceRules), "a restriction is one of rules"
     why = None if free is None else next(hindrances(free, runs_on, limits.limits), None)
-    note = WhatItCosts(runs_on, free, why)
+    note = _what_it_costs(runs_on, free, why)
     if free is not None and why is None and not known:
         return plan(once, clock=clock, more=[note])
     schedules = [name for name in (task.schedule, *task.other_schedules) if runs_on in schedule_kind(name).runtimes]
@@ -110,13 +110,11 @@ class _Once(Chooser):
         self._found: Found | None = None
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """Returns the candidate plans that were found when this was asked first."""
         if self._found is None:
             self._found = self._chooser.choose(task, clock)
         return self._found
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns what the other chooser finds on a part of the cluster."""
         return self._chooser.again(task, found, clock)
 
 
@@ -128,34 +126,26 @@ def _free(task: PlanningTask, clock: Clock) -> Plan | None:
         return None
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class WhatItCosts(Annotation):
-    """An annotation that says how much longer a step of a plan takes because a training framework has to run it.
+def _what_it_costs(runs_on: str, free: Plan | None, why: Hindrance | None) -> Annotation:
+    """Returns the annotation that says how much longer a step of a plan takes because a training framework runs it.
 
-    Attributes:
+    Args:
         runs_on: the framework's name.
         free: the best plan of all; None: none fits.
         why: what keeps the framework from running that plan; None: nothing does.
     """
 
-    runs_on: str
-    free: Plan | None
-    why: Hindrance | None
+    def annotate(plan: Plan, chosen: Chosen) -> Plan:
+        more = 0.0 if free is None else plan.step_s / free.step_s - 1
+        if free is None:
+            note = f"{runs_on} can run it; a search for what no framework restricts found nothing that fits"
+        elif why is None or more <= TOLERANCE:
+            note = f"{runs_on} can run it, and nothing better was found for any framework: that costs nothing"
+        else:
+            note = (
+                f"that {runs_on} can run it costs {more:.1%}: the best plan found for any framework takes "
+                f"{units.seconds(free.step_s)}, but {runs_on} can't run it, since {why.why}"
+            )
+        return dataclasses.replace(plan, notes=(*plan.notes, note))
 
-    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
-        """Returns the plan with a note on what the restriction costs."""
-        return dataclasses.replace(plan, notes=(*plan.notes, self._said(plan)))
-
-    def _said(self, plan: Plan) -> str:
-        if self.free is None:
-            return f"{self.runs_on} can run it; a search for what no framework restricts found nothing that fits"
-        if self.why is None:
-            return f"{self.runs_on} can run it, and nothing better was found for any framework: that costs nothing"
-        more = plan.step_s / self.free.step_s - 1
-        if more <= TOLERANCE:
-            return f"{self.runs_on} can run it, and nothing better was found for any framework: that costs nothing"
-        return (
-            f"that {self.runs_on} can run it costs {more:.1%}: the best plan found for any framework takes "
-            f"{units.seconds(self.free.step_s)}, but {self.runs_on} can't run it, since {self.why.why}"
-        )
+    return annotate

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu.planning._annotations import ANNOTATIONS, Annotation, Chosen
-from alpa_dejavu.planning._bench import nothing_fits
-from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._ranking import Ranked, contenders, ranked
-from alpa_dejavu.planning.price import front, why_not
+from alpa_dejavu.planning.given._annotations import ANNOTATIONS, Annotation, Chosen
 from alpa_dejavu.planning.result import PlanningResult, RunnerUp
+from alpa_dejavu.planning.search._bench import nothing_fits
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search._ranking import Ranked, contenders, ranked
+from alpa_dejavu.planning.search.price import front, why_not
 from alpa_dejavu.planning.task import Found, PlanningTask
 from alpa_dejavu.problem import Plan
 
@@ -83,5 +83,5 @@ def _annotated(
     compared = [each.candidate for each in (one, *others) if each is one or each.rivals]
     plan = one.plan
     for annotation in annotations:
-        plan = annotation.annotate(plan, Chosen(task, found, candidates, compared, clock))
+        plan = annotation(plan, Chosen(task, found, candidates, compared, clock))
     return plan

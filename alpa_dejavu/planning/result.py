@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.planning.price import PricedPlan, price_per_step
+from alpa_dejavu.planning.search.price import PricedPlan, price_per_step
 from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.table import CostTable
-    from alpa_dejavu.planning.strategies import StrategyPlan
+    from alpa_dejavu.planning.rivals import StrategyPlan
     from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["OURS", "STRATEGIES", "PlanningResult", "RunnerUp", "UnlikePipelinesError"]
 
 OURS = "dejavu"
 STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron", "pipelines")
-"""By whose search a plan may be made: see `alpa_dejavu.planning.strategies`."""
+"""By whose search a plan may be made: see `alpa_dejavu.planning.rivals`."""
 
 
 @final

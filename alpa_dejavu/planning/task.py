@@ -13,16 +13,16 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.offload_choices import with_offload
 from alpa_dejavu.clusters.space import fitting, on_sites, search_space
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
-from alpa_dejavu.planning.model_source import ModelSource
-from alpa_dejavu.planning.restriction import Restriction
+from alpa_dejavu.planning.search.models.model_source import ModelSource
+from alpa_dejavu.planning.search.restriction import Restriction
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace, StageChoice
 from alpa_dejavu.slicing import Dynamic, Slicer
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.history import Correction, PastRun
-    from alpa_dejavu.planning._candidate import Candidate, Costs
-    from alpa_dejavu.planning._clock import Clock
-    from alpa_dejavu.planning.uncertainty import Errors, Resolver
+    from alpa_dejavu.planning.search._candidate import Candidate, Costs
+    from alpa_dejavu.planning.search._clock import Clock
+    from alpa_dejavu.planning.search.uncertainty import Errors, Resolver
 
 __all__ = ["OBJECTIVES", "Chooser", "Found", "GivenSpace", "PlanningTask", "SpaceRules", "StageSpace"]
 
@@ -126,7 +126,7 @@ class Found:
     Attributes:
         candidates: the plans worth comparing, each simulated, the best one by the chooser's own judgement first.
         notes: sentences that the chosen plan has to carry.
-        strategy: the name of the strategy that chose, as `alpa_dejavu.planning.strategies` has it; empty: this
+        strategy: the name of the strategy that chose, as `alpa_dejavu.planning.rivals` has it; empty: this
             package's own search.
         runs_on_alpa: whether Alpa can run the plans; if not, they are estimated only.
         margin: the rule for how much memory stays free, as measured peaks have changed it; None: the task's.
@@ -247,7 +247,7 @@ class PlanningTask:
 
             costs = dataclasses.replace(costs, table=with_layer_factors(costs.table, self.factors))
         if self.learned:
-            from alpa_dejavu.planning._learned import with_past_runs
+            from alpa_dejavu.planning.search._learned import with_past_runs
 
             costs = with_past_runs(costs, self.learned)
         return costs

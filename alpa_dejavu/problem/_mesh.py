@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._cuts import ANY_CUTS, Cuts
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload
+
+if TYPE_CHECKING:
+    from alpa_dejavu.problem.slicing_problem import StageChoice
 
 REMAT = ("none", "selective", "layer")
 DATA, TENSOR, CONTEXT, EXPERT, SHARDED, REPLICATED, EXPERT_REPLICATED = range(7)
@@ -206,6 +209,12 @@ class SearchSpace:
                 raise ValueError(f"search space: hosts names {counts} hosts for the submeshes {shapes}")
         if not self.allowed_imbalance >= 0:
             raise ValueError(f"search space: allowed_imbalance is {self.allowed_imbalance}, but must be at least 0")
+
+    def config(self, stage: StageChoice) -> MeshConfig:
+        """Returns the mesh config that a chosen stage has."""
+        config = self.configs[stage.submesh][stage.config]
+        assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+        return config
 
     def part(self, submeshes: Sequence[int]) -> SearchSpace:
         """Returns the search space that has only some of the submeshes, which are given by their indices, with their

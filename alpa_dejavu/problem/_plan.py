@@ -175,7 +175,7 @@ class Plan:
             predicted.
         contingencies: by the name of a host, the fallback plan that is run instead once that host is lost; empty for a
             single host, and where none was made.
-        strategy: the name, in `alpa_dejavu.planning.strategies`, of the planner that made it, such as Megatron's;
+        strategy: the name, in `alpa_dejavu.planning.rivals`, of the planner that made it, such as Megatron's;
             empty: this package's own search.
         runs_on_alpa: False if the plan is only estimated, since Alpa's runtime can't run it.
         hardware: the cluster's hosts, used or not; None if the plan comes from a file that doesn't have them.

@@ -17,7 +17,7 @@ from alpa_dejavu.simulation.step import StageTimes
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 __all__ = ["Explanation", "WhatIf", "explain"]
 
@@ -75,9 +75,9 @@ def explain(
 
     Args:
         plan: the plan that is explained, by the times of its stages.
-        kept: the record of what it was made from, as `alpa_dejavu.planning.kept.read_kept` reads it: with it the
-            explanation also says how the step depends on bandwidths, types of devices and layers, and which plan would
-            be the best if one of them were twice as good. None: it isn't known.
+        kept: the record of what it was made from, as `alpa_dejavu.planning.changed.kept.read_kept` reads it: with it
+            the explanation also says how the step depends on bandwidths, types of devices and layers, and which plan
+            would be the best if one of them were twice as good. None: it isn't known.
         calibration: with `kept`, the calibration that the plan is explained by; None: the one that it was priced by.
             By another one the plan is priced anew, and its notes say so.
 
@@ -85,7 +85,7 @@ def explain(
         ValueError: the record is of another plan, or the plan was priced by other models than its calibration has.
     """
     if kept is not None and calibration is not None:
-        from alpa_dejavu.planning.kept_task import repriced
+        from alpa_dejavu.planning.changed.kept_task import repriced
 
         plan, kept = repriced(plan, kept, calibration)
     parts = breakdown(plan)

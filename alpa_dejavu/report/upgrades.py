@@ -16,8 +16,8 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning import PlanningResult, PlanningTask, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
-from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.planning.kept_task import kept_prices, kept_task
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
 from alpa_dejavu.problem import NoPlanError, Plan
 from alpa_dejavu.report._upgrade_figures import layer_figures, resource_figure, resources
 from alpa_dejavu.simulation.plan_times import PlanStep, Times, plan_times

@@ -8,7 +8,7 @@ import os
 from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.strategies import as_planned, strategy
+from alpa_dejavu.planning.rivals import as_planned, strategy
 from alpa_dejavu.problem import Cluster, Device, Host, Link, Model, Plan
 from hetero._cases import Case
 

@@ -12,7 +12,7 @@ from alpa_dejavu.costs.communication import CommunicationModel, Nccl
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.sized_transformer import SizedTransformer
+from alpa_dejavu.planning.search.models.named_model import SizedTransformer
 from alpa_dejavu.problem import MeshConfig, Plan, Submesh
 from published._jobs import Job
 from published._step_figures import latency_of, left_out_of, profile_of

@@ -23,8 +23,8 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import GivenStage
-from alpa_dejavu.planning.fits import stage_differences
-from alpa_dejavu.planning.plan_estimate import cluster_of_plan
+from alpa_dejavu.planning.given.plan_estimate import cluster_of_plan
+from alpa_dejavu.planning.search.fits import stage_differences
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, MeshConfig, ReductionServer, Submesh
 from alpa_dejavu.testing import example_cluster

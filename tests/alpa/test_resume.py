@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.alpa.resume import HostsLostError, _following, train
-from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.planning.replanning import Replanned
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.replanning import Replanned
 from alpa_dejavu.problem import Moves, Run
 from alpa_dejavu.testing import example_cluster
 from fake_session import Fake, FakeTime

@@ -7,7 +7,7 @@ import pytest
 
 from alpa_dejavu.alpa.resume import HostsLostError, train
 from alpa_dejavu.clusters.changed_cluster import with_hosts
-from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from fake_session import Fake, FakeTime

@@ -11,7 +11,7 @@ from alpa_dejavu.alpa.local_cluster import device_answers, local_cluster, lose_d
 from alpa_dejavu.alpa.resume import AlpaSession, train
 from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.changed.kept import Kept
 
 SIZE, LAYERS, BATCH, STEPS, EVERY = 32, 4, 12, 8, 3
 

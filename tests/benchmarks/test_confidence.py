@@ -8,7 +8,7 @@ import pytest
 import confidence
 from _confidence_choices import Choice, Option, gpt
 from alpa_dejavu.planning import GivenStage
-from alpa_dejavu.planning.strategies.stages import config_of
+from alpa_dejavu.planning.rivals.stages import config_of
 from alpa_dejavu.problem import Submesh
 from alpa_dejavu.testing import example_cluster
 

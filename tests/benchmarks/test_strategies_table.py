@@ -14,7 +14,7 @@ from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.layers.micro_batch import with_micro_batch
-from alpa_dejavu.planning.strategies import Amp, HetPipe, Megatron, Task
+from alpa_dejavu.planning.rivals import Amp, HetPipe, Megatron, Task
 
 PROFILES = Path(__file__).parents[3] / "shared" / "data" / "amp"
 HOMOGENEOUS, _, UNEVEN = cases()

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink, prices, read_calibration, write_calibration
-from alpa_dejavu.calibration._calibration_text import calibration_text
-from alpa_dejavu.calibration.text import json_text
+from alpa_dejavu.calibration.text import calibration_text, json_text
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from alpa_dejavu.calibration import Calibration, write_calibration
 from alpa_dejavu.calibration.history import Origin, PastRun, Store, corrected
-from alpa_dejavu.calibration.history.origin import plan_key
+from alpa_dejavu.calibration.history.past_run import plan_key
 from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.past_run import past_run
+from alpa_dejavu.planning.changed.deviation import past_run
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import StepCorrection

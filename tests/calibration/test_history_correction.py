@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.calibration.history import Correction, Origin, StageSeconds, corrected, corrected_timeline
 from alpa_dejavu.calibration.history._correction import VARIANCES, part_shares
-from alpa_dejavu.calibration.history.origin import GIVEN, UNKNOWN
+from alpa_dejavu.calibration.history.past_run import GIVEN, UNKNOWN
 from alpa_dejavu.problem import StepCorrection
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.simulation.step import StageTimes, simulate

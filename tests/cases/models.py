@@ -5,8 +5,8 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory_margin import COUNTED, UNMEASURED
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import PlanningTask, Searched, plan
-from alpa_dejavu.planning._candidate import Costs
-from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.search._candidate import Costs
+from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import GivenSpace, SpaceRules
 from alpa_dejavu.problem import Layer, MeshConfig, Model, Operator, Operators, SearchSpace, Submesh, Tensor
 from alpa_dejavu.slicing import slicer

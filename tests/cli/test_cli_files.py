@@ -13,7 +13,7 @@ from alpa_dejavu._util import json_file
 from alpa_dejavu.cli import files
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning import plan_estimate as plan_estimate_module
+from alpa_dejavu.planning.given import plan_estimate as plan_estimate_module
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster

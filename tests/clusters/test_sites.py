@@ -14,7 +14,7 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning._packed import packed
+from alpa_dejavu.planning.search._packing import packed
 from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, StageChoice, Submesh, host_kinds
 from alpa_dejavu.slicing import Exhaustive
 from alpa_dejavu.testing import example_cluster
@@ -355,7 +355,7 @@ def test_hosts_that_cannot_be_are_refused(hosts, said):
 
 
 def test_steps_are_drawn_by_the_links_between_the_stages():
-    from alpa_dejavu.planning.uncertainty import (
+    from alpa_dejavu.planning.search.uncertainty import (
         CLASSES,
         Errors,
         Factors,

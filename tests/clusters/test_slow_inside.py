@@ -16,9 +16,9 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning._packed import packed
-from alpa_dejavu.planning.strategies import Task
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
+from alpa_dejavu.planning.rivals import Task
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
+from alpa_dejavu.planning.search._packing import packed
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster

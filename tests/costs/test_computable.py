@@ -6,8 +6,8 @@ import pytest
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.comparison import SAVINGS, compare
-from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.given.comparison import SAVINGS, compare
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
 

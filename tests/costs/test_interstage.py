@@ -15,8 +15,8 @@ from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.strategies import Task
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
+from alpa_dejavu.planning.rivals import Task
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage
 from alpa_dejavu.problem import Link, MeshConfig, Run, SearchSpace, StageChoice, Submesh
 from alpa_dejavu.slicing import Dynamic, Exhaustive
 from alpa_dejavu.testing import example_cluster

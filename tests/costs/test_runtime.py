@@ -12,7 +12,7 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.runtime import ALPA, BOUNDS, FILE, RuntimeProfile, launches, runtime_names, runtime_profile
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.strategies import Megatron
+from alpa_dejavu.planning.rivals import Megatron
 from alpa_dejavu.problem import MeshConfig, Operators, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain

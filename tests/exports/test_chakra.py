@@ -13,7 +13,7 @@ from alpa_dejavu.exports.chakra import chakra_files
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.kept import Kept, write_with_kept
+from alpa_dejavu.planning.changed.kept import Kept, write_with_kept
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.sharding.transformers import execution, transformer_model

@@ -11,7 +11,7 @@ from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports.megatron._layout import blocks_of_layout, layout_of
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.planning.runtimes import RUNTIMES, hindrances
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.problem.run import schedule_form
 from alpa_dejavu.testing import example_cluster

@@ -7,7 +7,7 @@ import pytest
 from alpa_dejavu.exports import TARGETS, Target, Writer, export, named_target
 from alpa_dejavu.exports.testing import check_target
 from alpa_dejavu.layers.models import Transformer, transformer_size
-from alpa_dejavu.planning.runtimes import RUNTIMES
+from alpa_dejavu.planning.search.runtimes import RUNTIMES
 from plans import example_plan, hardware
 
 

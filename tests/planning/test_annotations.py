@@ -9,16 +9,16 @@ import unlike
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan
-from alpa_dejavu.planning._annotations import (
+from alpa_dejavu.planning.given._annotations import (
     Chosen,
-    Confidence,
-    UnhandyBatch,
-    UnknownDevices,
-    UnratedDtypes,
-    UnusedHosts,
+    with_confidence,
+    with_unhandy_batch,
+    with_unknown_devices,
+    with_unrated_dtypes,
+    with_unused_hosts,
 )
-from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.task import Found
 from alpa_dejavu.problem import Link, Run
 from alpa_dejavu.testing import example_cluster
@@ -40,7 +40,7 @@ def annotated(annotation, cluster, **how):
 
 
 def test_a_plan_says_which_hosts_it_leaves_unused_and_what_all_would_take():
-    made = annotated(UnusedHosts(), slowly_linked(3))
+    made = annotated(with_unused_hosts, slowly_linked(3))
     (note,) = made.notes
     (used,) = {host for stage in made.stages for host in stage.hosts}
     unused = [f"host-{n}" for n in range(3) if f"host-{n}" != used]
@@ -51,28 +51,28 @@ def test_a_plan_says_which_hosts_it_leaves_unused_and_what_all_would_take():
 
 
 def test_one_host_is_left_unused_in_the_singular_and_many_are_counted():
-    (one,) = annotated(UnusedHosts(), slowly_linked(2)).notes
+    (one,) = annotated(with_unused_hosts, slowly_linked(2)).notes
     assert " is left unused: " in one
-    (many,) = annotated(UnusedHosts(), slowly_linked(12)).notes
+    (many,) = annotated(with_unused_hosts, slowly_linked(12)).notes
     assert "... (11 hosts) are left unused: " in many
 
 
 def test_nothing_is_said_where_all_hosts_are_used():
     cluster = example_cluster(2)
-    made = annotated(UnusedHosts(), cluster, communication="free")
+    made = annotated(with_unused_hosts, cluster, communication="free")
     assert {host for stage in made.stages for host in stage.hosts} == {host.name for host in cluster.hosts}
     assert made.notes == ()
 
 
 def test_the_seconds_that_are_said_are_those_of_unlike_hosts_too():
     where = unlike.cluster([unlike.host("a", devices=1), unlike.host("b", devices=1), unlike.host("c", 1e8, devices=1)])
-    (note,) = annotated(UnusedHosts(), where).notes
+    (note,) = annotated(with_unused_hosts, where).notes
     assert note.startswith("c is left unused: the best plan found that uses all devices takes ")
 
 
 @pytest.mark.parametrize("cluster", [example_cluster(2), unlike.islands()], ids=["alike", "unlike"])
 def test_a_plan_is_as_sure_as_the_plans_say_that_it_was_compared_with(cluster):
-    result = plan(task_of(MODEL, cluster, 8, RUN), annotations=[Confidence()])
+    result = plan(task_of(MODEL, cluster, 8, RUN), annotations=[with_confidence])
     sure = result.confidence
     assert sure.candidates > len(result.runners_up) >= 1
     assert 0 < sure.probability <= 1
@@ -102,7 +102,7 @@ def in_dtype(model, dtype):
 
 def test_products_in_a_dtype_that_the_devices_have_no_rate_for_are_named():
     def notes(dtype, cluster):
-        return plan(task_of(in_dtype(MODEL, dtype), cluster, 8, RUN), annotations=[UnratedDtypes()]).plan.notes
+        return plan(task_of(in_dtype(MODEL, dtype), cluster, 8, RUN), annotations=[with_unrated_dtypes]).plan.notes
 
     v100 = named_cluster("p3.16xlarge", 1)
     assert notes("float16", v100) == notes("float32", v100) == ()
@@ -122,7 +122,7 @@ def test_devices_that_are_nearly_or_beside_known_gpus_are_named():
             for host, name in zip(h100.hosts, names, strict=True)
         ]
         cluster = dataclasses.replace(h100, hosts=tuple(hosts))
-        return plan(task_of(MODEL, cluster, 8, RUN, latency=latency), annotations=[UnknownDevices()]).plan.notes
+        return plan(task_of(MODEL, cluster, 8, RUN, latency=latency), annotations=[with_unknown_devices]).plan.notes
 
     assert notes("H100-SXM-80GB") == notes("X1") == ()
     (near,) = notes("h100-sxm-80g")
@@ -137,7 +137,7 @@ def test_a_batch_that_few_numbers_of_micro_batches_make_is_named_with_one_that_m
 
     def notes(batch, counts):
         asked = dataclasses.replace(task, batch=batch, micro_batches=counts)
-        return UnhandyBatch().annotate(made, Chosen(asked, Found([]), [], [], Clock())).notes
+        return with_unhandy_batch(made, Chosen(asked, Found([]), [], [], Clock())).notes
 
     assert notes(512, micro_batch_counts(512)) == notes(509, (509,)) == notes(5, micro_batch_counts(5)) == ()
     (note,) = notes(509, micro_batch_counts(509))

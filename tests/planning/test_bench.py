@@ -13,12 +13,12 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
-from alpa_dejavu.planning._bench import Bench, _scaling_errors
-from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning.model_source import GivenModel, ModelSource
+from alpa_dejavu.planning.search._bench import Bench, _scaling_errors
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
+from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
+from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.planning.task import SpaceRules
-from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import NoShardingError
 from alpa_dejavu.testing import example_cluster
 from models import chain

@@ -12,7 +12,7 @@ from alpa_dejavu.calibration.history import corrected
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning import plan
-from alpa_dejavu.planning.replanning import fallback
+from alpa_dejavu.planning.changed.replanning import fallback
 from alpa_dejavu.plans.plan_file import plan_text, read_plan, write_plan
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
 from alpa_dejavu.testing import example_cluster

@@ -8,13 +8,13 @@ import pytest
 
 from alpa_dejavu.calibration.history import PastRun, Store
 from alpa_dejavu.calibration.measurement import Measured, Note, StageNotes, StepNotes, measured
-from alpa_dejavu.planning import GivenStage, GivenStages, given_stages, plan
+from alpa_dejavu.planning import GivenStage, GivenStages, estimate, given_stages, plan
 from alpa_dejavu.planning import Measured as Decisive
-from alpa_dejavu.planning._stage_times import stage_times, timeline_of
-from alpa_dejavu.planning.deviation import deviation, is_off, learned_correction, measured_run
+from alpa_dejavu.planning.changed.deviation import deviation, is_off, learned_correction, measured_run
+from alpa_dejavu.planning.search._stage_times import stage_times, timeline_of
 from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.testing import example_cluster
-from models import chain, costs_of, space, task_of
+from models import chain, costs_of, product, space, task_of
 
 CLUSTER = dataclasses.replace(example_cluster(1, memory_bytes=2.0**36), cores=4)
 SPACE, RUN = space(), Run(32)
@@ -198,6 +198,44 @@ def test_runs_of_another_shape_and_runs_without_stages_change_nothing():
     assert plan(dataclasses.replace(other, learned=(run,))).plan.step_s == alone.step_s
     unseen = PastRun(run.plan, run.origin, run.predicted_s, run.steps_s)
     assert plan(dataclasses.replace(TASK, learned=(unseen,))).plan.step_s == first.step_s
+
+
+def with_layers(factors):
+    """Eight layers that are alike but for so many times the products of the first ones."""
+    layers = chain(8, parameter_bytes=2e8, activation_bytes=1e4)
+    return dataclasses.replace(
+        layers,
+        layers=tuple(
+            dataclasses.replace(layer, forward=product(1e10 * factor), backward=product(2e10 * factor))
+            for layer, factor in zip(layers.layers, factors, strict=True)
+        ),
+    )
+
+
+@pytest.mark.parametrize("true", [(4.0,) * 4 + (1.0,) * 4, (1.0,) * 5 + (6.0,) * 3])
+def test_alike_layers_that_take_unlike_times_move_to_other_stages_where_that_pays(true):
+    """While a plan trains, each look learns from its run; three looks tell as much as knowing the truth."""
+    cluster, run = example_cluster(2, 1, memory_bytes=1e10), Run(8)
+    task = task_of(with_layers((1.0,) * 8), cluster, space(1, 1), run)
+
+    def taken(made):
+        return estimate(with_layers(true), cluster, run, given_stages(made))
+
+    first = running = plan(task).plan
+    assert first.layer_ids == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    for _ in range(3):
+        line = taken(running).timeline
+        found = measured([line.step_s] * 3, [notes_of(line)] * 3, run.num_micro_batches, run.schedule, [1, 1])
+        told = deviation(task, running, found)
+        gained_s = told.saved_s(10_000, restart_s=0.0) + told.moves.seconds
+        assert gained_s == pytest.approx(10_000 * (told.stays_s - told.now.step_s))
+        assert told.saved_s(0, restart_s=5.0) == -told.moves.seconds - 5.0
+        task = dataclasses.replace(task, learned=(*task.learned, measured_run(task, running, found)))
+        running = told.now
+    assert told.stays_s == pytest.approx(line.step_s, rel=0.2)
+    best = plan(task_of(with_layers(true), cluster, space(1, 1), run)).plan
+    assert taken(running).plan.step_s == pytest.approx(taken(best).plan.step_s, rel=0.02)
+    assert taken(running).plan.step_s < 0.85 * taken(first).plan.step_s
 
 
 def test_stages_that_past_runs_know_are_not_measured_again():

@@ -11,8 +11,8 @@ from alpa_dejavu.costs.latency._kernels import UNFOLDED_SPREAD
 from alpa_dejavu.layers.models._sizes import WideResNet
 from alpa_dejavu.layers.models._wresnet import wresnet_step
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.footing import footings
-from alpa_dejavu.planning.uncertainty import assumed_spread
+from alpa_dejavu.planning.given.footing import footings
+from alpa_dejavu.planning.search.uncertainty import assumed_spread
 from jax_models import trained
 
 

@@ -9,8 +9,8 @@ import os
 import pytest
 
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_kept, write_with_kept
-from alpa_dejavu.planning.kept.packed import packed_json
+from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
+from alpa_dejavu.planning.search.models.packed import packed_json
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import ReductionServer, Run
 from alpa_dejavu.testing import example_cluster
@@ -68,15 +68,13 @@ def test_a_plan_that_has_changed_is_told_from_the_one_that_was_kept(tmp_path):
         ValueError, match=r"was kept of another plan than .* is, or of that before it changed; .* plan once more"
     ):
         read_kept(path)
-    assert write_kept(kept, path) == kept_path(path)
+    write_with_kept(plan, kept, path)
     assert flop_of(read_kept(path)) == 1e9
 
 
 def test_one_without_the_other_is_named(tmp_path):
     plan, kept = pair()
     path = tmp_path / "plan.json"
-    with pytest.raises(ValueError, match=r"plan\.json is not there, but what is kept is bound to a plan's file"):
-        write_kept(kept, path)
     write_plan(plan, path)
     with pytest.raises(
         ValueError, match=r"plan\.json\.kept\.json\.gz, which is kept for planning again, can't be read"
@@ -133,8 +131,6 @@ def test_nothing_is_kept_beside_what_is_no_regular_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="is no regular file, so nothing is kept beside it"):
         read_kept(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="is no regular file, but what is kept is bound to a plan's file"):
-        write_kept(pair()[1], tmp_path / "pipe")
     written = write_with_kept(*pair(), "/dev/null")
     assert [str(file) for file in written.files] == ["/dev/null"]
 

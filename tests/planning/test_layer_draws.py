@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.calibration.history import corrected
-from alpa_dejavu.planning.uncertainty import (
+from alpa_dejavu.planning.search.uncertainty import (
     Errors,
     Resolver,
     confidence,

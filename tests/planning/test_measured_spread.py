@@ -9,9 +9,9 @@ from alpa_dejavu.calibration import Calibration, prices, read_calibration, write
 from alpa_dejavu.costs.communication import AlphaBeta, Group, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, MeasuredRoofline
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Resolver, meet
-from alpa_dejavu.planning.uncertainty._errors import entry_seconds
-from alpa_dejavu.planning.uncertainty._spreads import ALPHA_BETA, ROOFLINE
+from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Resolver, meet
+from alpa_dejavu.planning.search.uncertainty._errors import entry_seconds
+from alpa_dejavu.planning.search.uncertainty._spreads import ALPHA_BETA, ROOFLINE
 from alpa_dejavu.problem import Operator, Operators, Run, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_communication_model, check_latency_model, example_cluster
 from made_up import fitted, measured

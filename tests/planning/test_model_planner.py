@@ -7,8 +7,8 @@ import pytest
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.kept import Kept, read_kept, write_with_kept
-from alpa_dejavu.planning.replanning import replan
+from alpa_dejavu.planning.changed.kept import Kept, read_kept, write_with_kept
+from alpa_dejavu.planning.changed.replanning import replan
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.problem import NoPlanError
 from tanh_layers import inferred, trained

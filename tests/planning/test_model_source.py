@@ -18,12 +18,13 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
-from alpa_dejavu.planning import _model_key, plan_model
-from alpa_dejavu.planning.kept import entry_of
-from alpa_dejavu.planning.model_cache import ModelCache, default_cache
-from alpa_dejavu.planning.model_source import GivenModel
-from alpa_dejavu.planning.plan_estimate import PlanEstimator
-from alpa_dejavu.planning.traced_model import TracedModel
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.search.models import model_cache
+from alpa_dejavu.planning.search.models._entry import entry_of
+from alpa_dejavu.planning.search.models.model_cache import ModelCache, default_cache
+from alpa_dejavu.planning.search.models.model_source import GivenModel
+from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.plans.plan_file import write_plan
 from alpa_dejavu.problem import MeshConfig, Run
 from models import chain
@@ -118,9 +119,6 @@ def test_models_by_name_are_found_without_a_trace(cache, traces):
     kept("gpt-125m", cache, num_layers=4)
     assert traces == [8]
     source = TracedModel("GPT-125M", 8, cache)
-    assert source.knows(4, 8)
-    assert not source.knows(4, 2)
-    assert not source.knows(5, 8)
     assert source.training
     assert source.numbers_of_layers([4]) == (4,)
     table(source.exact(4, 8), 8)
@@ -142,7 +140,6 @@ def test_a_plan_by_name_from_the_cache_imports_neither_jax_nor_what_checks_files
 
 def test_other_models_are_found_by_their_content(cache, monkeypatch):
     kept(trained, cache)
-    assert not TracedModel(trained, 8, cache).knows(3, 8)
     monkeypatch.setattr(sharding, "model_of_step", lambda *_: pytest.fail("it was cut and described before"))
 
     def again(batch_size):
@@ -197,18 +194,20 @@ def test_what_is_known_already_is_not_written_again(cache, monkeypatch):
     kept("gpt-125m", cache, num_layers=4)
 
 
-def test_other_code_finds_nothing(cache, monkeypatch):
+def test_other_code_finds_nothing(cache, traces, monkeypatch):
     kept("gpt-125m", cache, num_layers=4)
-    monkeypatch.setattr(_model_key, "_code", lambda: "another version")
-    assert not TracedModel("gpt-125m", 8, cache).knows(4, 8)
+    monkeypatch.setattr(model_cache, "_code", lambda: "another version")
+    TracedModel("gpt-125m", 8, cache).exact(4, 8)
+    assert traces == [8, 8]
 
 
-def test_other_settings_of_jax_find_nothing(cache, monkeypatch):
+def test_other_settings_of_jax_find_nothing(cache, traces, monkeypatch):
     kept("gpt-125m", cache, num_layers=4)
     with jax.experimental.enable_x64():
-        assert not TracedModel("gpt-125m", 8, cache).knows(4, 8)
+        TracedModel("gpt-125m", 8, cache).exact(4, 8)
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
-    assert not TracedModel("gpt-125m", 8, cache).knows(4, 8)
+    TracedModel("gpt-125m", 8, cache).exact(4, 8)
+    assert traces == [8, 8, 8]
 
 
 def test_entries_that_hold_something_else_are_replaced(cache, traces, caplog):
@@ -227,9 +226,7 @@ def test_entries_that_hold_something_else_are_replaced(cache, traces, caplog):
 
 def test_exact_models_are_traced_with_so_many_samples(traces):
     source = TracedModel(trained, 8)
-    assert not source.knows(3, 2)
     model = source.exact(3, 2)
-    assert source.knows(3, 2)
     assert source.exact(3, 2) is model
     assert traces == [2]
     assert same_prices(model, sharding.model_of_step(layers.trace(trained, batch=2), 3), 2)
@@ -290,8 +287,6 @@ def test_a_model_that_is_given_is_what_it_is():
     model = chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
     source = GivenModel(model, 8, "mine")
     assert (source.name, source.training, source.numbers_of_layers([16, 32])) == ("mine", True, (4,))
-    assert source.knows(4, 8)
-    assert not source.knows(4, 4)
     assert source.exact(4, 8) is model
     assert source.scaled(4, 8) is model
     assert same_prices(source.scaled(4, 4), with_micro_batch(model, 1 / 2), 4)

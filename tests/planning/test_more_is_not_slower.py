@@ -8,8 +8,8 @@ import pytest
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.planning import PlanningTask, Searched, plan
-from alpa_dejavu.planning._shapes import micro_batch_counts
-from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.search._shapes import micro_batch_counts
+from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.problem import Cluster, Device, Host, Layer, Link, Model, NoPlanError, Tensor
 from models import NOTHING, product
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from alpa_dejavu.planning.state_migration import Settler, devices_of, layer_state, moves
+from alpa_dejavu.planning.changed.state_migration import Settler, devices_of, layer_state, moves
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
 from models import chain

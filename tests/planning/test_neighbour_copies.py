@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.neighbour_copies import neighbour_copies
+from alpa_dejavu.planning.changed.neighbour_copies import neighbour_copies
 from alpa_dejavu.problem import HostMemory, Link, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.clusters.placement import place, place_stages
 from alpa_dejavu.clusters.space import search_space, submeshes
-from alpa_dejavu.planning._packed import packed
-from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.planning.replanning import replan
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.replanning import replan
+from alpa_dejavu.planning.search._packing import packed
 from alpa_dejavu.problem import Run, StageChoice, Submesh
 from alpa_dejavu.slicing import Dynamic
 from alpa_dejavu.testing import example_cluster

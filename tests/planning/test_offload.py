@@ -11,9 +11,9 @@ from alpa_dejavu.clusters.offload_choices import with_all_shares, with_offload
 from alpa_dejavu.costs.memory import ModelMemory, stage_memory
 from alpa_dejavu.costs.offload import copies
 from alpa_dejavu.planning import estimate, given_stages, plan_model
-from alpa_dejavu.planning.kept import Kept, read_kept, write_with_kept
-from alpa_dejavu.planning.replanning import replan
-from alpa_dejavu.planning.runtimes import runtimes_of
+from alpa_dejavu.planning.changed.kept import Kept, read_kept, write_with_kept
+from alpa_dejavu.planning.changed.replanning import replan
+from alpa_dejavu.planning.search.runtimes import runtimes_of
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import HostMemory, MemoryShares, NoPlanError, Nvme, Offload, Run
 from alpa_dejavu.report.explanation import explain

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.planning import Searched
-from alpa_dejavu.planning.other_schedules import other_schedules
+from alpa_dejavu.planning.given.other_schedules import other_schedules
 from alpa_dejavu.problem import Cluster, Device, Link, Operator, Operators, Run
 from alpa_dejavu.schedules import SCHEDULES, named_schedule
 from alpa_dejavu.simulation import StageTimes, simulate

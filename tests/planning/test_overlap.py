@@ -5,7 +5,7 @@ import pytest
 
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.planning import GivenStage, estimate, given_stages, plan_model
-from alpa_dejavu.planning.runtimes import runtimes_of
+from alpa_dejavu.planning.search.runtimes import runtimes_of
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.plans.stage_rows import PLANNED, known_columns, stage_rows
 from alpa_dejavu.problem import MeshConfig, Run, Submesh

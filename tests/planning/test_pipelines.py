@@ -14,23 +14,22 @@ from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.planning import PlanningTask, plan_model
-from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._given import given_candidate, given_stages
-from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.result import UnlikePipelinesError
-from alpa_dejavu.planning.strategies import (
+from alpa_dejavu.planning.rivals import (
     ByStrategy,
     DataParallelPipelines,
     Dejavu,
     Task,
     as_planned,
 )
-from alpa_dejavu.planning.strategies._exchange import exchanges
-from alpa_dejavu.planning.strategies._groupings import groupings, hosts_of
-from alpa_dejavu.planning.strategies._moved_layers import with_layers_moved
-from alpa_dejavu.planning.strategies._pipelines import _as_one
-from alpa_dejavu.planning.strategies._shares import shared
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
+from alpa_dejavu.planning.rivals._exchange import exchanges
+from alpa_dejavu.planning.rivals._groupings import groupings, hosts_of
+from alpa_dejavu.planning.rivals._pipelines import _as_one
+from alpa_dejavu.planning.rivals._shares import shared, with_layers_moved
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
+from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.problem import Cluster, Device, Host, Link, Run
 from alpa_dejavu.simulation.step import simulate
 from models import chain

@@ -11,7 +11,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
-from alpa_dejavu.planning.plan_estimate import PlanEstimator, cluster_of_plan
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator, cluster_of_plan
 from alpa_dejavu.problem import MeshConfig, PricedBy, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain

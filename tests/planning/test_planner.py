@@ -7,7 +7,7 @@ import pytest
 
 import alpa_dejavu
 from alpa_dejavu.clusters.placement import place
-from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.problem import NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space, task_of
@@ -40,7 +40,7 @@ def test_a_plan_reads_as_a_table():
     assert text.splitlines()[0].split()[:3] == ["stage", "layers", "submesh"]
     assert len(text.splitlines()) == len(made.stages) + 2
     assert "host-0" in text
-    assert "per step" in text.splitlines()[-1]
+    assert " a step, " in text.splitlines()[-1]
 
 
 def test_expensive_sending_makes_one_stage_and_cheap_sending_more():

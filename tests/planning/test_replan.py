@@ -17,9 +17,9 @@ from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.clusters.changed_cluster import with_more_memory, without
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_with_kept
-from alpa_dejavu.planning.plan_estimate import PlanEstimator
-from alpa_dejavu.planning.replanning import fallback, replan
+from alpa_dejavu.planning.changed.kept import Kept, kept_path, read_kept, write_with_kept
+from alpa_dejavu.planning.changed.replanning import fallback, replan
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, NoPlanError, PricedBy, Run, SmallProducts, StridedReads
 from alpa_dejavu.report.explanation import explain

@@ -8,9 +8,8 @@ from click.testing import CliRunner
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.kept import Kept, write_with_kept
-from alpa_dejavu.planning.replanning import replan
-from alpa_dejavu.planning.replica_devices import replica_devices
+from alpa_dejavu.planning.changed.kept import Kept, write_with_kept
+from alpa_dejavu.planning.changed.replanning import replan, replica_devices
 from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.training.robust import Suspects
 from tanh_layers import trained

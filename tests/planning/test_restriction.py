@@ -9,8 +9,8 @@ import pytest
 
 from alpa_dejavu.layers.models import Transformer, transformer_size
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.restriction import Restriction, restriction
-from alpa_dejavu.planning.runtimes import RUNTIMES, hindrances
+from alpa_dejavu.planning.search.restriction import Restriction, restriction
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, hindrances
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Cuts, Run, StageChoice
 from alpa_dejavu.slicing import Dynamic

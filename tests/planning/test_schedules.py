@@ -8,14 +8,11 @@ import pytest
 
 from alpa_dejavu.costs.runtime import RuntimeProfile
 from alpa_dejavu.planning import Searched, estimate, given_stages, plan, plan_model
-from alpa_dejavu.planning._schedules import ANY_SCHEDULE, under
-from alpa_dejavu.planning.better_schedule import BetterSchedule
-from alpa_dejavu.planning.improved_order import improved_order
-from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.planning.online import Follower
-from alpa_dejavu.planning.replanning import fallback
-from alpa_dejavu.planning.runtimes import RUNTIMES, check_schedule_of, runtimes_of, schedules_of
-from alpa_dejavu.planning.state_migration import devices_of, layer_state, moves
+from alpa_dejavu.planning.changed.replanning import fallback
+from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
+from alpa_dejavu.planning.given.other_schedules import improved_order, with_better_schedules
+from alpa_dejavu.planning.search._schedules import ANY_SCHEDULE, under
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, check_schedule_of, runtimes_of, schedules_of
 from alpa_dejavu.plans import plan_data, read_plan, write_plan
 from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.problem import Cluster, Device, Link, NoPlanError, Operator, Operators, Run
@@ -186,7 +183,7 @@ def test_a_better_schedule_is_said_beside_a_plan_for_alpa():
     task = task_of(
         splitting((1.0,) * 8), cluster_of(4), space(1, 1), Run(4), chooser=Searched("all"), other_schedules=()
     )
-    found = plan(task, more=(BetterSchedule(),)).plan
+    found = plan(task, more=(with_better_schedules,)).plan
     assert found.schedule == "1f1b"
     best = min(made(name, (1.0,) * 8, 4, 4).plan.step_s for name in ("zb_h1", "zb_v", "interleaved"))
     note = found.notes[-1]
@@ -288,15 +285,6 @@ def test_plans_with_other_chunks_differ_in_their_schedule_and_are_priced():
         rows = differences(one, other, step_s)
         assert rows[0].what == "schedule"
         assert sum(row.cost_s for row in rows) == pytest.approx(step_s(other) - step_s(one))
-
-
-def test_a_plan_with_chunks_is_followed_while_it_trains():
-    model, cluster = splitting((1.0,) * 12), cluster_of(3)
-    found = plan_model(model, cluster, batch=6, micro_batches=6, schedule="zb_v", zero=(0,), remat=("none",))
-    follower = Follower(found.plan, Kept.of(found), restart_s=1.0)
-    times = found.timeline.stages
-    follower.measured([6 * (t.forward_s + t.backward_s) + t.per_step_s for t in times], found.plan.step_s)
-    assert follower.decide(100).step_s > 0
 
 
 def test_pipedream_and_a_runtime_of_ones_own():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_dejavu.planning._shapes import Shape, ShapeSearch, micro_batch_counts
+from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch, micro_batch_counts
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 

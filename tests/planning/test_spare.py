@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.planning.spare import spare
+from alpa_dejavu.planning.given.spare import spare
 from plans import example_plan, stage
 
 CLUSTER = named_cluster("p3.16xlarge", 2)
@@ -27,7 +27,6 @@ def test_the_bubble_of_equal_stages_is_that_of_the_closed_form():
     assert found.bubble_device_s == pytest.approx(24.0)
     assert found.devices == {HOSTS[1]: 8}
     assert found.unused_device_s == pytest.approx(8 * 15.0)
-    assert found.idle_device_s == pytest.approx(144.0)
 
 
 def test_a_short_stage_waits_for_the_long_one_and_parts_of_hosts_are_spare():
@@ -45,7 +44,7 @@ def test_parts_of_one_cpu_leave_nothing_idle():
     shared = dataclasses.replace(CLUSTER, cores=4)
     found = spare(example_plan(stages=(stage((0, 3), hosts=(HOSTS[0],)),)), shared)
     assert found.devices == {HOSTS[0]: 6, HOSTS[1]: 8}
-    assert (found.idle_device_s, found.bubble_s) == (0.0, (0.0,))
+    assert (found.unused_device_s, found.bubble_device_s, found.bubble_s) == (0.0, 0.0, (0.0,))
 
 
 def test_a_plan_for_another_cluster_is_refused():

@@ -11,8 +11,8 @@ from alpa_dejavu.calibration.measurement.notes import Note, StageNotes
 from alpa_dejavu.cli.stragglers import straggler_facts
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.kept import Kept, write_with_kept
-from alpa_dejavu.planning.straggler import Straggler, expected_s, planned_around, stragglers
+from alpa_dejavu.planning.changed.kept import Kept, write_with_kept
+from alpa_dejavu.planning.changed.straggler import Straggler, expected_s, planned_around, stragglers
 from plans import example_plan, stage
 from tanh_layers import trained
 

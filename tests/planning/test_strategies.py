@@ -14,7 +14,7 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.strategies import (
+from alpa_dejavu.planning.rivals import (
     AlpaDefault,
     Amp,
     Dejavu,
@@ -23,11 +23,11 @@ from alpa_dejavu.planning.strategies import (
     Task,
     strategy,
 )
-from alpa_dejavu.planning.strategies._amp_costs import AmpCosts, Degrees
-from alpa_dejavu.planning.strategies._divide import host_orders, orders_of
-from alpa_dejavu.planning.strategies._virtual_workers import virtual_workers
-from alpa_dejavu.planning.strategies._waves import steady_s
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, equal_layers
+from alpa_dejavu.planning.rivals._amp_costs import AmpCosts, Degrees
+from alpa_dejavu.planning.rivals._divide import host_orders, orders_of
+from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
+from alpa_dejavu.planning.rivals._waves import steady_s
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain

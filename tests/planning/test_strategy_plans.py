@@ -10,9 +10,8 @@ from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.planning import plan, plan_model
-from alpa_dejavu.planning._annotations import Annotation
 from alpa_dejavu.planning.result import STRATEGIES, UnlikePipelinesError
-from alpa_dejavu.planning.strategies import (
+from alpa_dejavu.planning.rivals import (
     AlpaDefault,
     Amp,
     ByStrategy,
@@ -23,8 +22,8 @@ from alpa_dejavu.planning.strategies import (
     as_planned,
     strategy,
 )
-from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
-from alpa_dejavu.planning.uncertainty import confidence
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.planning.search.uncertainty import confidence
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import NoPlanError, Run, Submesh
 from alpa_dejavu.simulation.step import simulate
@@ -163,12 +162,11 @@ def test_how_sure_a_strategys_step_is_is_told(chosen, cluster):
 def test_an_estimate_that_is_only_the_strategys_own_counts_in_how_sure_it_is():
     task, seen = task_of(MODEL, HOSTS, 2, Run(8), chooser=ByStrategy(HetPipe("ed"))), []
 
-    class Seen(Annotation):
-        def annotate(self, plan, chosen):
-            seen.extend(chosen.compared)
-            return plan
+    def look(plan, chosen):
+        seen.extend(chosen.compared)
+        return plan
 
-    made = plan(task, annotations=[Seen()])
+    made = plan(task, annotations=[look])
     (found,) = seen
     assert found.step_s == made.plan.step_s == made_by(HetPipe("ed"), micro_batches=8, samples=2).step_s
     slower = dataclasses.replace(found, timeline=dataclasses.replace(found.timeline, step_s=2 * found.step_s))

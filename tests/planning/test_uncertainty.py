@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alpa_dejavu._util.range_sums import stage_sum
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Nccl
 from alpa_dejavu.costs.communication.learned import LearnedCommunication
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency, Latency, LatencyModel
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Factors, Resolver, class_table, redrawn
-from alpa_dejavu.planning.uncertainty._errors import entry_seconds
-from alpa_dejavu.planning.uncertainty._resolved import Resolved, Seconds
-from alpa_dejavu.planning.uncertainty._spreads import (
+from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Factors, Resolver, meet, redrawn
+from alpa_dejavu.planning.search.uncertainty._errors import entry_seconds
+from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Seconds
+from alpa_dejavu.planning.search.uncertainty._spreads import (
     ALPHA_BETA,
     DIVIDED,
     DIVIDED_ALIKE,
@@ -25,6 +26,7 @@ from alpa_dejavu.planning.uncertainty._spreads import (
     SharesErrors,
     Spreads,
 )
+from alpa_dejavu.planning.search.uncertainty._table_draws import _configs
 from alpa_dejavu.problem import Operators, Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, space
@@ -60,6 +62,18 @@ def table_of(model, hosts=1, choices=None, run=RUN, latency=None, communication=
 
 def varied(config, n):
     return config and dataclasses.replace(config, remat=("none", "layer")[n % 2], zero=(0, 2, 3)[n % 3])
+
+
+def class_table(table, space, resolver):
+    """The seconds of each stage's micro-batch by class of work, shape (N, L, L, S, C)."""
+    found = np.zeros((len(CLASSES), *table.offered.shape))
+    for s, c, resolved in _configs(table, space, resolver):
+        part = resolved.micro_batch
+        for number in range(len(CLASSES)):
+            found[number, :, :, s, c] += stage_sum(part.of_variants[:, number], resolved.of_stages)
+        for number, ranges in part.of_ranges.items():
+            found[number, :, :, s, c] += ranges
+    return found
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -156,7 +170,7 @@ def test_a_layers_own_error_is_the_mean_of_its_operators():
     layers = tuple(dataclasses.replace(layer, forward=several, backward=several) for layer in model.layers)
     table, choices = table_of(dataclasses.replace(model, layers=layers))
     resolver = Resolver()
-    class_table(table, choices, resolver)
+    meet(table, choices, resolver)
     assert resolver.spreads.own[PRODUCTS] == pytest.approx(OWN_IN_PLANS * ROOFLINE["products"][1] / 2)
     assert resolver.spreads.common[PRODUCTS] == ROOFLINE["products"][0]
 
@@ -175,7 +189,7 @@ def test_draws_are_in_the_middle_on_average():
 def test_a_redrawn_table_has_what_its_entries_are_drawn_as():
     table, choices = table_of(chain(4, activation_bytes=1e6, parameter_bytes=1e6), hosts=2)
     resolver = Resolver()
-    class_table(table, choices, resolver)
+    meet(table, choices, resolver)
     factors = Errors.unmeasured(resolver).drawn(3)
     drawn = redrawn(table, choices, resolver, factors, draw=2)
     for i, j, s, c in np.argwhere(table.offered).tolist():
@@ -194,7 +208,7 @@ def test_a_redrawn_table_has_what_its_entries_are_drawn_as():
 def test_without_errors_a_redrawn_table_is_the_table():
     table, choices = table_of(chain(3))
     resolver = Resolver()
-    class_table(table, choices, resolver)
+    meet(table, choices, resolver)
     same = redrawn(table, choices, resolver, Errors.unmeasured(resolver).middle)
     assert np.allclose(same.costs_s[table.offered], table.costs_s[table.offered], rtol=1e-12)
 
@@ -202,7 +216,7 @@ def test_without_errors_a_redrawn_table_is_the_table():
 def test_the_null_models_say_that_their_spread_is_assumed():
     table, choices = table_of(chain(3))
     resolver = Resolver()
-    class_table(table, choices, resolver)
+    meet(table, choices, resolver)
     spreads = resolver.spreads
     common, own = ROOFLINE["products"]
     assert (spreads.common[PRODUCTS], spreads.own[PRODUCTS]) == (common, OWN_IN_PLANS * own)
@@ -214,7 +228,7 @@ def test_the_null_models_say_that_their_spread_is_assumed():
 def test_models_that_say_their_spread_are_believed():
     table, choices = table_of(chain(3), latency=Unsure(), communication=UnsureLinks())
     resolver = Resolver()
-    class_table(table, choices, resolver)
+    meet(table, choices, resolver)
     spreads = resolver.spreads
     assert spreads.common[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.5))
     assert spreads.own[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.5))
@@ -283,7 +297,7 @@ class UnsureTogether(LatencyModel):
 def test_a_model_that_knows_what_operators_err_in_together_is_asked():
     table, choices = table_of(chain(3), latency=UnsureTogether())
     resolver = Resolver()
-    class_table(table, choices, resolver)
+    meet(table, choices, resolver)
     assert resolver.spreads.common[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.9))
     assert resolver.spreads.own[PRODUCTS] == pytest.approx(np.log(1.2) * np.sqrt(0.1))
 

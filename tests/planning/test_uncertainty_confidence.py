@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.uncertainty import closed_form, confidence, confidence_of_draws
+from alpa_dejavu.planning.search.uncertainty import closed_form, confidence, confidence_of_draws
 from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import Confidence, Run
 from alpa_dejavu.slicing import slicer

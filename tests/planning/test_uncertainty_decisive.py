@@ -14,10 +14,9 @@ from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import Measured
 from alpa_dejavu.planning import plan as plan_of
-from alpa_dejavu.planning._annotations import Annotation
+from alpa_dejavu.planning.search.uncertainty import confidence
+from alpa_dejavu.planning.search.uncertainty._decide import gain_s, most_worthwhile
 from alpa_dejavu.planning.task import GivenSpace
-from alpa_dejavu.planning.uncertainty import confidence
-from alpa_dejavu.planning.uncertainty._decide import gain_s, most_worthwhile
 from alpa_dejavu.problem import NoPlanError, Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
@@ -174,12 +173,11 @@ def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
     task = task_of(chain(6, flop=1e8, activation_bytes=1e6), unlike.two_and_two(), 4, RUN)
     seen = []
 
-    class Seen(Annotation):
-        def annotate(self, plan, chosen):
-            seen.extend(chosen.compared)
-            return plan
+    def look(plan, chosen):
+        seen.extend(chosen.compared)
+        return plan
 
-    plan_of(task, annotations=[Seen()])
+    plan_of(task, annotations=[look])
     assert len(seen) > 1
     assert all(one.timeline is not None for one in seen)
     assert plan_of(task).plan.confidence == confidence(seen)

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.costs.communication import AlphaBeta, Group, link_bytes
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
-from alpa_dejavu.planning.step_bytes import step_bytes
-from alpa_dejavu.planning.whole_run import steps_of_tokens, whole_run
+from alpa_dejavu.planning.given.whole_run import step_bytes, steps_of_tokens, whole_run
 from alpa_dejavu.problem import Link, MeshConfig, Offload, Run, StageOffload, Submesh
 from alpa_dejavu.report import html_report
 from alpa_dejavu.testing import example_cluster

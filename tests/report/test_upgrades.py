@@ -13,8 +13,8 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
-from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.planning.kept_task import kept_prices, kept_task
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.kept_task import kept_prices, kept_task
 from alpa_dejavu.problem import Host, Link, MeshConfig, PricedBy, Run, StepCorrection, Submesh
 from alpa_dejavu.report._upgrade_figures import resources
 from alpa_dejavu.report.explanation import explain

@@ -12,9 +12,9 @@ import jax_models
 import unlike
 from alpa_dejavu import DejavuStageOption, plan_model
 from alpa_dejavu.planning import estimate, given_stages
-from alpa_dejavu.planning.kept import Kept
-from alpa_dejavu.planning.model_source import GivenModel
-from alpa_dejavu.planning.replanning import replan
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.replanning import replan
+from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.problem import Cluster, Run
 from alpa_dejavu.testing import example_cluster
 from planned_alpa import PlannedError, stopped_after_planning

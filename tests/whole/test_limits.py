@@ -11,7 +11,7 @@ from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
 from alpa_dejavu.clusters.machine_file import FOLDER
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.plans.plan_file import plan_data
 from alpa_dejavu.problem import Run, SlicingProblem
 from alpa_dejavu.problem.limits import MOST_BATCH, MOST_HOSTS, MOST_LAYERS, MOST_MICRO_BATCHES

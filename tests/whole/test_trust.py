@@ -16,9 +16,9 @@ from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.layers import _resolve
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.kept import Kept, kept_path, write_kept
-from alpa_dejavu.planning.kept.packed import packed_json, unpacked_json
-from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.changed.kept import Kept, kept_path, write_with_kept
+from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.search.models.packed import packed_json, unpacked_json
 from alpa_dejavu.plans.plan_file import plan_data, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -80,8 +80,8 @@ def planned():
 @pytest.fixture
 def files(tmp_path):
     """Each kind of file that there is, with the module's name in it."""
-    plan = write_plan(planned().plan, tmp_path / "plan.json")
-    write_kept(Kept.of(planned()), plan)
+    plan = tmp_path / "plan.json"
+    write_with_kept(planned().plan, Kept.of(planned()), plan)
     twice = dataclasses.replace(planned().plan, num_micro_batches=8, step_s=2 * planned().plan.step_s)
     other = write_plan(twice, tmp_path / "other.json")
     history = Store(tmp_path / "runs.sqlite")

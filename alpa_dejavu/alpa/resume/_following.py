@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.clusters.changed_cluster import with_hosts, with_more_memory
-from alpa_dejavu.planning.replanning import Replanned, fallback, replan
-from alpa_dejavu.planning.state_migration import layer_state, moves
+from alpa_dejavu.planning.changed.replanning import Replanned, fallback, replan
+from alpa_dejavu.planning.changed.state_migration import layer_state, moves
 from alpa_dejavu.problem import Cluster, NoPlanError, Plan
 from alpa_dejavu.problem.run import schedule_form
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 _log = logging.getLogger("alpa_dejavu")
 _LESS_MEMORY = 0.1

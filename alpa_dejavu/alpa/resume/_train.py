@@ -11,7 +11,7 @@ from alpa_dejavu.alpa.resume._session import Session, Trained
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planning.kept import Kept
+    from alpa_dejavu.planning.changed.kept import Kept
 
 
 def train(

@@ -3,12 +3,11 @@
 Correction.read("history.sqlite").of(Origin.of(model, cluster, "analytic", "alpha-beta"), plan).factor
 """
 
-from alpa_dejavu.calibration.history._apply import corrected, corrected_timeline, times
+from alpa_dejavu.calibration.history._apply import corrected, corrected_timeline
 from alpa_dejavu.calibration.history._correction import Correction
-from alpa_dejavu.calibration.history._run import PastRun, StageSeconds
 from alpa_dejavu.calibration.history._store import Store
 from alpa_dejavu.calibration.history.history_file import default_path, history_path
-from alpa_dejavu.calibration.history.origin import Origin
+from alpa_dejavu.calibration.history.past_run import Origin, PastRun, StageSeconds
 
 __all__ = [
     "Correction",
@@ -20,5 +19,4 @@ __all__ = [
     "corrected_timeline",
     "default_path",
     "history_path",
-    "times",
 ]

@@ -16,11 +16,6 @@ def corrected(plan: Plan, correction: StepCorrection) -> Plan:
     before = 1.0 if plan.correction is None else plan.correction.factor
     used = correction if correction.runs else None
     factor = (1.0 if used is None else used.factor) / before
-    return dataclasses.replace(times(plan, factor), correction=used)
-
-
-def times(plan: Plan, factor: float) -> Plan:
-    """Returns the plan with all its predicted seconds multiplied by a factor: they still make up the step."""
     return dataclasses.replace(
         plan,
         stages=_of_stages(plan.stages, factor),
@@ -28,6 +23,7 @@ def times(plan: Plan, factor: float) -> Plan:
         lower_bound_s=plan.lower_bound_s * factor,
         confidence=None if plan.confidence is None else plan.confidence.times(factor),
         contingencies={host: _of_contingency(other, factor) for host, other in plan.contingencies.items()},
+        correction=used,
     )
 
 

@@ -26,9 +26,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.calibration.history._run import PastRun
 from alpa_dejavu.calibration.history._store import Store
-from alpa_dejavu.calibration.history.origin import GIVEN, UNKNOWN, Origin, plan_key
+from alpa_dejavu.calibration.history.past_run import GIVEN, UNKNOWN, Origin, PastRun, plan_key
 from alpa_dejavu.problem import Plan, StepCorrection
 from alpa_dejavu.simulation.breakdown import breakdown
 

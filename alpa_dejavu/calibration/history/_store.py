@@ -23,9 +23,8 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.json_file import check_folder
 from alpa_dejavu._util.json_text import strict_json
-from alpa_dejavu.calibration.history._run import PastRun, StageSeconds
 from alpa_dejavu.calibration.history.history_file import default_path
-from alpa_dejavu.calibration.history.origin import UNKNOWN, Origin
+from alpa_dejavu.calibration.history.past_run import UNKNOWN, Origin, PastRun, StageSeconds
 from alpa_dejavu.plans.plan_file import consistent_plan, plan_data
 
 VERSION = 2

@@ -15,11 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
-from alpa_dejavu.calibration.host_probes._answers import received
+from alpa_dejavu.calibration.bench import MeasurementError
 
-__all__ = ["Trip", "copier"]
+__all__ = ["Trip", "copier", "received"]
 
+_ANSWER_S = 40.0
+"""The process may have to import JAX and to fill its arrays first."""
 Trip: TypeAlias = Callable[[], tuple[float, float]]
 """Copies an array to a device and back, and returns the seconds of both."""
 _PATIENCE_S = 2.0
@@ -69,6 +72,18 @@ def _between_processes(num_bytes: int) -> Iterator[Trip]:
     finally:
         shared.close()
         shared.unlink()
+
+
+def received(connection: Connection) -> Any:
+    """Returns the next answer of a process that measures.
+
+    Raises:
+        MeasurementError: it takes too long.
+        EOFError: the process has ended.
+    """
+    if not connection.poll(_ANSWER_S):
+        raise MeasurementError(f"the process that measures gave no answer in {units.seconds(_ANSWER_S)}")
+    return connection.recv()
 
 
 def _array(shared: SharedMemory, num_bytes: int) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from alpa_dejavu._util.child_process import child_process
-from alpa_dejavu.calibration.host_probes._answers import received
+from alpa_dejavu.calibration.host_probes._copies import received
 
 if TYPE_CHECKING:
     import jax

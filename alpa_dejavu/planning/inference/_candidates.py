@@ -13,11 +13,11 @@ from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning.inference._decoder import Decoder
 from alpa_dejavu.planning.inference._lengths import Lengths
 from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, prefill_s
-from alpa_dejavu.planning.inference._shapes import Shape
+from alpa_dejavu.planning.inference._shapes import ServingShape
 from alpa_dejavu.planning.inference.serving_plan import ServingMemory
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["Candidate", "Search"]
+__all__ = ["Search", "Serving"]
 
 MOST_BATCH = 1024
 """The largest batch that is tried where the batch is left open."""
@@ -27,14 +27,14 @@ _MOST_PREFILLED = 8192
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Candidate:
+class Serving:
     """A way to serve a model: a batch on each replica of a shape.
 
     `prefill`, `high` and `decoding` are the costs of a pass of a micro-batch: of prompts of mean length, of prompts of
     high length, and of one token of each sequence.
     """
 
-    shape: Shape
+    shape: ServingShape
     batch: int
     prefill_batch: int
     lengths: Lengths
@@ -94,13 +94,13 @@ class Search:
         self, decoder: Decoder, cluster: Cluster, pricer: Pricer, lengths: Lengths, margin: MemoryMargin
     ) -> None:
         self._decoder, self._pricer, self.lengths, self._margin = decoder, pricer, lengths, margin
-        self._by_engine: dict[Shape, bool] = {}
+        self._by_engine: dict[ServingShape, bool] = {}
         self.limit_bytes = min(map(margin.usable_bytes, pricer.left))
 
-    def candidates(self, shape: Shape, batch: int | None) -> list[Candidate]:
+    def candidates(self, shape: ServingShape, batch: int | None) -> list[Serving]:
         """Returns the ways to serve on a shape that fit: with the given batch, or each power of two."""
         batches = [2**n for n in range(MOST_BATCH.bit_length())] if batch is None else [batch]
-        found: list[Candidate] = []
+        found: list[Serving] = []
         for each in batches:
             best = self._best(shape, each)
             if best is None:
@@ -108,7 +108,7 @@ class Search:
             found.append(best)
         return found
 
-    def _best(self, shape: Shape, batch: int) -> Candidate | None:
+    def _best(self, shape: ServingShape, batch: int) -> Serving | None:
         """Returns the candidate whose prompts are read in the parts with which the last one's first token comes
         soonest; None if none fits.
         """
@@ -124,7 +124,7 @@ class Search:
             found.append(one)
         return min(found, key=lambda one: one.first_token_s, default=None)
 
-    def _priced(self, shape: Shape, batch: int, prefill_batch: int) -> Candidate:
+    def _priced(self, shape: ServingShape, batch: int, prefill_batch: int) -> Serving:
         lengths, pricer = self.lengths, self._pricer
         if shape not in self._by_engine:
             self._by_engine[shape] = pricer.by_engine(shape, lengths.prompt)
@@ -136,14 +136,14 @@ class Search:
             high = pricer.passed(shape, prefill_batch, lengths.high_prompt, by_engine)
         decoding = pricer.passed(shape, group, 1, by_engine, lengths.context)
         memory = self._memory(shape, batch, (prefill, high, decoding))
-        return Candidate(shape, batch, prefill_batch, lengths, prefill, high, decoding, memory)
+        return Serving(shape, batch, prefill_batch, lengths, prefill, high, decoding, memory)
 
-    def _cached(self, shape: Shape, batch: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def _cached(self, shape: ServingShape, batch: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         """Returns the bytes of the cache on each device of each stage, shape (P,)."""
         shares = np.array(self._decoder.cache_shares(shape.stages)) / shape.tensor_parallel
         return shares * self._decoder.cache_bytes_per_token * batch * self.lengths.high_total
 
-    def _memory(self, shape: Shape, batch: int, passes: tuple[PassCosts, ...]) -> ServingMemory:
+    def _memory(self, shape: ServingShape, batch: int, passes: tuple[PassCosts, ...]) -> ServingMemory:
         """Returns the bytes on a device of the fullest stage, raised as far as the margin says."""
         weights = np.max([one.weights_bytes for one in passes], axis=0)
         temporary = np.max([one.temporary_bytes for one in passes], axis=0)
@@ -155,7 +155,7 @@ class Search:
             float(weights[fullest]), float(cached[fullest]), float(temporary[fullest]), self.limit_bytes
         )
 
-    def lacking(self, shape: Shape, batch: int) -> tuple[float, float, ServingMemory]:
+    def lacking(self, shape: ServingShape, batch: int) -> tuple[float, float, ServingMemory]:
         """Returns about how many sequences of these lengths would fit on a shape, how many tokens of each of a batch,
         and the memory that one sequence takes; below one of either, the model itself doesn't fit.
         """

@@ -13,7 +13,7 @@ from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.planning.inference._decoder import HALF, Decoder
-from alpa_dejavu.planning.inference._shapes import Shape
+from alpa_dejavu.planning.inference._shapes import ServingShape
 from alpa_dejavu.planning.inference.serving_plan import Phase
 from alpa_dejavu.problem import Device, Host, MeshConfig, Submesh
 
@@ -67,7 +67,7 @@ class Pricer:
         """Returns the cluster's hosts with as much memory of each device as the runtime leaves."""
         return self._prices.models.runtime.hosts(self._prices.cluster)
 
-    def by_engine(self, shape: Shape, tokens: int) -> bool:
+    def by_engine(self, shape: ServingShape, tokens: int) -> bool:
         """Returns whether the auto-sharding engine divides the weights among a stage's devices, if a prompt has so many
         tokens; else operators are divided evenly, as Megatron-LM divides a standard transformer's.
         """
@@ -79,7 +79,9 @@ class Pricer:
                 return False
         return True
 
-    def passed(self, shape: Shape, sequences: int, tokens: int, by_engine: bool, context: float = 0.0) -> PassCosts:
+    def passed(
+        self, shape: ServingShape, sequences: int, tokens: int, by_engine: bool, context: float = 0.0
+    ) -> PassCosts:
         """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time.
 
         Args:
@@ -125,7 +127,7 @@ def attention_s(cached_bytes: FloatArray, device: Device) -> FloatArray:
     return np.maximum(cached_bytes / device.memory_bytes_per_s, cached_bytes / device.rate(HALF))
 
 
-def _sent_s(costs: StageCostModel, shape: Shape, stage: int) -> float:
+def _sent_s(costs: StageCostModel, shape: ServingShape, stage: int) -> float:
     """Returns the seconds in which a stage sends a micro-batch to the next one; the last stage sends nothing."""
     if stage == shape.stages - 1:
         return 0.0
@@ -133,7 +135,7 @@ def _sent_s(costs: StageCostModel, shape: Shape, stage: int) -> float:
     return costs.interstage.between(stage + 1, before, after)[0]
 
 
-def _config(shape: Shape) -> MeshConfig:
+def _config(shape: ServingShape) -> MeshConfig:
     return MeshConfig((1, shape.tensor_parallel), 1, shape.tensor_parallel)
 
 

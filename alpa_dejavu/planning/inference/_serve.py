@@ -6,7 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from alpa_dejavu._util import units
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import least, ordered
 from alpa_dejavu.calibration import Calibration, Prices, check_choice, prices
 from alpa_dejavu.clusters import named_cluster
@@ -17,18 +20,18 @@ from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.layers.models import Kraken
-from alpa_dejavu.planning.inference._candidates import Candidate, Search
+from alpa_dejavu.planning.inference._candidates import Search, Serving
 from alpa_dejavu.planning.inference._decoder import Decoder, decoder
-from alpa_dejavu.planning.inference._intervals import intervals
 from alpa_dejavu.planning.inference._lengths import Lengths
-from alpa_dejavu.planning.inference._phases import Pricer, phase_of
-from alpa_dejavu.planning.inference._shapes import Shape, shapes
+from alpa_dejavu.planning.inference._phases import PassCosts, Pricer, decoding_s, phase_of, prefill_s
+from alpa_dejavu.planning.inference._shapes import ServingShape, shapes
 from alpa_dejavu.planning.inference.serving_plan import OBJECTIVES, ServingPlan
+from alpa_dejavu.planning.search.uncertainty.stage_draws import StageDraws, interval
 from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-__all__ = ["serve_plan"]
+__all__ = ["intervals", "serve_plan"]
 
 
 def serve_plan(
@@ -106,7 +109,7 @@ def serve_plan(
     return _plan(best, served, priced, objective, (latency_limit_s, first_token_limit_s))
 
 
-def _within(found: Sequence[Candidate], next_s: float | None, first_s: float | None) -> list[Candidate]:
+def _within(found: Sequence[Serving], next_s: float | None, first_s: float | None) -> list[Serving]:
     """Returns the candidates within the limits.
 
     Raises:
@@ -131,14 +134,14 @@ def _within(found: Sequence[Candidate], next_s: float | None, first_s: float | N
     return list(found)
 
 
-def _best(found: Sequence[Candidate], objective: str) -> Candidate:
+def _best(found: Sequence[Serving], objective: str) -> Serving:
     """Returns the best candidate; of equal ones that with the sooner next token, and then with fewer devices."""
     if objective == "throughput":
         return least(ordered(found, lambda one: one.next_token_s), lambda one: -one.tokens_per_s)
     return least(ordered(found, lambda one: one.next_token_s), lambda one: one.first_token_s)
 
 
-def _too_large(served: Decoder, search: Search, possible: Sequence[Shape], batch: int) -> NoPlanError:
+def _too_large(served: Decoder, search: Search, possible: Sequence[ServingShape], batch: int) -> NoPlanError:
     """Returns the error that says what would fit into memory."""
     tokens = search.lengths.high_total
     sequences, context, one = max((search.lacking(shape, batch) for shape in possible), key=lambda each: each[0])
@@ -163,7 +166,7 @@ def _too_large(served: Decoder, search: Search, possible: Sequence[Shape], batch
 
 
 def _plan(
-    best: Candidate,
+    best: Serving,
     served: Decoder,
     priced: Prices,
     objective: str,
@@ -201,7 +204,7 @@ def _plan(
     )
 
 
-def _notes(best: Candidate, cluster: Cluster, source: str) -> list[str]:
+def _notes(best: Serving, cluster: Cluster, source: str) -> list[str]:
     notes = [
         f"the intervals are of the {source}",
         "only the model's own work is priced: no tokenizer, no sampling, no queue of requests",
@@ -211,3 +214,29 @@ def _notes(best: Candidate, cluster: Cluster, source: str) -> list[str]:
     if any(kinds_of(cluster)):
         notes.append("hosts are unlike: every stage is taken to be on the slowest kind of device")
     return notes
+
+
+def intervals(chosen: Serving) -> tuple[tuple[float, float], tuple[float, float], str]:
+    """Returns the 90 % intervals of the seconds to the first token and of each next one, and where they are from.
+
+    Operators, collectives, transfers and reads of memory err as they do in the intervals of training steps.
+    """
+    passes = chosen.prefill, chosen.decoding
+    draws = StageDraws([(one.costs, one.devices, one.config) for one in passes])
+    first, following = (_drawn_s(one, draws, n, chosen.shape) for n, one in enumerate(passes))
+    first_s = prefill_s(first, chosen.passes)
+    following_s = decoding_s(following, chosen.micro_batches)
+    return interval(first_s), interval(following_s), draws.source
+
+
+def _drawn_s(one: PassCosts, draws: StageDraws, number: int, shape: ServingShape) -> FloatArray:
+    """Returns the seconds of a pass in each stage in K draws, shape (K, P)."""
+    found = []
+    for stage in range(shape.stages):
+        on_devices = one.computing_s[stage] + one.collectives_s[stage]
+        drawn = on_devices * draws.of_layer(number, stage) + one.cache_s[stage] * draws.of_memory()
+        if stage + 1 < shape.stages:
+            ends = shape.host_of(stage), shape.host_of(stage + 1)
+            drawn = drawn + one.transfers_s[stage] * draws.of_sends(ends)
+        found.append(drawn)
+    return np.stack(found, axis=-1)

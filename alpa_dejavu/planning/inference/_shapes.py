@@ -9,14 +9,14 @@ from typing import final
 from alpa_dejavu.planning.inference._decoder import Decoder
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["Shape", "shapes"]
+__all__ = ["ServingShape", "shapes"]
 
 _MOST_STAGES = 64
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class ServingShape:
     """A division of a model: the devices of a stage, all on one host; the stages of a replica; and the replicas.
 
     `stages_per_host` says how many stages have room on a host.
@@ -32,7 +32,7 @@ class Shape:
         return stage // self.stages_per_host
 
 
-def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stages: int | None) -> list[Shape]:
+def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stages: int | None) -> list[ServingShape]:
     """Returns all ways to divide a model on a cluster, those with fewer devices for a replica first.
 
     Args:
@@ -66,7 +66,8 @@ def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stag
         per_host = on_host // degree
         most = min(per_host * len(cluster.hosts), decoder.num_blocks or _MOST_STAGES, _MOST_STAGES)
         counts = [2**n for n in range(most.bit_length())] if stages is None else [stages] * (stages <= most)
-        found += [Shape(degree, count, _replicas(per_host, count, len(cluster.hosts)), per_host) for count in counts]
+        replicas = [_replicas(per_host, count, len(cluster.hosts)) for count in counts]
+        found += [ServingShape(degree, *each, per_host) for each in zip(counts, replicas, strict=True)]
     return sorted(found, key=lambda shape: (shape.tensor_parallel * shape.stages, shape.stages))
 
 

@@ -78,7 +78,7 @@ def _jobs(path: pathlib.Path) -> object:
 
 
 def _kept(path: pathlib.Path) -> object:
-    from alpa_dejavu.planning.kept import read_kept
+    from alpa_dejavu.planning.changed.kept import read_kept
 
     return read_kept(path)
 

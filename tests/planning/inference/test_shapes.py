@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu.planning.inference import Decoder
-from alpa_dejavu.planning.inference._shapes import Shape, shapes
+from alpa_dejavu.planning.inference._shapes import ServingShape, shapes
 from alpa_dejavu.testing import example_cluster
 
 
@@ -16,14 +16,14 @@ def model(heads=None, num_blocks=None):
 def test_all_divisors_of_the_heads_and_powers_of_two_of_stages_are_tried():
     found = shapes(model(12, 24), example_cluster(2, 8, 2.0**30), None, None)
     assert {shape.tensor_parallel for shape in found} == {1, 2, 3, 4, 6}
-    assert Shape(6, 2, 1, 1) in found
-    assert Shape(4, 2, 2, 2) in found
-    assert Shape(1, 16, 1, 8) in found
+    assert ServingShape(6, 2, 1, 1) in found
+    assert ServingShape(4, 2, 2, 2) in found
+    assert ServingShape(1, 16, 1, 8) in found
     assert {shape.tensor_parallel for shape in shapes(model(), example_cluster(1, 6, 2.0**30), None, None)} == {1, 2, 4}
 
 
 def test_stages_go_on_to_the_next_host_where_one_is_full():
-    shape = Shape(4, 4, 1, 2)
+    shape = ServingShape(4, 4, 1, 2)
     assert [shape.host_of(stage) for stage in range(4)] == [0, 0, 1, 1]
 
 

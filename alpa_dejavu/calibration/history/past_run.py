@@ -1,0 +1,200 @@
+"""A past run of a plan as it is kept, and the origin of its prediction, by which runs are alike or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from alpa_dejavu._util.versions import installed_version
+from alpa_dejavu.costs.communication import CommunicationModel, communication_model
+from alpa_dejavu.costs.latency import LatencyModel, latency_model
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
+from alpa_dejavu.problem import Cluster, Model, Plan, checks
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
+
+GIVEN = "a plan file"
+"""The predictor of a plan that was read: its figures may be another machine's, so nothing is corrected by its runs."""
+UNKNOWN = "unknown"
+"""The calibration of runs from before it was kept: nothing is corrected by them, since there may have been any."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The origin of a prediction: which model on which cluster it is about, and which cost models made it; past runs
+    say something of each other where these are equal.
+
+    Attributes:
+        model: a fingerprint of the model's parameters. Alpa doesn't know a model's name, and plans differ in layers and
+            micro-batches, so none of these is in it.
+        cluster: a fingerprint of the cluster's hosts, devices and links.
+        devices: the names of the kinds of devices; corrections never go from one to another.
+        predictor: the names of the latency and the communication model, and of the runtime profile unless it is Alpa's,
+            since each is wrong by other factors.
+        calibration: the `identity` of the calibration that the models come from, since each makes them wrong by other
+            factors; empty without one, and `UNKNOWN` for runs that were kept before it was.
+    """
+
+    model: str
+    cluster: str
+    devices: str
+    predictor: str
+    calibration: str = ""
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """Returns the names of the devices, the cost models and the calibration of a prediction, which must be equal
+        for past runs to say anything of each other.
+        """
+        return self.devices, self.predictor, self.calibration
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        cluster: Cluster,
+        latency: str | LatencyModel | None = None,
+        communication: str | CommunicationModel | None = None,
+        calibration: Calibration | None = None,
+        runtime: RuntimeProfile = ALPA,
+    ) -> Origin:
+        """Returns the origin of predictions for a model on a cluster: fingerprints of both, and the names of what makes
+        the predictions.
+
+        Without a latency or a communication model it is that of a plan that was read from a file.
+
+        Args:
+            model: the model with its layers.
+            cluster: the cluster with the figures that the predictions are made with.
+            latency: the latency model that predicts, or its name.
+            communication: the communication model that predicts, or its name.
+            calibration: the calibration that the models and the cluster's figures are from, if they are from one.
+            runtime: the runtime profile that they are predicted for.
+
+        Raises:
+            ValueError: an unknown name.
+        """
+        predictor = GIVEN
+        if latency is not None and communication is not None:
+            models = latency_model(latency), communication_model(communication)
+            names = [type(each).__name__ for each in models]
+            predictor = " + ".join(names if runtime == ALPA else [*names, runtime.name])
+        kinds = sorted({host.device.name for host in cluster.hosts})
+        known = "" if calibration is None else calibration.identity
+        return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor, known)
+
+
+def plan_key(plan: Plan) -> str:
+    """Returns a key (a hash) that is equal for plans that run alike on the same hosts, whatever seconds are predicted
+    for them.
+    """
+    stages = [
+        (
+            s.layers, (s.submesh.num_hosts, s.submesh.devices_per_host), s.logical_mesh, s.hosts, s.remat, s.zero,
+            dict(s.options),
+        )
+        for s in plan.stages
+    ]  # fmt: skip
+    return _digest([stages, plan.num_micro_batches, plan.schedule, plan.batch])
+
+
+def _of_model(model: Model) -> str:
+    sizes = sorted(float(tensor.num_bytes) for tensor in model.tensors if tensor.role == "parameter")
+    return _digest([model.training, sizes])
+
+
+def _of_cluster(cluster: Cluster) -> str:
+    hosts = [(host.device.name, host.num_devices) for host in cluster.hosts]
+    links = [[dataclasses.astuple(link) for link in row] for row in cluster.links]
+    return _digest([hosts, links, cluster.cores])
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+MOST_STEPS = 1000
+"""So many steps of a run are kept, the last ones."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageSeconds:
+    """The measured seconds of a stage in a run: for a micro-batch, and for what comes once a step.
+
+    Attributes:
+        forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a
+            micro-batch, starting, sending and receiving included.
+        per_step_s: the seconds of what comes once a step.
+        computing_s: the seconds of the computation and its collectives, forward and backward together, without
+            starting, sending and receiving.
+        predicted_computing_s: the seconds that were predicted for `computing_s`.
+    """
+
+    forward_s: float
+    backward_s: float
+    per_step_s: float
+    computing_s: float
+    predicted_computing_s: float
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            checks.not_negative("measured stage", field.name, getattr(self, field.name))
+
+
+def _versions() -> Mapping[str, str]:
+    return {name: installed_version(name) or "unknown" for name in ("alpa-dejavu", "jax")}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PastRun:
+    """A past run of a plan: the seconds that its step was predicted to take, and those that the steps took.
+
+    Attributes:
+        plan: the plan that ran; a file keeps it without its contingencies.
+        origin: which model it ran, on which cluster, and which cost models predicted it.
+        predicted_s: the predicted seconds of a step, before any correction by other runs.
+        steps_s: the measured seconds of each step, after warming up.
+        stages: the measured seconds of each stage; empty if stages weren't measured.
+        when_s: when it ran, in seconds since 1970, UTC.
+        versions: the versions of packages, by their names.
+
+    Raises ValueError for seconds that aren't positive, for no steps, and for another number of stages than the plan's.
+    """
+
+    plan: Plan
+    origin: Origin
+    predicted_s: float
+    steps_s: tuple[float, ...]
+    stages: tuple[StageSeconds, ...] = ()
+    when_s: float = dataclasses.field(default_factory=time.time)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=_versions, hash=False)
+
+    def __post_init__(self) -> None:
+        checks.positive("run", "predicted_s", self.predicted_s)
+        if not self.steps_s:
+            raise ValueError("run: no step was measured; run more steps than it takes to warm up")
+        for step_s in self.steps_s:
+            checks.positive("run", "steps_s", step_s)
+        if self.stages and len(self.stages) != len(self.plan.stages):
+            raise ValueError(f"run: {len(self.stages)} stages were measured, but the plan has {len(self.plan.stages)}")
+        object.__setattr__(self, "steps_s", tuple(map(float, self.steps_s[-MOST_STEPS:])))
+
+    @property
+    def measured_s(self) -> float:
+        """Returns the median seconds of the run's measured steps."""
+        return statistics.median(self.steps_s)
+
+    @property
+    def ratio(self) -> float:
+        """Returns the run's measured seconds of a step over the predicted ones."""
+        return self.measured_s / self.predicted_s

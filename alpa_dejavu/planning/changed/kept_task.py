@@ -1,0 +1,183 @@
+"""Makes the task of planning again from what was kept beside a plan, priced on a cluster that may have changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import final
+
+from alpa_dejavu.calibration import NONE, Calibration, Prices, prices
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.planning import estimate, given_stages, meant_stages
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.search._searched import Searched
+from alpa_dejavu.planning.search._shapes import Shape, micro_batch_counts
+from alpa_dejavu.planning.search.models.model_source import GivenModel
+from alpa_dejavu.planning.search.restriction import Restriction, restriction
+from alpa_dejavu.planning.task import PlanningTask, SpaceRules, StageSpace
+from alpa_dejavu.plans.plan_changes import priced_text
+from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace
+from alpa_dejavu.slicing import Slicer, slicer
+
+__all__ = ["KeptSpace", "kept_prices", "kept_task", "repriced"]
+
+_LATENCY = {"AnalyticLatency": "analytic", "KernelLatency": "kernels"}
+_COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links", "Nccl": "nccl"}
+"""The names of the models that are kept by the names of their classes, where a name is enough to make one."""
+
+
+def kept_prices(
+    plan: Plan,
+    kept: Kept,
+    cluster: Cluster | None = None,
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+) -> Prices:
+    """Returns the cluster and the cost models by which a plan was priced, for its own cluster or another one.
+
+    Where neither a calibration nor models are given, the plan's models are taken; on another cluster, unless these were
+    data sheets, what `plan_model` takes there.
+
+    Args:
+        plan: the plan.
+        kept: the record, kept beside the plan, of what it was made from.
+        cluster: the cluster to price for; None: the plan's own.
+        latency: a latency model or its name; "auto": the plan's, or the calibration's.
+        communication: a communication model or its name; "auto": the plan's, if its name is enough to make it; else
+            the calibration's.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: the plan's models.
+
+    Raises:
+        ValueError: the record is of another plan, or the plan was priced by other models than these; or it is on hosts
+            that its cluster hasn't, or has options that Alpa hasn't.
+    """
+    differences = kept.differences(plan)
+    if differences:
+        raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
+    meant_stages(kept.cluster, given_stages(plan), kept.run.form.chunks)
+    named = "" if plan.priced_by is None else plan.priced_by.calibration
+    then = _LATENCY.get(kept.models[0], "auto")
+    left_open = calibration is None and (latency, communication) == ("auto", "auto")
+    elsewhere = left_open and cluster is not None and then != "analytic"
+    if calibration is None and latency == "auto" and not elsewhere:
+        latency = then
+    if communication == "auto":
+        communication = _communication(kept, calibration)
+    given = prices(cluster or kept.cluster, calibration, latency, communication, _runtime(plan))
+    models = given.models.names
+    if models != kept.models and not elsewhere:
+        remedy = f"give its calibration, {named}" if named else "give those models"
+        raise ValueError(
+            f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; {remedy}, or "
+            "plan once more"
+        )
+    # What is kept of a cluster has its calibration in it.
+    return given if cluster is not None else dataclasses.replace(given, cluster=kept.cluster)
+
+
+def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration) -> tuple[Plan, Kept]:
+    """Returns a plan, and its record for planning again, with costs by another calibration; the stages stay the same.
+
+    If the calibration is the plan's own, both are returned as they are. Else the new plan's notes say that it was
+    priced otherwise.
+
+    Raises:
+        ValueError: the calibration can't be read, or is of other devices than the plan's.
+    """
+    given = prices(kept.cluster, calibration, "auto", _communication(kept, calibration), _runtime(plan))
+    then, now = plan.priced_by, given.named(plan.priced_by)
+    if kept.models == given.models.names and then in (None, now) and given.cluster == kept.cluster:
+        return plan, kept
+    made = estimate(
+        kept.model, given.cluster, kept.run, given_stages(plan), name=plan.model, batch=kept.batch,
+        latency=given.models.latency, communication=given.models.communication, runtime=given.models.runtime,
+    ).plan  # fmt: skip
+    notes = [f"the plan was priced by {priced_text(then)}; here it is priced by {priced_text(now)}"]
+    if plan.correction is not None:
+        notes.append("its correction by past runs is left out, as those were of the other prices")
+    if then is not None and then.calibration not in ("", now.calibration):
+        notes.append(f"what {now.calibration} doesn't say of devices and links is as {then.calibration} has it")
+    made = dataclasses.replace(made, layer_option=plan.layer_option, priced_by=now, notes=tuple(notes))
+    return made, dataclasses.replace(kept, cluster=given.cluster, models=given.models.names)
+
+
+def _runtime(plan: Plan) -> str:
+    """The name of the runtime profile that the plan was priced for."""
+    return (plan.priced_by or PricedBy()).runtime
+
+
+def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration | None) -> str:
+    """The communication model that priced the plan, where that is one by its name alone."""
+    name = _COMMUNICATION.get(kept.models[1], "auto")
+    return name if calibration is None or name == "links" or (calibration == NONE and name == "free") else "auto"
+
+
+def kept_task(
+    plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer = "dynamic", *, other_counts: bool = False
+) -> PlanningTask:
+    """Returns the planning task whose best plan is to follow one that runs, from what was kept of that plan.
+
+    Args:
+        plan: the plan that runs now.
+        kept: the record of all that it was made from.
+        given: the cluster as it is now, with its latency and communication models.
+        slicing: a slicer or its name.
+        other_counts: whether the number of micro-batches may change, unless the user had asked for that number; the
+            model is then scaled, as nothing is traced.
+    """
+    count = kept.run.num_micro_batches
+    asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
+    counts = {count, *micro_batch_counts(kept.batch, given.cluster)} if other_counts and not asked else {count}
+    return PlanningTask(
+        source=GivenModel(kept.model, kept.batch // count, plan.model),
+        prices=given,
+        batch=kept.batch,
+        layers=(kept.model.num_layers,),
+        micro_batches=tuple(sorted(counts)),
+        schedule=kept.run.schedule,
+        chooser=Searched(begin=Shape(kept.model.num_layers, count)),
+        space=KeptSpace(kept, restriction((plan.priced_by or PricedBy()).runs_on, kept.batch, plan.model)),
+        slicer=slicer(slicing),
+        margin=MemoryMargin(residuals=given.residuals(None), free_share=kept.memory_margin),
+        before=plan,
+        priced_by=plan.priced_by,
+    )
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeptSpace(StageSpace):
+    """A rule that lets stages have only those configs for which a plan's record says how layers are sharded on their
+    logical meshes.
+
+    Attributes:
+        kept: the record of all that a plan was made from.
+        restriction: what the training framework that is to run the plan can run; None: anything.
+    """
+
+    kept: Kept
+    restriction: Restriction | None = None
+
+    def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; only configs
+        on whose meshes the layers' sharding is known.
+        """
+        return self._known(cluster, micro_batch)[0]
+
+    def missing(self, cluster: Cluster, micro_batch: int) -> int:
+        """Returns how many logical meshes a search on a cluster leaves out because it isn't known how layers are
+        sharded on them.
+        """
+        return self._known(cluster, micro_batch)[1]
+
+    def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:
+        """Returns the space of the configs whose sharding is kept, and on how many logical meshes it isn't."""
+        kept = self.kept
+        choices = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload, kept.replicas
+        space = SpaceRules(*choices, self.restriction).space(cluster, micro_batch)
+        known = space.filtered(kept.knows)
+        offered, left = ({c.shape for row in each.configs for c in row if c is not None} for each in (space, known))
+        return known, len(offered - left)

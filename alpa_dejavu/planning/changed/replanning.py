@@ -1,0 +1,232 @@
+"""Plans again for a cluster that has changed: from the plan's contingencies, or from what was kept beside it.
+
+Nothing is traced, and no mesh is solved again, so that it takes a second on a few hosts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Collection, Mapping
+from typing import final
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.calibration import Calibration, Prices
+from alpa_dejavu.clusters.changed_cluster import slowed
+from alpa_dejavu.clusters.changed_cluster import without as without_hosts
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.planning import PlanningResult, PlanningTask
+from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.kept_task import KeptSpace, kept_prices, kept_task
+from alpa_dejavu.planning.changed.state_migration import devices_of, layer_state, moves
+from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan, StagePlan, counted_name
+from alpa_dejavu.problem.run import schedule_form
+from alpa_dejavu.slicing import Slicer
+
+__all__ = ["Replanned", "fallback", "replan", "replica_devices", "replica_positions"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Replanned:
+    """A plan that takes another one's place, with the training state that has to move between hosts for it.
+
+    Attributes:
+        plan: the new plan, with the same layers and schedule.
+        moves: the layers and bytes of training state that its hosts take in, coming from the plan before.
+        seconds: the wall time that planning took, without that for the new plan's own contingencies.
+        kept: the record of what the new plan was made from, for planning once more; None for a contingency.
+    """
+
+    plan: Plan
+    moves: Moves
+    seconds: float
+    kept: Kept | None = None
+
+    @property
+    def kept_layers(self) -> tuple[int, ...]:
+        """Returns the layers whose training state needn't move to another host under the new plan."""
+        return tuple(sorted(set(range(self.plan.num_layers)) - set(self.moves.layers)))
+
+
+def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None) -> Replanned:
+    """Returns the contingency that a plan holds ready for the loss of a host, as a plan with what moves for it.
+
+    Args:
+        plan: the plan that ran.
+        host: the name of the host that is lost.
+        checkpoint_bytes_per_s: the rate at which all hosts together read a checkpoint; None: as the plan was made for.
+
+    Raises:
+        ValueError: the plan isn't for that host, or has no contingency for its loss.
+    """
+    started = time.perf_counter()
+    _check_hosts(plan, [host], [])
+    if host not in plan.contingencies:
+        raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
+    other = plan.contingencies[host]
+    left = None if plan.hardware is None else plan.hardware.without([host])
+    machine = (left or hosts_by_names(plan)).machine
+    count = len({name for stage in other.stages for name in stage.hosts} if left is None else left.hosts)
+    name = counted_name(count, machine) if machine else plan.cluster
+    ready = f"what the plan on {plan.cluster} has ready for the loss of {host}"
+    unused = f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}"
+    notes = (ready, unused) if other.unused else (ready,)
+    made = dataclasses.replace(
+        plan, stages=other.stages, step_s=other.step_s, num_micro_batches=other.num_micro_batches, lower_bound_s=0.0,
+        confidence=None, notes=notes, cluster=name, planning_s={}, contingencies={}, hardware=left,
+    )  # fmt: skip
+    return Replanned(made, other.moves.read_at(checkpoint_bytes_per_s), time.perf_counter() - started)
+
+
+def replan(
+    plan: Plan,
+    kept: Kept,
+    *,
+    without: Collection[str] = (),
+    without_replicas: Collection[int] = (),
+    cluster: Cluster | None = None,
+    slow: Mapping[str, float] | None = None,
+    slicing: str | Slicer = "dynamic",
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+    memory_margin: float | None = None,
+    checkpoint_bytes_per_s: float | None = None,
+) -> Replanned:
+    """Returns the best plan for a changed cluster, on those hosts that have most of the training state they need.
+
+    Layers and schedule stay as they are. Where a least number of replicas was asked for, and no longer fits without the
+    lost devices, it is the largest lower one that does. The number of micro-batches may change, if the user hadn't
+    asked for the old plan's: neighbouring numbers are tried as long as the step gets shorter. The model is then scaled,
+    since nothing is traced. Logical meshes for which it isn't known how the layers are sharded are left out. The new
+    plan says so.
+
+    Args:
+        plan: the plan that ran.
+        kept: the record of what it was made from, as `alpa_dejavu.planning.changed.kept.read_kept` reads it.
+        without: names of hosts that are lost, and devices such as "host-1/3", by their number on their host.
+        without_replicas: numbers of data-parallel replicas that are left out of each stage, as
+            `alpa_dejavu.training.robust.Suspects` proposes them, with the devices that they are on. Where a least
+            number of replicas was asked for, it is lower by these.
+        cluster: the new cluster, in which equal names mean the same hosts; None: the plan's.
+        slow: by the names of slow hosts, how many times as long as predicted their devices take.
+        slicing: a slicer or its name.
+        latency: the latency model that priced the plan, or its name.
+        communication: the communication model that priced the plan, or its name; "auto": the plan's, if its name is
+            enough to make it.
+        calibration: the calibration that priced the plan, in place of both models; "none": data sheets; None: the
+            plan's models.
+        memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
+        checkpoint_bytes_per_s: the rate at which all hosts together read a checkpoint; None: the cluster's.
+
+    Raises:
+        ValueError: a host or replica that the plan hasn't, a record of another plan, other models than the plan's,
+            nothing that has changed, or a memory_margin that isn't at least 0 and below 1.
+        NoPlanError: nothing fits.
+    """
+    started = time.perf_counter()
+    if without_replicas:
+        without = (*without, *replica_devices(plan, without_replicas))
+        kept = dataclasses.replace(kept, replicas=max(kept.replicas - len(set(without_replicas)), 1))
+    if not without and cluster is None and not slow and memory_margin is None:
+        raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory_margin")
+    given = kept_prices(plan, kept, cluster, latency, communication, calibration)
+    changed = given.cluster
+    _check_hosts(plan, [*without, *(slow or {})], [host.name for host in changed.hosts])
+    if without:
+        changed = without_hosts(changed, without)
+    for host, factor in (slow or {}).items():
+        changed = slowed(changed, host, factor)
+    if checkpoint_bytes_per_s is not None:
+        changed = dataclasses.replace(changed, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
+    if memory_margin is not None:
+        kept = dataclasses.replace(kept, memory_margin=memory_margin)
+    asked = kept.replicas
+    task, planned = _planned(plan, kept, dataclasses.replace(given, cluster=changed), slicing, fewer=bool(without))
+    assert isinstance(task.space, KeptSpace), "it was made so"
+    kept = dataclasses.replace(kept, replicas=task.space.kept.replicas)
+    made, count = planned.plan, planned.run.num_micro_batches
+    ahead = made.planning_s.get("contingencies", 0.0)
+    if plan.correction is not None:
+        from alpa_dejavu.calibration.history import corrected
+
+        made = corrected(made, plan.correction)
+    missing = task.space.missing(changed, kept.batch // count)
+    notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
+    if kept.replicas != asked:
+        notes.append(f"at least {kept.replicas} replicas of each stage: {asked} don't fit without the lost devices")
+    if count != plan.num_micro_batches:
+        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")
+    moved = moves(plan.stages, made.stages, changed, layer_state(planned.model), form=schedule_form(plan.schedule))
+    seconds = time.perf_counter() - started - ahead
+    made = dataclasses.replace(
+        made, notes=(*notes, *made.notes), planning_s={"planning again": seconds, "contingencies": ahead}
+    )
+    next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed)
+    return Replanned(made, moved, seconds, next_kept)
+
+
+def _planned(plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer, fewer: bool) -> tuple[
+        PlanningTask, PlanningResult]:  # fmt: skip
+    """Returns the task and its result; with fewer replicas of each stage at least where that is allowed and needed."""
+    refused: NoPlanError | None = None
+    for replicas in range(kept.replicas, 0 if fewer else kept.replicas - 1, -1):
+        task = kept_task(plan, dataclasses.replace(kept, replicas=replicas), given, slicing, other_counts=True)
+        try:
+            return task, best_plan(task)
+        except NoPlanError as error:
+            refused = refused or error
+    assert refused is not None, "one number was tried at least"
+    raise refused
+
+
+def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> None:
+    known = dict.fromkeys([*plan.contingencies, *(host for stage in plan.stages for host in stage.hosts), *more])
+    for name in lost:
+        if name not in known and name.rpartition("/")[0] not in known:
+            names = ", ".join(known) if len(known) <= 8 else f"{', '.join(list(known)[:3])} ... ({len(known)} hosts)"
+            raise ValueError(f"the plan on {plan.cluster} has no host {name!r}{near(name, known)}; it has {names}")
+
+
+def replica_devices(plan: Plan, replicas: Collection[int]) -> tuple[str, ...]:
+    """Returns the devices of some replicas of all stages, such as "host-1/3", as `replan(without=...)` takes them.
+
+    Args:
+        plan: the plan, with equally many data-parallel replicas of each stage.
+        replicas: the numbers of replicas, from 0, as `alpa_dejavu.training.robust.Suspects` has them.
+
+    Raises:
+        ValueError: there is no such replica, all are named, or stages have unlike numbers of replicas.
+    """
+    places = devices_of(plan.stages, schedule_form(plan.schedule))
+    found: list[str] = []
+    for stage, taken in zip(plan.stages, places, strict=True):
+        devices = [f"{host}/{taken[host][0] + n}" for host in stage.hosts for n in range(taken[host][1])]
+        found += [devices[n] for n in replica_positions(plan, stage, replicas)]
+    return tuple(dict.fromkeys(found))
+
+
+def replica_positions(plan: Plan, stage: StagePlan, replicas: Collection[int]) -> list[int]:
+    """Returns the positions, in a stage's submesh, of the devices of some of its replicas.
+
+    Raises:
+        ValueError: there is no such replica, all are named, or stages have unlike numbers of replicas.
+    """
+    counts = {each.logical_mesh[0] for each in plan.stages}
+    if len(counts) > 1:
+        raise ValueError(f"the plan's stages have {', '.join(map(str, sorted(counts)))} replicas, but must have "
+                         "equally many to leave one out of all; name devices, such as --without HOST/3")  # fmt: skip
+    (count,) = counts
+    for replica in replicas:
+        if not 0 <= replica < count:
+            raise ValueError(f"replica is {replica}, but must be one of the plan's 0..{count - 1}; give one of these")
+    if len(set(replicas)) == count:
+        raise ValueError(f"replicas are {', '.join(map(str, sorted(set(replicas))))}, which are all of the plan's, but "
+                         "one must be left; leave out fewer")  # fmt: skip
+    each = stage.submesh.num_devices // count
+    return [replica * each + n for replica in sorted(set(replicas)) for n in range(each)]

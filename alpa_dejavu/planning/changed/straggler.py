@@ -1,0 +1,138 @@
+"""Finds hosts that have become slow, by what their stages take against the others'.
+
+What a plan is wrong by is common to its stages, and so is what slows all hosts; a straggler's stages stand out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.planning.changed.kept import Kept
+from alpa_dejavu.planning.changed.replanning import Replanned, replan
+from alpa_dejavu.problem import Plan
+
+__all__ = ["Straggler", "expected_s", "planned_around", "stragglers"]
+
+FloatArray = NDArray[np.float64]
+_AGREE = 0.75
+"""The share of the steps that must show a host slow: a hiccup isn't a straggler."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Straggler:
+    """A host that takes longer than it should, or several that can't be told apart.
+
+    Attributes:
+        hosts: the host's name, or those of hosts that share all their stages: which of them is slow can't be told.
+        factor: how many times as long as they should their stages take, if other hosts' stages take as long as they
+            should.
+        stages: the indices of these stages.
+    """
+
+    hosts: tuple[str, ...]
+    factor: float
+    stages: tuple[int, ...]
+
+    def __str__(self) -> str:
+        which = " or ".join(self.hosts)
+        return f"{which} takes {self.factor:.2f} times as long as it should (stages {', '.join(map(str, self.stages))})"
+
+
+def expected_s(plan: Plan) -> tuple[float, ...]:
+    """Returns the seconds that each stage is predicted to compute in a step, in all micro-batches and once a step."""
+    return tuple(
+        plan.num_micro_batches * (stage.compute_s + stage.collective_s) + stage.per_step_s for stage in plan.stages
+    )
+
+
+def stragglers(
+    plan: Plan,
+    steps_s: Sequence[Sequence[float]],
+    *,
+    usual_s: Sequence[float] | None = None,
+    least_factor: float = 1.25,
+    least_steps: int = 5,
+) -> tuple[Straggler, ...]:
+    """Returns the hosts that are stragglers: in most steps their stages take longer than expected, compared with other
+    hosts' stages; the slowest first.
+
+    Args:
+        plan: the plan that ran, on at least two hosts.
+        steps_s: the seconds for which each of S stages computed in each of some steps, shape (steps, S); waiting for
+            other stages must not be in them.
+        usual_s: the seconds of each stage when all was well, shape (S,); None: what the plan predicts. If there are
+            only two hosts, a prediction that is wrong for one of them looks like a straggler; these seconds prevent it.
+        least_factor: how many times as long as expected a straggler's stages take at least.
+        least_steps: how many steps must be given at least.
+
+    Raises:
+        ValueError: seconds of another number of stages, too few steps, seconds that aren't finite and above 0, or a
+            least_factor that isn't above 1.
+    """
+    measured, usual = np.asarray(steps_s, dtype=np.float64), np.asarray(usual_s or expected_s(plan), dtype=np.float64)
+    count = len(plan.stages)
+    if measured.ndim != 2 or measured.shape[1] != count or usual.shape != (count,):
+        raise ValueError(f"steps_s is {measured.shape} and usual_s {usual.shape}; the plan has {count} stages")
+    if len(measured) < least_steps:
+        raise ValueError(f"{len(measured)} steps are too few to tell a straggler; note at least {least_steps}")
+    if not (np.isfinite(measured) & (measured > 0)).all() or not (np.isfinite(usual) & (usual > 0)).all():
+        raise ValueError("what a stage computes for must be finite seconds above 0, in every step")
+    if not (math.isfinite(least_factor) and least_factor > 1):
+        raise ValueError(f"least_factor is {least_factor!r}, but must be a finite number above 1")
+    ratios = measured / usual
+    found = [_straggler(hosts, own, ratios, least_factor) for hosts, own in _suspects(plan)]
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.factor))
+
+
+def _suspects(plan: Plan) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """Returns hosts, those together that share all their stages, with these stages."""
+    stages: dict[str, list[int]] = {}
+    for n, stage in enumerate(plan.stages):
+        for host in stage.hosts:
+            stages.setdefault(host, []).append(n)
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for host, own in stages.items():
+        alike.setdefault(tuple(own), []).append(host)
+    return [(tuple(hosts), own) for own, hosts in alike.items()]
+
+
+def _straggler(
+    hosts: tuple[str, ...], own: tuple[int, ...], ratios: FloatArray, least_factor: float
+) -> Straggler | None:
+    """Returns a straggler if all stages of some hosts are slow in most steps; the slowest host sets a stage's time."""
+    others = [n for n in range(ratios.shape[1]) if n not in own]
+    if not others:
+        return None
+    beside = ratios[:, list(own)].min(axis=1) / np.median(ratios[:, others], axis=1)
+    factor = float(np.median(beside))
+    if factor < least_factor or np.mean(beside >= least_factor) < _AGREE:
+        return None
+    return Straggler(hosts, factor, own)
+
+
+def planned_around(plan: Plan, kept: Kept, found: Sequence[Straggler]) -> Replanned:
+    """Returns the plan that would be chosen now, with the stragglers' devices taken to be as slow as measured.
+
+    If it can't be told which of several hosts is slow, all of them are taken to be.
+
+    Args:
+        plan: the plan that runs.
+        kept: the record of what it was made from.
+        found: the stragglers, at least one.
+
+    Raises:
+        ValueError: no straggler, one that the cluster hasn't, or a record of another plan.
+        NoPlanError: nothing fits.
+    """
+    slow: dict[str, float] = {}
+    for one in found:
+        for host in one.hosts:
+            slow[host] = max(slow.get(host, 1.0), one.factor)
+    return replan(plan, kept, slow=slow)

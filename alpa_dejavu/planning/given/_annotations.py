@@ -1,0 +1,209 @@
+"""Annotations: sentences and figures that a chosen plan is given, each by a function."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, final
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu._util.normal import REACH_90
+from alpa_dejavu._util.phases import phase
+from alpa_dejavu.clusters.gpus import gpu_of, known_gpus
+from alpa_dejavu.costs.latency import KernelLatency
+from alpa_dejavu.costs.memory_margin import with_memory_note
+from alpa_dejavu.planning.search._candidate import Candidate
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.task import Found, PlanningTask
+from alpa_dejavu.problem import Device, Plan
+
+__all__ = ["ANNOTATIONS", "Annotation", "Chosen", "with_confidence", "with_unmeasured"]
+
+_LEAST_SHARE = 0.01
+_FEW_NUMBERS, _SMALL_BATCH = 4, 16
+"""A batch is unhandy that may be cut into fewer numbers of micro-batches, unless it is smaller than that."""
+_HALF = ("bfloat16", "float16")
+_MUCH_FASTER = 1.5
+"""Another dtype's rate is named where it is so many times that of float32."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chosen:
+    """A chosen candidate plan for a planning task, along with the other candidates and the time that planning took.
+
+    Attributes:
+        task: the planning task.
+        found: all that the search found, with its notes.
+        candidates: all candidate plans, the chosen one first.
+        compared: the candidate plans that the chosen one had to be better than, itself first.
+        clock: a stopwatch, which adds up the seconds of the planning.
+    """
+
+    task: PlanningTask
+    found: Found
+    candidates: Sequence[Candidate]
+    compared: Sequence[Candidate]
+    clock: Clock
+
+
+Annotation: TypeAlias = Callable[[Plan, Chosen], Plan]
+"""Adds to a finished plan what isn't needed to run it."""
+
+
+def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with how probable it is that it is nearly the best of those it was compared with, and how far
+    its step, stages and layers spread in joint draws of their costs.
+    """
+    from alpa_dejavu.planning.search.uncertainty import (
+        Errors,
+        Resolver,
+        confidence,
+        drawn_stages,
+        layer_draws,
+        meet_plan,
+    )
+
+    phase("confidence")
+    best, errors, resolver = chosen.compared[0], chosen.found.errors, chosen.found.resolver
+    known = confidence(chosen.compared, errors=errors, resolver=resolver)
+    # These are the draws that the expected step is from: the seed and the errors are the same.
+    alone = resolver if errors is not None and resolver is not None else Resolver()
+    meet_plan(best, alone)
+    errors = errors or Errors.unmeasured(alone)
+    draws = layer_draws(best, alone, errors, errors.drawn(known.draws))
+    factor = 1.0 if plan.correction is None else plan.correction.factor
+    chosen.clock.lap("confidence")
+    return dataclasses.replace(
+        plan, confidence=known.times(factor), stages=drawn_stages(plan.stages, draws, factor)
+    )
+
+
+def with_unmeasured(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note on each part of its work that fitted models predict though nothing like it was
+    measured.
+    """
+    from alpa_dejavu.planning.given.footing import footings
+
+    best = chosen.candidates[0]
+    said = [
+        f"{one.work} ({one.share:.0%} of the stages' work) are {one.rests_on}: none was measured, and with 90 % "
+        f"their seconds are within a factor of {math.exp(REACH_90 * one.spread):.1f}"
+        for one in footings(best.table, best.costs.space, best.stages, best.run)
+        if one.unmeasured and one.share >= _LEAST_SHARE
+    ]
+    chosen.clock.lap("confidence")
+    return dataclasses.replace(plan, notes=(*plan.notes, *said))
+
+
+def with_unrated_dtypes(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note on each dtype of its products that a used device has no rate for, and what stands in
+    for it.
+    """
+    used = {host for stage in plan.stages for host in stage.hosts}
+    by_dtype = chosen.candidates[0].model.product_flop
+    total = sum(by_dtype.values())
+    devices = {host.device.name: host.device for host in chosen.task.cluster.hosts if host.name in used}
+    said = [
+        _unrated(device, dtype, flop / total)
+        for device in devices.values()
+        for dtype, flop in by_dtype.items()
+        if dtype not in device.flop_per_s and flop >= _LEAST_SHARE * total
+    ]
+    return dataclasses.replace(plan, notes=(*plan.notes, *said))
+
+
+def _unrated(device: Device, dtype: str, share: float) -> str:
+    single = device.flop_per_s["float32"]
+    faster = {name: rate for name, rate in device.flop_per_s.items() if rate > _MUCH_FASTER * single}
+    others = ", ".join(f"{units.flop_rate(rate)} in {name}" for name, rate in faster.items())
+    half = next((name for name in _HALF if name in faster), "")
+    remedy = f"; give the model in {half} (of a transformer's sizes: precision={half})" if half else ""
+    return (
+        f"no rate of products in {dtype} ({share:.0%} of the model's) is known for {device.name}: they are priced as "
+        f"float32, at {units.flop_rate(single)}{f', while it reaches {others}' if others else ''}{remedy}"
+    )
+
+
+def with_unknown_devices(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note on each device that a roofline prices, where its name is near to a known GPU's, or
+    the cluster has known GPUs, too: a roofline says less than kernels take.
+    """
+    prices = chosen.task.prices
+    if prices.calibration is not None:
+        return plan
+    mixed = isinstance(prices.models.latency, KernelLatency)
+    names = dict.fromkeys(host.device.name for host in prices.cluster.hosts)
+    unknown = {name: near(name.upper(), known_gpus()) for name in names if gpu_of(name) is None}
+    said = [
+        f"no GPU is known by the name of {name}, so its seconds are by the rates of its machine file, which "
+        f"kernels don't reach: they are too few beside those of known GPUs{meant}"
+        for name, meant in unknown.items()
+        if mixed or meant
+    ]
+    return dataclasses.replace(plan, notes=(*plan.notes, *said))
+
+
+def with_unhandy_batch(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note where its batch can be cut into hardly any number of micro-batches, and one near it
+    that can.
+    """
+    batch, counts = chosen.task.batch, chosen.task.micro_batches
+    if batch is None or batch < _SMALL_BATCH or not 1 < len(counts) < _FEW_NUMBERS:
+        return plan
+    even = 2 ** int(math.log2(batch / 4))
+    note = (
+        f"only {' or '.join(map(str, counts))} micro-batches of a power of two samples make a batch of {batch}; "
+        f"one such as {round(batch / even) * even} leaves more to choose from, and may be faster"
+    )
+    return dataclasses.replace(plan, notes=(*plan.notes, note))
+
+
+def with_unused_hosts(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note that names its unused hosts, and the best step found with all hosts used."""
+    used = {host for stage in plan.stages for host in stage.hosts}
+    unused = [host.name for host in chosen.task.cluster.hosts if host.name not in used]
+    if not unused:
+        return plan
+    factor = 1.0 if plan.correction is None else plan.correction.factor
+    whole = [one for one in chosen.candidates if one.num_devices == chosen.task.cluster.num_devices]
+    said = "no plan that uses all devices was found"
+    if whole:
+        best = units.seconds(min(one.step_s for one in whole) * factor)
+        said = f"the best plan found that uses all devices takes {best}, this one {units.seconds(plan.step_s)}"
+    names = ", ".join(unused) if len(unused) <= 8 else f"{', '.join(unused[:3])} ... ({len(unused)} hosts)"
+    note = f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {said}"
+    return dataclasses.replace(plan, notes=(*plan.notes, note))
+
+
+def with_plans_for_losses(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with the plans that would take its place once a host is lost."""
+    from alpa_dejavu.planning.changed._contingencies import with_contingencies
+
+    phase("the loss of a host")
+    known = with_contingencies(plan, chosen.task, chosen.candidates, chosen.clock)
+    chosen.clock.lap("contingencies")
+    return known
+
+
+def with_memory_risk(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note on the memory that it leaves free, and the risk that it runs out all the same."""
+    found = chosen.found
+    own = [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in found.measured]
+    known = with_memory_note(plan, found.margin or chosen.task.margin, chosen.task.cluster, own)
+    chosen.clock.lap("memory")
+    return known
+
+
+def with_notes_of_model(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with what was found in its train step: loops, no gradient, data of a fixed size."""
+    return dataclasses.replace(plan, notes=(*plan.notes, *chosen.task.source.notes))
+
+
+ANNOTATIONS: tuple[Annotation, ...] = (
+    with_notes_of_model, with_confidence, with_unmeasured, with_unrated_dtypes, with_unknown_devices,
+    with_unhandy_batch, with_unused_hosts, with_plans_for_losses, with_memory_risk,
+)  # fmt: skip
+"""In the order in which a plan's notes are to be read."""

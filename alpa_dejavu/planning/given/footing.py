@@ -1,0 +1,167 @@
+"""The footing of a plan's predicted seconds: which work they are of, what they rest on, and how far off that may be."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.normal import REACH_90
+from alpa_dejavu.costs.communication import Group, Nccl
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning.search.uncertainty import KnowsInterval, assumed_spread
+from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators, Run, SearchSpace, StageChoice
+
+__all__ = ["Footing", "footings", "variants_of"]
+
+_SHEET, _MEASURED, _FITTED = "data sheet", "measured", "fitted to "
+_Sum = collections.defaultdict[tuple[str, str], NDArray[np.float64]]
+"""By work and what it rests on: seconds, and seconds times spread."""
+
+
+@runtime_checkable
+class SaysFooting(Protocol):
+    """A latency model that knows what its predictions rest on."""
+
+    def footing(self, operators: Operators, device: Device) -> NDArray[np.str_]:
+        """Returns in a few words what the prediction of each operator on a device rests on, shape (operators,)."""
+        ...
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Footing:
+    """A part of the predicted work of a plan's stages, with what its seconds rest on.
+
+    Attributes:
+        work: the part: "products", "convolutions", "other operators", or collectives within or between hosts.
+        rests_on: "measured", "measured on its generation", "fitted to" something else, or "data sheet".
+        share: its share of the seconds for which the stages compute and run collectives.
+        spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones,
+            as it was for what fits had left out.
+    """
+
+    work: str
+    rests_on: str
+    share: float
+    spread: float
+
+    @property
+    def unmeasured(self) -> bool:
+        """Returns whether a fitted model predicts what nothing like was measured of."""
+        return self.rests_on.startswith(_FITTED)
+
+
+def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice], run: Run) -> tuple[Footing, ...]:
+    """Returns what the predicted seconds of a plan's stages rest on, the largest part first.
+
+    Transfers between stages are left out, and so are the starts of programs.
+
+    Args:
+        table: the costs by which the plan was found.
+        space: the submeshes and configs of the table.
+        stages: the plan's stages.
+        run: the number of micro-batches.
+    """
+    costs, total = table.stage_costs, _Sum(lambda: np.zeros(2))
+    assert costs is not None, "a table that was priced keeps its prices"
+    of_operators: dict[int, tuple[Operators, _Sum]] = {}
+    for stage in stages:
+        config = space.config(stage)
+        devices = table.devices[stage.submesh]
+        division, again = costs.division(config), costs.again(config, devices.kinds[0])
+        for phase, times in _phases(costs, run):
+            for variant in variants_of(costs, config, stage):
+                of_layer = times * (1 + again[variant]) if phase == "forward" else times
+                on_device = of_layer * (1 - config.offload.optimizer) if phase == "step" else of_layer
+                operators = division.operators(phase)[variant]
+                if id(operators) not in of_operators:
+                    of_operators[id(operators)] = operators, _computed(costs, operators, devices.kinds[0])
+                _add(total, of_operators[id(operators)][1], on_device * costs.crowding(devices.kinds[0], config))
+                for one in division.exchanges(variant, phase):
+                    seconds = float(costs.sent_s(devices, config, one, phase) @ one.counts)
+                    _add(total, _of_collective(costs, config, devices, one, seconds), of_layer)
+            for one, of_ranges in costs.combined(devices, config, phase):
+                seconds = float(of_ranges[stage.first, stage.last])
+                _add(total, _of_collective(costs, config, devices, one, seconds), times)
+        if config.offload.any:
+            forward, backward, once = costs.offload_s(devices, config)[:, stage.first, stage.last].tolist()
+            seconds = run.num_micro_batches * (forward + backward) + once
+            total["copies to hosts, and their updates", _SHEET] += seconds, seconds * assumed_spread("launches")
+    whole = sum(seconds for seconds, _ in total.values())
+    found = [
+        Footing(work, rests_on, float(seconds / whole), float(weighted / seconds))
+        for (work, rests_on), (seconds, weighted) in total.items()
+        if seconds > 0
+    ]
+    return tuple(sorted(found, key=lambda one: -one.share))
+
+
+def _phases(costs: StageCostModel, run: Run) -> Iterator[tuple[str, int]]:
+    """How often a step goes through each phase, but for what remat computes again."""
+    yield "forward", run.num_micro_batches
+    if costs.model.training:
+        yield "backward", run.num_micro_batches
+        yield "step", 1
+
+
+def variants_of(costs: StageCostModel, config: MeshConfig, stage: StageChoice) -> list[int]:
+    """Returns the numbers of the ways in which a stage's layers are divided, a number for each layer."""
+    of_stages = costs.division(config).of_stages
+    layers = range(stage.first, stage.last + 1)
+    return list(layers) if of_stages is None else of_stages[stage.first, stage.last, layers].tolist()
+
+
+def _computed(costs: StageCostModel, operators: Operators, device: Device) -> _Sum:
+    latency, found = costs.latency_of(operators, device), _Sum(lambda: np.zeros(2))
+    convolution = np.array([record.kind == "conv" for record in operators.records], dtype=np.bool_)
+    work = np.where(convolution, "convolutions", np.where(operators.is_product, "products", "other operators"))
+    rests_on = _rests_on(costs, costs.models.latency, operators, device)
+    relative = np.divide(latency.spread_s, latency.mean_s, out=np.zeros(len(work)), where=latency.mean_s > 0)
+    assumed = np.where(operators.is_product, assumed_spread("products"), assumed_spread("other operators"))
+    sigma = np.where(relative > 0, np.log1p(relative), assumed)
+    for key in set(zip(work.tolist(), rests_on.tolist(), strict=True)):
+        chosen = (work == key[0]) & (rests_on == key[1])
+        found[key] += latency.mean_s[chosen].sum(), latency.mean_s[chosen] @ sigma[chosen]
+    return found
+
+
+def _rests_on(costs: StageCostModel, model: LatencyModel, operators: Operators, device: Device) -> NDArray[np.str_]:
+    if isinstance(model, SaysFooting):
+        return model.footing(operators, device)
+    return np.full(len(operators), _MEASURED if costs.cluster.shared else _SHEET)
+
+
+def _of_collective(
+    costs: StageCostModel, config: MeshConfig, devices: StageDevices, one: AxisCollectives, seconds: float
+) -> _Sum:
+    group, model = costs.places.groups(devices, config, one.axis)[0], costs.models.communication
+    found, known = _Sum(lambda: np.zeros(2)), False
+    place = "between hosts" if len(set(group.hosts)) > 1 else "within hosts"
+    spread = assumed_spread(f"{one.kind} {place}")
+    if isinstance(model, KnowsInterval) and one.num_bytes.size:
+        known, spread = _interval(model, one, group)
+    unknown = f"{_FITTED}other links" if isinstance(model, Nccl) else _MEASURED if costs.cluster.shared else _SHEET
+    rests_on = _MEASURED if known else unknown
+    found[f"collectives {place}", rests_on] += seconds, seconds * spread
+    return found
+
+
+def _interval(model: KnowsInterval, one: AxisCollectives, group: Group) -> tuple[bool, float]:
+    """Whether a model knows such collectives, and its spread for the largest one."""
+    largest = one.num_bytes.ravel()[[int(np.argmax(one.num_bytes))]]
+    lower, upper, known = model.interval(one.kind, largest, group)
+    return bool(known[0]), math.log(upper[0] / lower[0]) / (2 * REACH_90) if lower[0] > 0 else 0.0
+
+
+def _add(total: _Sum, part: _Sum, times: float) -> None:
+    for key, sums in part.items():
+        total[key] += times * sums

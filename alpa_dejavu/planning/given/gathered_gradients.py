@@ -1,0 +1,83 @@
+"""The plan's step where each stage gathers the gradients of all its replicas, for a rule that looks at each of them,
+and the plans for which no other is as fast, as cheap and as tolerant.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from alpa_dejavu._util import ties
+from alpa_dejavu.planning.search.price import PricedPlan
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.simulation.plan_times import PlanStep, plan_times
+
+__all__ = ["TolerantPlan", "gathering_step_s", "tolerant_front"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TolerantPlan:
+    """A plan with the number of wrong replicas of each stage that do no harm.
+
+    Attributes:
+        priced: the plan, with the price of a step without a rule.
+        wrong: how many replicas of each stage may be wrong.
+        step_s: the seconds of a step, in which gradients are gathered for the rule if any may be wrong.
+        price: the price of such a step.
+    """
+
+    priced: PricedPlan
+    wrong: int
+    step_s: float
+    price: float
+
+    def no_worse(self, other: TolerantPlan) -> bool:
+        """Returns whether this plan is as fast, as cheap and as tolerant as another one."""
+        most = 1 + ties.TOLERANCE
+        return (
+            self.step_s <= other.step_s * most and self.price <= other.price * most and self.wrong >= other.wrong
+        )
+
+
+def gathering_step_s(plan: Plan) -> float:
+    """Returns the seconds of a plan's step if its stages gather gradients where they add them up now.
+
+    Each of N data-parallel devices then takes in N - 1 times the bytes of its gradients, in place of 2 (N - 1) / N
+    times those by a ring: N / 2 times as many. What the rule itself computes, and more forward passes for Zeno, aren't
+    in it.
+
+    Args:
+        plan: the plan; the first length of a stage's logical mesh is its number of replicas.
+    """
+    times = [
+        dataclasses.replace(
+            time,
+            per_step_s=time.per_step_s + (factor - 1) * time.synchronisation_s,
+            synchronisation_s=factor * time.synchronisation_s,
+        )
+        for time, stage in zip(plan_times(plan), plan.stages, strict=True)
+        for factor in [max(stage.logical_mesh[0] / 2, 1.0)]
+    ]  # fmt: skip
+    return PlanStep(plan).seconds(tuple(times))
+
+
+def tolerant_front(fronts: Mapping[int, Sequence[PricedPlan]]) -> tuple[TolerantPlan, ...]:
+    """Returns the Pareto front of plans by step time, price per step and tolerated wrong replicas: those that tolerate
+    fewest first, and of these the fastest.
+
+    Args:
+        fronts: by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
+            stage as it needs, each with its price.
+    """
+    found = list[TolerantPlan]()
+    for wrong in sorted(fronts, reverse=True):
+        made = []
+        for one in fronts[wrong]:
+            step_s = gathering_step_s(one.plan) if wrong else one.plan.step_s
+            made.append(TolerantPlan(one, wrong, step_s, one.price * step_s / one.plan.step_s))
+        for each in ties.ordered(ties.ordered(made, key=lambda plan: plan.price), key=lambda plan: plan.step_s):
+            if not any(other.no_worse(each) for other in found):
+                found.append(each)
+    return tuple(sorted(found, key=lambda each: each.wrong))

@@ -1,0 +1,186 @@
+"""Says what other schedules, and a better order of passes, would be worth on a plan's submeshes.
+
+Alpa runs four schedules. Others fill bubbles by splitting backward passes, or by giving each submesh several parts
+(chunks) of the model. Here each is simulated on the submeshes, meshes and micro-batches of a plan, by the costs that
+the plan was made from. Transfers block both stages in Alpa's schedules, as they do there, and overlap computing in the
+others, as in the runtimes that have them. Where a schedule has several stages on each submesh, layers are cut anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu._util.ties import least
+from alpa_dejavu.planning.given._annotations import Chosen
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, fits, simulated
+from alpa_dejavu.planning.search._chunks import chunks_of, impossible
+from alpa_dejavu.planning.search._polish import polished
+from alpa_dejavu.planning.search._schedules import ANY_SCHEDULE, under
+from alpa_dejavu.planning.search._stage_times import stage_times
+from alpa_dejavu.problem import Plan, Run, Slicing
+from alpa_dejavu.problem.run import ALPA_SCHEDULES, ScheduleForm, schedule_form
+from alpa_dejavu.schedules import Schedule, named_schedule, schedule_kind
+from alpa_dejavu.simulation.improved import ImprovedSchedule, improved_schedule
+from alpa_dejavu.simulation.step import sending
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.result import PlanningResult
+
+__all__ = ["OtherSchedule", "improved_order", "other_schedules", "with_better_schedules"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class OtherSchedule:
+    """A plan's step by another schedule on the same submeshes.
+
+    Attributes:
+        name, chunks: the schedule, and the stages of each submesh.
+        step_s: the seconds of its simulated step; None where it can't be had.
+        memory_bytes: the largest peak of memory of a device; None likewise.
+        fits: whether every device's peak leaves free what the plan's memory margin asks for.
+        layers: the first and the last layer of each stage, in order.
+        submesh_of: the number of each stage's submesh among the plan's.
+        runtimes: who can run the schedule, by name.
+        why: what stands against it, in a few words; empty if nothing does.
+    """
+
+    name: str
+    chunks: int
+    step_s: float | None = None
+    memory_bytes: float | None = None
+    fits: bool = False
+    layers: tuple[tuple[int, int], ...] = ()
+    submesh_of: tuple[int, ...] = ()
+    runtimes: tuple[str, ...] = ()
+    why: str = ""
+
+
+def other_schedules(planned: PlanningResult) -> list[OtherSchedule]:
+    """Returns a plan's step by each schedule that trains as its own does: those that fit first, the fastest first of
+    them, and last those that can't be had, with the reason.
+
+    Schedules that update the weights after each micro-batch are left out, since they train otherwise. The layers are
+    cut so that no chunk takes much longer than others, and then moved one by one as long as that makes the simulated
+    step shorter.
+
+    Args:
+        planned: the plan with the costs that it was made from; its schedule must train.
+
+    Raises:
+        ValueError: the plan only infers.
+    """
+    if not planned.model.training:
+        raise ValueError("the plan's step takes no gradients, so its schedule is 'inference', and no other is one")
+    costs = Costs(planned.model, planned.cluster, planned.space, planned.run, planned.table)
+    numbers = planned.cluster.host_numbers
+    hosts = tuple(tuple(numbers[name] for name in stage.hosts) for stage in planned.plan.on_submeshes)
+    on = planned.run.on_submeshes(planned.choices)
+    whole = on if planned.run.form.chunks == 1 else chunks_of(costs.table, on, Run(planned.run.num_micro_batches))
+    slicing = Slicing(whole, planned.plan.step_s, 0.0, 0, 0.0)
+    found = [_by(Candidate(costs.under(name), slicing, hosts)) for name in ANY_SCHEDULE]
+    return sorted(found, key=lambda one: (one.step_s is None, not one.fits, one.step_s or 0.0))
+
+
+def _by(candidate: Candidate) -> OtherSchedule:
+    """Returns what a candidate plan's schedule is worth on its submeshes, with the layers cut for it."""
+    run = candidate.run
+    bare = OtherSchedule(run.schedule, run.form.chunks, runtimes=schedule_kind(run.schedule).runtimes)
+    why = impossible(run, len(candidate.slicing.stages), candidate.model.num_layers)
+    if why:
+        return dataclasses.replace(bare, why=why)
+    best = polished(simulated(candidate))
+    step = best.timeline
+    assert step is not None, "it was simulated"
+    there = fits(best)
+    return dataclasses.replace(
+        bare,
+        step_s=best.step_s,
+        memory_bytes=max(step.peak_bytes),
+        fits=there,
+        layers=tuple((stage.first, stage.last) for stage in best.stages),
+        submesh_of=best.submesh_of,
+        why="" if there else "it takes more memory than the devices have",
+    )
+
+
+_WORTH = 0.01
+
+
+def with_better_schedules(plan: Plan, chosen: Chosen) -> Plan:
+    """Returns the plan with a note on each of two schedules that would make its step over 1 % shorter on the same
+    submeshes: the best of Alpa's, and of all others.
+    """
+    own = chosen.candidates[0]
+    if not own.model.training or own.cluster.shared:
+        return plan
+    others = [one for name in ANY_SCHEDULE if (one := under(own, name)) is not None]
+    notes = []
+    for of_alpa in (True, False):
+        alike = [one for one in others if (one.run.schedule in ALPA_SCHEDULES) == of_alpa]
+        best = least(alike, key=lambda one: one.step_s) if alike else own
+        saved, name = 1 - best.step_s / own.step_s, best.run.schedule
+        if saved >= _WORTH:
+            whose = "which Alpa has" if of_alpa else f"which Alpa hasn't, but {_listed(name)}"
+            notes.append(
+                f"the schedule {name}, {whose}, would make a step on the same submeshes {100 * saved:.0f} % shorter"
+            )
+    chosen.clock.lap("schedules")
+    return dataclasses.replace(plan, notes=(*plan.notes, *notes))
+
+
+def _listed(schedule: str) -> str:
+    return " and ".join(schedule_kind(schedule).runtimes)
+
+
+_SIMULATED_TASKS = 4_000_000
+"""So many tasks are simulated at most, of all orders that are tried together."""
+
+
+def improved_order(planned: PlanningResult) -> ImprovedSchedule:
+    """Returns an order of a plan's passes whose simulated step is no longer than by the plan's own schedule, with a
+    bound for any order.
+
+    The search begins with the plan's schedule and with those that have the same stages on each submesh, and splits
+    backward passes. Stages, submeshes and micro-batches stay as they are.
+
+    Args:
+        planned: the plan with the costs that it was made from; its step must train, with devices of its own.
+
+    Raises:
+        ValueError: the plan only infers, updates the weights after each micro-batch, or its devices share one CPU.
+    """
+    plan, run, cluster = planned.plan, planned.run, planned.cluster
+    if not planned.model.training or run.schedule not in ANY_SCHEDULE or cluster.shared:
+        raise ValueError(
+            f"the plan's schedule is {run.schedule} on {cluster.name}, but must be one that takes all gradients of a "
+            "step by the same weights, on devices of their own; leave the order out"
+        )
+    numbers = cluster.host_numbers
+    hosts = [[numbers[name] for name in stage.hosts] for stage in plan.stages]
+    split = dataclasses.replace(run.form, splits=True)
+    times = [
+        dataclasses.replace(stage, memory_limit_bytes=max(usable, stage.resident_bytes))
+        for stage, usable in zip(
+            stage_times(planned.table, planned.choices, planned.space, hosts, split),
+            (float(planned.table.usable_bytes[choice.submesh]) for choice in planned.choices),
+            strict=True,
+        )
+    ]
+    tries = max(20, _SIMULATED_TASKS // (3 * len(times) * run.num_micro_batches))
+    begin = _like(planned)
+    return improved_schedule(times, begin, sends=sending(run.schedule, times), most_tries=min(tries, 4000))
+
+
+def _like(planned: PlanningResult) -> list[Schedule]:
+    """Returns the plan's schedule, and the others with the same stages on each submesh that have its micro-batches."""
+    run, count = planned.run, len(planned.choices)
+    form = run.form
+    alike = [name for name in ANY_SCHEDULE if _layout(schedule_form(name)) == _layout(form)]
+    others = [n for n in alike if not impossible(Run(run.num_micro_batches, n), count // form.chunks, count)]
+    return [named_schedule(name, count, run.num_micro_batches) for name in dict.fromkeys([run.schedule, *others])]
+
+
+def _layout(form: ScheduleForm) -> tuple[int, bool]:
+    return form.chunks, form.folded

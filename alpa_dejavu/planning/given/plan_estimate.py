@@ -1,0 +1,222 @@
+"""Estimates what a given plan takes by the costs that planning goes by; its model is traced afresh."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, final
+
+from alpa_dejavu.calibration import NONE, Calibration, models_of, prices
+from alpa_dejavu.clusters.changed_cluster import slowed
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.overlap import Overlap
+from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
+from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.planning import PlanningResult, estimate, given_stages
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search.fits import PRICED_OPTIONS
+from alpa_dejavu.planning.search.models.model_source import ModelSource
+from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
+from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
+
+__all__ = ["PlanEstimator", "cluster_of_plan"]
+
+
+@final
+class PlanEstimator:
+    """An estimator of the time and memory of given plans, for one model on one cluster; it traces the model once for
+    each size of a micro-batch.
+
+    Args:
+        plan: one of the plans that are going to be estimated.
+        model: the name of a model, a function that returns its train step, or its layers' source; None: the plan's, a
+            known name.
+        cluster: a cluster, the name of a machine type or the path of its file, of which as many hosts are taken as the
+            plan is for; None: the plan's cluster.
+        latency: a latency model or its name; "auto": the plan's, if its name is enough to make it and nothing else is
+            given; else as for `plan_model`.
+        communication: a communication model or its name; "auto": likewise.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
+        runtime: a runtime profile or its name; None: the plan's.
+        overlap: what devices do at the same time, by its name or as an `Overlap`; None: as the runtime's name says.
+        attention: how attention is priced and kept, "fused" or "plain"; None: as the plan has it.
+        cache: the folder of the cache of traced models; None: the user's own; False: no cache.
+        trust_model: whether the plan's model may be a "module:function", which is then imported and called.
+
+    Attributes:
+        prices: the cluster with the latency and communication models that plans are estimated by.
+        cluster: that cluster.
+
+    Raises:
+        ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; its model
+            is a function that isn't trusted; or the calibration is broken, or of other devices.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: str | Callable[..., Any] | ModelSource | None = None,
+        cluster: str | Cluster | None = None,
+        latency: str | LatencyModel = "auto",
+        communication: str | CommunicationModel = "auto",
+        calibration: str | os.PathLike[str] | Calibration | None = None,
+        cache: str | os.PathLike[str] | Literal[False] | None = None,
+        *,
+        runtime: str | RuntimeProfile | None = None,
+        overlap: str | Overlap | None = None,
+        attention: str | None = None,
+        trust_model: bool = False,
+    ) -> None:
+        if plan.batch is None:
+            raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
+        chosen = model if isinstance(model, ModelSource) else trusted_model(plan, model, trust_model)
+        given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
+        by = plan.priced_by or PricedBy()
+        if cluster is None and calibration is None and (latency, communication) == ("auto", "auto"):
+            latency, communication = models_of(plan.priced_by)
+        if communication == "auto" and by.communication in (
+            ("links", "free") if calibration in (None, NONE) else ("links",)
+        ):
+            communication = by.communication
+        profile = runtime_profile(by.runtime if runtime is None else runtime, overlap)
+        self.prices = prices(given, calibration, latency, communication, profile)
+        self.cluster = self.prices.cluster
+        self._clock = Clock()
+        self._attention = by.attention if attention is None else attention
+        self._source = model_source(
+            chosen, plan.batch, (plan.num_micro_batches,), cache, self._clock.lap, profile.name,
+            attention_on(self.cluster, profile.name, self._attention),
+        )  # fmt: skip
+
+    def estimate(self, plan: Plan) -> PlanningResult:
+        """Returns a plan's predicted time, memory and timeline for this model and cluster, whether or not it fits.
+
+        A plan none of whose host names the cluster has is put on the cluster's hosts in their order, if all are alike.
+
+        Raises:
+            ValueError: the plan has no batch, or another number of layers than the model can be cut into; or it is on
+                hosts, or on more devices of them, than the cluster has.
+        """
+        if plan.batch is None or plan.batch % plan.num_micro_batches:
+            raise ValueError(
+                f"the plan's batch is {plan.batch}, which {plan.num_micro_batches} micro-batches don't divide; give a "
+                "batch and a number of micro-batches that fit"
+            )
+        micro_batch = plan.batch // plan.num_micro_batches
+        made = estimate(
+            self._model(plan.num_layers, micro_batch),
+            self.cluster,
+            Run(plan.num_micro_batches, plan.schedule),
+            given_stages(plan),
+            name=self._source.name,
+            batch=plan.batch,
+            latency=self.prices.models.latency,
+            communication=self.prices.models.communication,
+            runtime=self.prices.models.runtime,
+        )
+        self._source.keep()
+        known = dataclasses.replace(
+            made.plan,
+            layer_option=plan.layer_option,
+            priced_by=dataclasses.replace(self.prices.named(plan.priced_by), attention=self._attention),
+            notes=(*self._otherwise(plan), *made.plan.notes),
+        ).after(self._clock.seconds)
+        return dataclasses.replace(made, plan=known)
+
+    def _otherwise(self, plan: Plan) -> Iterator[str]:
+        """Yields sentences that say how this estimate differs from the plan's pricing, or what isn't known of that."""
+        here = summary_of(self.cluster)
+        if plan.hardware is None:
+            yield (
+                "the plan is from before plans held their cluster: of its hosts only those are known that its stages "
+                f"name, and this estimate is for {here.text}"
+            )
+        elif plan.hardware.text != here.text:
+            yield f"the plan was made for {plan.hardware.text}, this estimate is for {here.text}"
+        names, hosts = [*plan.devices_of_hosts], [host.name for host in here.hosts]
+        if not set(names) & set(hosts):
+            more = ", and so on" if len(names) > 1 else ""
+            yield f"the plan's hosts have other names here: {names[0]} is taken to be {hosts[0]}{more}"
+        ignored = dict.fromkeys(name for stage in plan.stages for name in stage.options if name not in PRICED_OPTIONS)
+        if ignored:
+            yield f"the plan has auto-sharding options that this estimate doesn't go by: {', '.join(ignored)}"
+        if plan.priced_by is None:
+            yield "the plan doesn't say which models and calibration it was priced by; they may be others than here"
+            return
+        by = self.prices.named()
+        for what in ("latency", "communication", "calibration", "runtime"):
+            then, now = getattr(plan.priced_by, what), getattr(by, what)
+            if then != now:
+                own = f"this estimate's is {now}" if now else f"this estimate has no {what}"
+                yield f"the plan's {what} was {then or 'not known'}, {own}"
+        then, now = (one or "as the runtime has it" for one in (plan.priced_by.attention, self._attention))
+        if then != now:
+            yield f"the plan's attention was {then}, this estimate's is {now}"
+
+    def _model(self, num_layers: int, micro_batch: int) -> Model:
+        found = self._source.exact(num_layers, micro_batch)
+        if found.num_layers != num_layers:
+            raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
+        return found
+
+
+def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
+    """Returns the cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine type.
+
+    If `machine` is the file of a whole cluster that has the plan's hosts, that cluster is returned as it is. An old
+    plan, without a summary of its cluster, is taken to be for only the hosts that its stages name.
+
+    Args:
+        plan: the plan.
+        machine: the name of a machine type, or the path of a machine's or cluster's file; None: the plan's own.
+
+    Raises:
+        ValueError: the plan's hosts are of no known machine type and none is given, or such hosts can't have the plan's
+            devices.
+    """
+    from alpa_dejavu.clusters import named_cluster
+
+    taken = plan.devices_of_hosts
+    if machine is not None and machine.endswith(".json"):
+        listed = named_cluster(machine)
+        if len(listed.hosts) > 1 and taken.keys() <= {host.name for host in listed.hosts}:
+            return listed
+    hardware = plan.hardware or hosts_by_names(plan)
+    own = hardware.machine_file or hardware.machine
+    if not (machine or own):
+        raise ValueError(
+            f"the plan is for the cluster {plan.cluster!r}, and doesn't say of which machine its hosts are; give that, "
+            "or the cluster's file, with --cluster"
+        )
+    counts = sorted({host.num_devices for host in hardware.hosts})
+    if len(counts) > 1:
+        raise ValueError(
+            f"the plan is for {hardware.text}, but hosts of a machine type have equally many devices; give the file of "
+            "a whole cluster with --cluster"
+        )
+    try:
+        cluster = named_cluster(machine or own, len(hardware.hosts), counts[0])
+    except ValueError as error:
+        if machine is not None:
+            raise
+        raise ValueError(f"the plan is for the cluster {plan.cluster!r}: {error}, with --cluster") from None
+    if plan.hardware is None and cluster.num_devices != plan.num_devices:
+        raise ValueError(
+            f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
+            "cluster, or plan for this one"
+        )
+    return _as_planned_for(cluster, hardware) if machine in (None, own) else cluster
+
+
+def _as_planned_for(cluster: Cluster, hardware: ClusterSummary) -> Cluster:
+    """Returns a cluster whose hosts have the names that they had when it was planned for, and are as slow."""
+    named = zip(cluster.hosts, hardware.hosts, strict=True)
+    cluster = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(a, name=b.name) for a, b in named))
+    for host in hardware.hosts:
+        if host.slowdown != 1:
+            cluster = slowed(cluster, host.name, host.slowdown)
+    return cluster

@@ -1,0 +1,189 @@
+"""The figures of a training of many steps by a plan: time, devices, money, bytes by link, and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util import units
+from alpa_dejavu.costs.communication import Group, link_bytes
+from alpa_dejavu.layers.models import tokens_of_sample
+from alpa_dejavu.planning.given.footing import variants_of
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.problem import AxisCollectives, StageChoice, StagePlan, checks
+
+__all__ = ["WholeRun", "run_facts", "sent_rows", "step_bytes", "steps_of_samples", "steps_of_tokens", "whole_run"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WholeRun:
+    """The figures of a training of so many steps by a plan.
+
+    Attributes:
+        steps: how many steps there are.
+        seconds: the seconds of all steps, by the expected one.
+        deviation_s: their standard deviation by how far off predictions may be, which are as far off in every step;
+            None: it isn't known.
+        device_s: the seconds of all devices of the hosts that the plan uses, which are paid for as a whole.
+        price: what these hosts cost meanwhile, in US dollars; None where a host's price isn't known.
+        sent_bytes: the bytes that all steps send, by the names of the hosts that send and receive; a host with itself
+            are its devices among themselves.
+        host_bytes: the peak of what each host's own memory keeps of the training, by its name; only what plans offload
+            is counted, not the framework itself.
+        device_bytes: the peak of the fullest device's memory.
+    """
+
+    steps: int
+    seconds: float
+    deviation_s: float | None
+    device_s: float
+    price: float | None
+    sent_bytes: Mapping[Ends, float]
+    host_bytes: Mapping[str, float]
+    device_bytes: float
+
+
+def whole_run(planned: PlanningResult, steps: int) -> WholeRun:
+    """Returns what a training of so many steps takes by a plan.
+
+    Raises:
+        ValueError: the number of steps isn't a whole number of at least 1.
+    """
+    checks.count("whole_run", "steps", steps)
+    plan, known = planned.plan, planned.confidence
+    used = set(plan.devices_of_hosts)
+    devices = sum(host.num_devices for host in planned.cluster.hosts if host.name in used)
+    kept: Counter[str] = Counter(dict.fromkeys(plan.devices_of_hosts, 0))
+    for stage in plan.stages:
+        if stage.offload is not None:
+            for host in dict.fromkeys(stage.hosts):
+                kept[host] += round(stage.offload.host_bytes * stage.submesh.devices_per_host)
+    price = planned.price_per_step
+    return WholeRun(
+        steps=steps,
+        seconds=steps * plan.expected_s,
+        deviation_s=None if known is None or not known.deviation_s else steps * known.deviation_s,
+        device_s=steps * plan.expected_s * devices,
+        price=None if price is None else steps * price,
+        sent_bytes={ends: steps * each for ends, each in step_bytes(planned).items()},
+        host_bytes=dict(kept),
+        device_bytes=max(stage.memory_bytes for stage in plan.stages),
+    )
+
+
+def run_facts(run: WholeRun) -> list[tuple[str, str]]:
+    """Returns the figures of a training as pairs of name and text, without the bytes of each link."""
+    kept = [num_bytes for num_bytes in run.host_bytes.values() if num_bytes]
+    return [
+        ("training", f"{units.counted(run.steps, 'step')} in {units.hours(run.seconds, run.deviation_s)}"),
+        ("device-hours", units.number(run.device_s / 3600)),
+        ("price", "a host's isn't known" if run.price is None else units.price(run.price)),
+        ("memory of a device", f"at most {units.size(run.device_bytes)}"),
+        ("memory of a host", f"at most {units.size(max(kept))} offloaded" if kept else "nothing is offloaded to it"),
+    ]
+
+
+def sent_rows(run: WholeRun) -> list[tuple[str, str, float]]:
+    """Returns who sends how many bytes to whom in a training: first within each host, then from host to host."""
+    within = [(f"devices of {a}", "each other", sent) for (a, b), sent in run.sent_bytes.items() if a == b]
+    return [*within, *((a, b, sent) for (a, b), sent in run.sent_bytes.items() if a != b)]
+
+
+def steps_of_samples(samples: int, batch: int) -> int:
+    """Returns how many steps train so many samples, the last one perhaps a part of a batch.
+
+    >>> steps_of_samples(1000, 256)
+    4
+    """
+    checks.count("whole_run", "samples", samples)
+    return math.ceil(samples / batch)
+
+
+def steps_of_tokens(tokens: int, batch: int, model: str) -> int:
+    """Returns how many steps train so many tokens, of a model whose samples are of known length.
+
+    Raises:
+        ValueError: the model's samples aren't sequences of tokens, as far as its name says.
+
+    >>> steps_of_tokens(10**9, 1024, "gpt-1.3b")
+    954
+    """
+    checks.count("whole_run", "tokens", tokens)
+    length = tokens_of_sample(model)
+    if length is None:
+        raise ValueError(
+            f"tokens is {tokens}, but must be left out for {model}, which has no length of a sequence that is known by "
+            "its name; give the number of steps or of samples"
+        )
+    return math.ceil(tokens / (batch * length))
+
+
+Ends = tuple[str, str]
+"""The names of the host that sends and of the one that receives; the same one: devices of one host."""
+
+
+def step_bytes(planned: PlanningResult) -> dict[Ends, float]:
+    """Returns the bytes that one step of a plan sends, by the hosts that send and receive, in the order of the cluster.
+
+    It counts the collectives among the devices of each stage, as rings, for all micro-batches, those of forward passes
+    again where they are computed again; those of gradients and parameters once; and all that goes from stage to stage,
+    which crosses once, in equal parts between the hosts of both stages. Copies to a host's own memory aren't counted.
+    """
+    cluster, plan = planned.cluster, planned.plan
+    numbers, found = cluster.host_numbers, defaultdict[tuple[int, int], float](float)
+    for stage, choice in zip(plan.stages, planned.choices, strict=True):
+        hosts = [numbers[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host)]
+        for one, times in _collectives(planned, choice):
+            total = float(np.sum(one.num_bytes * one.counts)) * times
+            for group in planned.space.config(choice).groups(one.axis):
+                on = tuple(hosts[n] for n in group)
+                for hop, each in link_bytes(one.kind, total, Group(cluster, on)).items():
+                    found[hop] += each
+    for hop, each in _interstage(planned):
+        found[hop] += each
+    names = [host.name for host in cluster.hosts]
+    return {(names[a], names[b]): found[a, b] for a, b in sorted(found) if found[a, b] > 0}
+
+
+def _collectives(planned: PlanningResult, choice: StageChoice) -> Iterator[tuple[AxisCollectives, int]]:
+    """Yields the collectives of a stage, and how often each happens in a step."""
+    costs, config = planned.table.stage_costs, planned.space.config(choice)
+    assert costs is not None, "a table that was priced keeps its prices"
+    division, count = costs.division(config), planned.run.num_micro_batches
+    recomputed = costs.exchanges_again(config, planned.table.devices[choice.submesh].kinds[0])
+    for phase, times in (("forward", count), ("backward", count), ("step", 1)):
+        if phase == "backward" and not costs.model.training:
+            continue
+        for one in division.combined(phase):
+            shape = costs.gradient_bytes.shape
+            of_range = [np.broadcast_to(each, shape)[choice.first, choice.last] for each in (one.num_bytes, one.counts)]
+            yield AxisCollectives(one.kind, one.axis, np.array([of_range[0]]), np.array([of_range[1]])), times
+        for variant in variants_of(costs, config, choice):
+            again = phase == "forward" and bool(recomputed[variant])
+            for one in division.exchanges(variant, phase):
+                yield one, times * (2 if again else 1)
+
+
+def _interstage(planned: PlanningResult) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yields what goes from stage to stage and back, by the hosts that send and receive."""
+    if planned.table.transfer is None:
+        return
+    sent, numbers, plan = planned.table.transfer.bytes, planned.cluster.host_numbers, planned.plan
+    stages = list(zip(plan.stages, planned.choices, plan.submesh_of, strict=True))
+    for (one, _, here), (other, choice, there) in itertools.pairwise(stages):
+        pairs = [(numbers[a], numbers[b]) for a, b in itertools.product(_hosts(one), _hosts(other))]
+        for a, b in pairs if here != there else ():
+            count = planned.run.num_micro_batches / len(pairs)
+            yield (a, b), float(sent.forward_bytes[choice.first]) * count
+            yield (b, a), float(sent.backward_bytes[choice.first]) * count
+
+
+def _hosts(stage: StagePlan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(stage.hosts))

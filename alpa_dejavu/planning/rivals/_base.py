@@ -1,0 +1,146 @@
+"""The interface of strategies, and the plans that they answer with."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import time
+from typing import final
+
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
+from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._waves import steady_s
+from alpa_dejavu.planning.rivals.stages import Pipeline
+from alpa_dejavu.problem import Cluster, Model
+
+__all__ = ["Choice", "Strategy", "StrategyPlan"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The division of a model that a planner such as AMP or Megatron-LM chooses, before it is priced by the cost model
+    that is the same for all of them.
+
+    Attributes:
+        pipelines: one pipeline, or several data-parallel ones, such as HetPipe's virtual workers.
+        own_s: the seconds of a step by the planner's own cost model; None: it has none.
+        tried: how many plans the planner compared.
+        staleness: where there are several pipelines, how many waves (as many micro-batches as a pipeline has stages)
+            one may be ahead of another; None: they are synchronous, and wait for each other at the end of each step.
+        notes: sentences that the plan has to carry.
+    """
+
+    pipelines: tuple[Pipeline, ...]
+    own_s: float | None
+    tried: int
+    staleness: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StrategyPlan:
+    """The plan that a strategy (a planner such as AMP or Megatron-LM) makes, priced by the same cost model for all
+    strategies.
+
+    Attributes:
+        strategy: the name of the strategy that made it.
+        pipelines: one pipeline, or several data-parallel ones, such as the virtual workers of HetPipe.
+        batch: samples of a step.
+        step_s: seconds of a step, by a simulation on the cluster as it is; for virtual workers an estimate of the pace
+            that they keep.
+        own_s: seconds of a step by the strategy's own cost model; None where it has none.
+        fits: whether every stage fits into its devices' memory, by the same count for all strategies.
+        runs_on_alpa: whether Alpa's runtime can run it as it is.
+        tried: how many plans the strategy compared.
+        seconds: the seconds that planning took.
+        notes: sentences on what isn't known, or why the plan can't be run.
+        computing_s: for each pipeline the seconds of its micro-batches in a step, without what is done once a step.
+    """
+
+    strategy: str
+    pipelines: tuple[Pipeline, ...]
+    batch: int
+    step_s: float
+    own_s: float | None
+    fits: bool
+    runs_on_alpa: bool
+    tried: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    computing_s: tuple[float, ...] = ()
+
+    @property
+    def samples_per_s(self) -> float:
+        """Returns the plan's training throughput in samples per second."""
+        return self.batch / self.step_s
+
+
+class Strategy(abc.ABC):
+    """A strategy, which divides a model's training among a cluster's devices as a known planner does, such as AMP."""
+
+    @final
+    def plan(
+        self,
+        model: Model,
+        cluster: Cluster,
+        batch: int,
+        *,
+        samples: int = 1,
+        micro_batches: int | None = None,
+        latency: str | LatencyModel = "analytic",
+        communication: str | CommunicationModel = "alpha-beta",
+        runtime: str | RuntimeProfile = ALPA,
+        margin: MemoryMargin = UNMEASURED,
+    ) -> StrategyPlan:
+        """Returns the plan that the strategy makes for a model on a cluster, priced by the given cost models.
+
+        Args:
+            model: the layers of a training step, for a micro-batch of `samples` samples.
+            cluster: the hosts, and the links between them.
+            batch: samples of a step.
+            samples: the samples of the micro-batch that `model` is for.
+            micro_batches: the number of micro-batches that each pipeline must have; None: the strategy chooses.
+            latency: a latency model or its name.
+            communication: a communication model or its name.
+            runtime: a runtime profile or its name.
+            margin: the rule for how much of each device's memory is left free.
+
+        Raises:
+            ValueError: a model, batch or cluster that the strategy can't handle; says which and why.
+            NoPlanError: the strategy finds no plan.
+        """
+        started = time.perf_counter()
+        models = CostModels.named(latency, communication, runtime)
+        task = Task(model, samples, cluster, batch, models, micro_batches, margin)
+        choice = self._choose(task)
+        seconds, pipelines = time.perf_counter() - started, choice.pipelines
+        alone = len(pipelines) == 1
+        stale = None if alone else choice.staleness
+        return StrategyPlan(
+            strategy=self.name,
+            pipelines=pipelines,
+            batch=batch,
+            step_s=task.synchronous_s(pipelines) if stale is None else steady_s(task, pipelines, stale),
+            own_s=choice.own_s,
+            fits=all(map(task.fits, pipelines)),
+            runs_on_alpa=alone and all(stage.is_submesh for stage in pipelines[0].stages),
+            tried=choice.tried,
+            seconds=seconds,
+            notes=choice.notes,
+            computing_s=task.computing_s(pipelines),
+        )
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Returns the name by which people call the strategy, with its variant."""
+
+    @abc.abstractmethod
+    def _choose(self, task: Task) -> Choice:
+        """Returns the strategy's choice for a task."""

@@ -1,0 +1,222 @@
+"""The strategy HetPipe: pipelines of single devices within virtual workers, and data parallelism between these."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.planning.rivals._base import Choice, Strategy
+from alpa_dejavu.planning.rivals._divide import orders_of
+from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals._waves import sharing_s
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.problem import Cluster, NoPlanError, Run, checks, host_kinds
+
+__all__ = ["ALLOCATIONS", "HetPipe", "virtual_workers"]
+
+_ORDERS = 24
+_NOTE = (
+    "HetPipe's virtual workers are pipelines that are never emptied and share parameters by waves, with staleness {}; "
+    "Alpa's runtime has neither, so this is an estimate alone, and its steps train another way than synchronous ones"
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HetPipe(Strategy):
+    """A strategy that plans as HetPipe: virtual workers, each a group of devices that runs a pipeline of the whole
+    model, train data-parallel to each other.
+
+    A stage is one device. Each virtual worker's layers are cut so that its slowest stage is as fast as memory allows.
+    All orders of a virtual worker's kinds of devices are tried (the paper's solver orders them, too), up to 24 drawn by
+    a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual worker has an equal share of
+    the batch and as many micro-batches under way as it has stages, which make a wave; the paper finds that number by
+    profiling, as much as memory allows. A pipeline is never emptied, so by HetPipe's own cost model a step takes as
+    long as the slowest stage for all micro-batches, and then the sum of gradients of each wave. That virtual workers
+    share links when they send isn't in that model, but in the common one that prices the plan. The paper shares
+    parameters through servers on all hosts; here the devices that hold a layer sum up its gradients.
+
+    Attributes:
+        allocation: which devices make a virtual worker: "np", those of one host; "ed", one of every host; "hd", half of
+            the devices of two hosts.
+        staleness: how many waves a virtual worker may be ahead of another; 0: all wait for each wave's sum.
+
+    Raises ValueError for another allocation, a negative staleness and, when planning, for hosts that the allocation
+    can't be made of, a batch that can't be shared equally, and fewer layers than stages.
+
+    References:
+        Park et al., HetPipe, ATC 2020.
+    """
+
+    allocation: str = "ed"
+    staleness: int = 0
+
+    def __post_init__(self) -> None:
+        checks.one_of("hetpipe", "allocation", self.allocation, ALLOCATIONS)
+        checks.not_negative("hetpipe", "staleness", self.staleness)
+
+    @property
+    def name(self) -> str:
+        return f"hetpipe ({self.allocation})"
+
+    def _choose(self, task: Task) -> Choice:
+        workers = virtual_workers(task.cluster, self.allocation)
+        if task.batch % len(workers):
+            raise ValueError(
+                f"hetpipe: {len(workers)} virtual workers can't share a batch of {task.batch} equally; give a multiple"
+            )
+        longest = max(map(len, workers))
+        if longest > task.model.num_layers:
+            raise ValueError(
+                f"hetpipe: a virtual worker has {longest} devices, but the model {task.model.num_layers} layers, and "
+                "each device needs one; cut the model into more layers"
+            )
+        share = task.batch // len(workers)
+        if not task.cuts(share):
+            raise ValueError(
+                f"hetpipe: each of {len(workers)} virtual workers has {share} samples, which can't be cut"
+                f"{task.in_parts}; give another number, or none"
+            )
+        known = {worker: _cut(task, worker, share) for worker in dict.fromkeys(workers)}
+        pipelines = tuple(known[worker][1] for worker in workers)
+        pace = max(known[worker][0] for worker in workers)
+        own_s = _with_sharing(task, pipelines, pace, self.staleness)
+        tried = sum(known[worker][2] for worker in known)
+        return Choice(pipelines, own_s, tried, self.staleness, (_NOTE.format(self.staleness),))
+
+
+def _with_sharing(task: Task, pipelines: tuple[Pipeline, ...], pace: float, staleness: int) -> float:
+    waves = max(math.ceil(one.num_micro_batches / len(one.stages)) for one in pipelines)
+    shared = waves * sharing_s(task, pipelines)
+    return pace + shared if staleness == 0 else max(pace, shared)
+
+
+def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeline, int]:
+    """Returns the seconds of a virtual worker for its share, its pipeline, and how many were tried.
+
+    Raises:
+        NoPlanError: it has too little memory for the model.
+    """
+    kinds = host_kinds(task.cluster)
+    of_kind: dict[int, list[int]] = {}
+    for host in worker:
+        of_kind.setdefault(kinds[host], []).append(host)
+    best: tuple[float, Pipeline] | None = None
+    tried = 0
+    for order in orders_of(tuple(kinds[host] for host in worker), _ORDERS):
+        left = {kind: iter(hosts) for kind, hosts in of_kind.items()}
+        hosts = [next(left[kind]) for kind in order]
+        for each in task.cuts(share):
+            tried += 1
+            slowest, stages = _fastest(task.stage_costs(each), hosts, Run(share // each), task.margin)
+            if stages and (best is None or slowest * (share // each) < best[0]):
+                best = slowest * (share // each), Pipeline(stages, each, share // each)
+    if best is None:
+        names = [task.cluster.hosts[host].name for host in worker]
+        raise NoPlanError(
+            f"hetpipe: the model doesn't fit a virtual worker of the devices of {names}; give devices with more "
+            "memory, or another allocation"
+        )
+    return *best, tried
+
+
+def _fastest(
+    costs_of: StageCostModel, hosts: list[int], run: Run, margin: MemoryMargin
+) -> tuple[float, tuple[PlacedStage, ...]]:
+    """Returns the least seconds of the slowest stage, and the stages, each on a device of these hosts in order.
+
+    There are no stages if memory doesn't do.
+    """
+    config, num_layers = config_of(1, 1), costs_of.model.num_layers
+    costs, memory = [], margin.needed(costs_of.memory(config))
+    left = costs_of.models.runtime.hosts(costs_of.cluster)
+    for n, host in enumerate(hosts):
+        needed = memory.peak(run.in_flight(len(hosts) - 1 - n))
+        forward, backward, _ = costs_of.computed_s(costs_of.places.on((host,)), config)
+        compute = forward + backward + _taken_s(costs_of, hosts, n)
+        fits = (needed <= margin.usable_bytes(left[host])) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
+        costs.append(np.where(fits, compute, np.inf))
+    done = np.full(num_layers + 1, np.inf)
+    done[0] = 0.0
+    came_from = []
+    for cost in costs:
+        worst = np.maximum(done[:-1, None], cost)
+        came_from.append(worst.argmin(axis=0))
+        done = np.concatenate([[np.inf], worst.min(axis=0)])
+    if math.isinf(done[-1]):
+        return math.inf, ()
+    bounds = [num_layers]
+    for column in reversed(came_from):
+        bounds.append(int(column[bounds[-1] - 1]))
+    cuts = itertools.pairwise(reversed(bounds))
+    return float(done[-1]), tuple(
+        PlacedStage(first, end - 1, (host,), config) for host, (first, end) in zip(hosts, cuts, strict=True)
+    )
+
+
+def _taken_s(costs_of: StageCostModel, hosts: list[int], stage: int) -> FloatArray:
+    """Returns the seconds of taking a micro-batch in from both neighbours, by a stage's layers i..j; shape (L, L)."""
+    sent, num_layers = costs_of.interstage.bytes, costs_of.model.num_layers
+    total = np.zeros((num_layers, num_layers))
+    ways = (sent.forward_bytes[:, None], stage - 1), (np.append(sent.backward_bytes[1:], 0.0)[None], stage + 1)
+    for num_bytes, neighbour in ways:
+        if 0 <= neighbour < len(hosts):
+            latency_s, rate = costs_of.cluster.links[hosts[neighbour]][hosts[stage]].sending
+            total = total + np.where(num_bytes > 0, latency_s + num_bytes / rate, 0.0)
+    return total
+
+
+ALLOCATIONS = ("np", "ed", "hd")
+
+
+def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
+    """Returns HetPipe's virtual workers, which are groups of devices that each run a pipeline of the whole model: for
+    each worker the index of the host of each of its devices.
+
+    Args:
+        cluster: the cluster whose devices are grouped; a host's devices are alike.
+        allocation: "np", node partition: a host is a virtual worker, so its devices are alike and near each other.
+            "ed", equal distribution: each has one device of every host, so the virtual workers are alike. "hd", hybrid
+            distribution: hosts in pairs, the fastest with the slowest, and two virtual workers of a pair, each with
+            half of the devices of both. (The paper pairs its four kinds of GPU by performance and memory; pairs by
+            performance are the same there.)
+
+    Raises:
+        ValueError: an unknown allocation, or hosts that it can't be made of.
+
+    References:
+        Park et al., HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
+        Pipelined Model Parallelism and Data Parallelism, ATC 2020, section 8.
+
+    >>> from alpa_dejavu.testing import example_cluster
+    >>> virtual_workers(example_cluster(2, 2), "ed")
+    [(0, 1), (0, 1)]
+    """
+    checks.one_of("hetpipe", "allocation", allocation, ALLOCATIONS)
+    hosts = cluster.hosts
+    numbers = [host.num_devices for host in hosts]
+    if allocation == "np":
+        return [(n,) * count for n, count in enumerate(numbers)]
+    if len(set(numbers)) != 1:
+        raise ValueError(
+            f"hetpipe: the hosts of {cluster.name} have {numbers} devices; {allocation!r} needs equally many in each: "
+            "take 'np', or leave some out"
+        )
+    if allocation == "ed":
+        return [tuple(range(len(hosts)))] * numbers[0]
+    if len(hosts) % 2 or numbers[0] % 2:
+        raise ValueError(
+            f"hetpipe: {cluster.name} has {len(hosts)} hosts of {numbers[0]} devices; 'hd' pairs hosts and halves "
+            "their devices, so both must be even: take 'np' or 'ed'"
+        )
+    fastest = sorted(range(len(hosts)), key=lambda n: -hosts[n].device.rate("float32"))
+    half = numbers[0] // 2
+    pairs = [(fastest[n], fastest[-1 - n]) for n in range(len(hosts) // 2)]
+    return [(fast,) * half + (slow,) * half for fast, slow in pairs for _ in range(2)]

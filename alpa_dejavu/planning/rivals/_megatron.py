@@ -1,0 +1,91 @@
+"""Megatron-LM's uniform division, as an expert sets it up."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import final
+
+from alpa_dejavu.planning.rivals._base import Choice, Strategy
+from alpa_dejavu.planning.rivals._divide import divisors
+from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
+from alpa_dejavu.problem import NoPlanError, checks
+
+__all__ = ["Megatron"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Megatron(Strategy):
+    """A strategy that plans as Megatron-LM: equal stages on ranks in host order, tensor, data, then pipeline parallel.
+
+    Attributes:
+        degrees: "rule": an expert's choice: no more model parallelism than memory asks for, tensor parallelism within a
+            host before pipeline stages, all other devices data parallel. "all": the best of all degrees, as an expert
+            finds who has the time to try them all.
+
+    The size of the micro-batch is the one with the shortest simulated step among those that fit into memory. Layers
+    that are left over go one each to the first stages.
+
+    Raises ValueError for other values of `degrees`.
+
+    References:
+        Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021,
+        section 3 (its takeaways 1 to 3).
+    """
+
+    degrees: str = "rule"
+
+    def __post_init__(self) -> None:
+        checks.one_of("megatron", "degrees", self.degrees, ("rule", "all"))
+
+    @property
+    def name(self) -> str:
+        return "megatron" if self.degrees == "rule" else "megatron (all degrees)"
+
+    def _choose(self, task: Task) -> Choice:
+        best: Pipeline | None = None
+        best_s, tried = math.inf, 0
+        for along, stages in _model_parallel(task):
+            for pipeline in _pipelines(task, along, stages):
+                tried += 1
+                if task.fits(pipeline):
+                    seconds = task.step_s(pipeline)
+                    if seconds < best_s:
+                        best, best_s = pipeline, seconds
+            if best is not None and self.degrees == "rule":
+                break
+        if best is None:
+            raise NoPlanError(
+                f"no equal stages of {task.model.num_layers} layers fit the devices of {task.cluster.name} with a "
+                f"batch of {task.batch}{task.in_parts} ({tried} divisions tried); give more hosts, or another batch"
+            )
+        return Choice((best,), None, tried)
+
+
+def _model_parallel(task: Task) -> list[tuple[int, int]]:
+    """Tensor-parallel devices and stages: few devices first, of as many the ones with more tensor parallelism."""
+    within = math.gcd(*(host.num_devices for host in task.cluster.hosts))
+    devices = task.cluster.num_devices
+    found = [
+        (along, stages)
+        for along in divisors(within)
+        for stages in divisors(devices // along)
+        if stages <= task.model.num_layers and task.batch % (devices // along // stages) == 0
+    ]
+    return sorted(found, key=lambda one: (one[0] * one[1], -one[0]))
+
+
+def _pipelines(task: Task, along: int, count: int) -> Iterator[Pipeline]:
+    """Yields the pipelines of these degrees with every size of micro-batch."""
+    across = task.cluster.num_devices // along // count
+    hosts = ranks(task.cluster, range(len(task.cluster.hosts)))
+    size, config = across * along, config_of(across, along)
+    stages = tuple(
+        PlacedStage(first, last, hosts[n * size : (n + 1) * size], config)
+        for n, (first, last) in enumerate(equal_layers(task.model.num_layers, count))
+    )
+    for each in task.cuts(task.batch // across):
+        yield Pipeline(stages, across * each, task.batch // across // each)

@@ -1,0 +1,174 @@
+"""The strategy of synchronous data-parallel pipelines, whose hosts, cuts and shares of micro-batches may be unlike."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.ties import TOLERANCE, ordered
+from alpa_dejavu.planning.rivals._base import Choice, Strategy
+from alpa_dejavu.planning.rivals._groupings import Counts, Grouping, groupings, hosts_of
+from alpa_dejavu.planning.rivals._searched import Dejavu, searched
+from alpa_dejavu.planning.rivals._shares import pace_s, shared, with_layers_moved
+from alpa_dejavu.planning.rivals._task import Task
+from alpa_dejavu.planning.rivals.stages import Pipeline, as_one, cut_alike
+from alpa_dejavu.planning.search._shapes import micro_batch_counts
+from alpa_dejavu.planning.search.given_stages import part_of
+from alpa_dejavu.problem import Cluster, NoPlanError, checks
+
+__all__ = ["DataParallelPipelines"]
+
+_NOTE = (
+    "these {} pipelines train data-parallel to each other, and sum up their gradients in each step; Alpa's runtime has "
+    "one pipeline only, so it can't run them, and this is an estimate alone; the best single pipeline takes {} a step"
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DataParallelPipelines(Strategy):
+    """A strategy that plans several pipelines of the whole model, each on hosts of its own, with a cut into stages and
+    a share of each batch's micro-batches of its own; at the end of a step they sum up their gradients.
+
+    It tries ways to group the hosts. For each group the layers are cut by alpha-dejavu's own search on these hosts
+    alone, without ZeRO. All pipelines have micro-batches of one size, and as many of them as make the step shortest.
+    Then layers are moved from stage to stage as long as the step gets shorter. Sizes of micro-batch are tried from the
+    best one of a single pipeline on, both ways, as long as steps get shorter. If no grouping is faster than the best
+    single pipeline, which may have stages with ZeRO, it is that.
+
+    Attributes:
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that the stages of a single pipeline may have, among 0, 2 and 3.
+        groupings: how many ways to group the hosts are tried at most for a size of micro-batch.
+
+    If the task has a number of micro-batches, it is that of all pipelines together.
+
+    References:
+        Park et al., HetPipe, ATC 2020, whose virtual workers these are, but synchronous. Strati et al., Sailor:
+        Automating Distributed Training over Dynamic, Heterogeneous, and Geo-distributed Clusters, SOSP 2025.
+    """
+
+    remat: tuple[str, ...] = ("none", "layer")
+    zero: tuple[int, ...] = (0, 2, 3)
+    groupings: int = 256
+
+    def __post_init__(self) -> None:
+        checks.positive("pipelines", "groupings", self.groupings)
+
+    @property
+    def name(self) -> str:
+        return "pipelines"
+
+    def _choose(self, task: Task) -> Choice:
+        alone = Dejavu(self.remat, self.zero)._choose(task)
+        begin = alone.pipelines[0].micro_batch
+        tried = alone.tried
+        best = _Found(alone.pipelines, task.synchronous_s(alone.pipelines))
+        ways = _with_fewer(groupings(task.cluster, self.groupings))
+        for sizes in _both_ways(task, begin):
+            before_s = math.inf
+            for size in sizes:
+                found = _of_size(task, ways, self.remat, size, best.step_s)
+                tried += found.tried
+                if found.pipelines and found.step_s < best.step_s * (1 - TOLERANCE):
+                    best = found
+                if math.isfinite(before_s) and found.step_s >= before_s * (1 - TOLERANCE):
+                    break
+                before_s = found.step_s
+        made = best.pipelines
+        if len(made) > 1:
+            made = _as_one(task, with_layers_moved(task, made))
+        alone_s = units.seconds(task.synchronous_s(alone.pipelines))
+        notes = (_NOTE.format(len(made), alone_s),) if len(made) > 1 else ()
+        return Choice(made, task.synchronous_s(made), tried, None, notes)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """The best pipelines of a size of micro-batch; none where no way to group the hosts can have a step as short as was
+    asked, which is then the least that one might have.
+    """
+
+    pipelines: tuple[Pipeline, ...]
+    step_s: float
+    tried: int = 0
+
+
+def _with_fewer(ways: Sequence[Grouping]) -> list[Grouping]:
+    """Returns ways to group hosts, with those that leave out a group."""
+    fewer = (way[:n] + way[n + 1 :] for way in ways if len(way) > 2 for n in range(len(way)))
+    return list(dict.fromkeys((*ways, *fewer)))
+
+
+def _both_ways(task: Task, begin: int) -> tuple[list[int], list[int]]:
+    """Returns the sizes of micro-batch from the given one on: it and smaller ones, and larger ones."""
+    counts = micro_batch_counts(task.batch, task.cluster) if task.micro_batches is None else (task.micro_batches,)
+    sizes = sorted({begin, *(task.batch // count for count in counts)})
+    place = sizes.index(begin)
+    return sizes[place::-1], sizes[place + 1 :]
+
+
+def _of_size(task: Task, ways: Sequence[Grouping], remat: tuple[str, ...], size: int, under_s: float) -> _Found:
+    """Returns the best pipelines with micro-batches of so many samples, if their step is shorter than `under_s`.
+
+    No step is shorter than if all pipelines always computed on their slowest stages; by that ways are put in order.
+    """
+    count = task.batch // size
+    ways = [way for way in ways if len(way) <= count]
+    parts = dict.fromkeys(itertools.chain.from_iterable(ways))
+    cuts = {part: cut for part in parts if (cut := _cut(task, part, remat, size)) is not None}
+    paces = {part: pace_s(task, cut) for part, cut in cuts.items()}
+    bounds = [(count / sum(1 / paces[part] for part in way), way) for way in ways if paces.keys() >= set(way)]
+    best, tried = _Found((), min((bound_s for bound_s, _ in bounds), default=math.inf)), 0
+    for bound_s, way in ordered(bounds, key=lambda one: one[0]):
+        if bound_s >= under_s:
+            break
+        tried += 1
+        hosts = hosts_of(task.cluster, way)
+        made = shared(task, [_moved_to(task, cuts[part], part, on) for part, on in zip(way, hosts, strict=True)], count)
+        step_s = task.synchronous_s(made)
+        if step_s < under_s * (1 - TOLERANCE) and all(map(task.fits, made)):
+            best, under_s = _Found(made, step_s), step_s
+    return dataclasses.replace(best, tried=tried)
+
+
+def _cut(task: Task, part: Counts, remat: tuple[str, ...], size: int) -> Pipeline | None:
+    """Returns the best pipeline on the first hosts of each kind, for about its share of the micro-batches; None if none
+    fits.
+    """
+    (hosts,) = hosts_of(task.cluster, (part,))
+    on = part_of(task.cluster, hosts)
+    share = max(1, round(task.batch // size * _rate(on) / _rate(task.cluster)))
+    asked = dataclasses.replace(task, batch=size * share, micro_batches=share)
+    try:
+        return searched(asked, on, remat, (0,), hosts="all")[0][1]
+    except NoPlanError:
+        return None
+
+
+def _as_one(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
+    """Returns pipelines that are cut alike as one pipeline with data-parallel stages, which Alpa can run, if that fits
+    and is as fast; other pipelines as they are.
+    """
+    if not cut_alike(pipelines):
+        return pipelines
+    one = as_one(pipelines)
+    slower = task.step_s(one) > task.synchronous_s(pipelines) * (1 + TOLERANCE)
+    return pipelines if slower or not task.fits(one) else (one,)
+
+
+def _rate(cluster: Cluster) -> float:
+    return sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
+
+
+def _moved_to(task: Task, cut: Pipeline, part: Counts, hosts: Sequence[int]) -> Pipeline:
+    """Returns a pipeline on the first hosts of each kind on others instead."""
+    (first,) = hosts_of(task.cluster, (part,))
+    other = dict(zip(first, hosts, strict=True))
+    stages = [dataclasses.replace(one, hosts=tuple(other[host] for host in one.hosts)) for one in cut.stages]
+    return dataclasses.replace(cut, stages=tuple(stages))

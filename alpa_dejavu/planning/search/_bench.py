@@ -1,0 +1,275 @@
+"""Costs and candidates of shapes on one cluster, each worked out once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util.phases import phase
+from alpa_dejavu._util.ties import least
+from alpa_dejavu.costs.table import CostTable, cost_table
+from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, fitting
+from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.search._diagnosis import no_plan
+from alpa_dejavu.planning.search._polish import polished
+from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
+from alpa_dejavu.planning.task import GivenSpace, PlanningTask
+from alpa_dejavu.problem import (
+    MeshConfig,
+    Model,
+    NoPlanError,
+    NoShardingError,
+    Run,
+    SearchSpace,
+    Sharding,
+    StageChoice,
+    Submesh,
+)
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
+from alpa_dejavu.simulation.breakdown import AS_FAST
+from alpa_dejavu.slicing import Dynamic
+
+__all__ = ["Bench", "is_small", "nothing_fits"]
+
+_SURE, _DOUBT = 3.0, 3e-3
+"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, and at least
+within this share; they are then priced at their own micro-batch. Likewise plans for which a scaled model has too little
+memory, if they would fit with so many times what its bytes were seen to be off."""
+_SAME_BYTES = 0.01
+"""Bytes of scaled models that are off by less are taken as they are."""
+_SMALL = {False: 256, True: 64}
+"""Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
+_POLISHED = 3
+"""So many of the best candidates have their cuts moved, as long as that makes their simulated steps shorter."""
+
+
+@final
+class Bench:
+    """A store of stage costs and best plans on one cluster, by numbers of layers, micro-batches and stages."""
+
+    def __init__(self, task: PlanningTask, clock: Clock, known: Iterable[Costs] = ()) -> None:
+        """Begins with the costs that are known for other schedules, or on a larger cluster, and hold here, too."""
+        self.task, self.clock = task, clock
+        self._costs: dict[tuple[int, int], Costs] = {}
+        self._found: dict[Shape, Candidate | None] = {}
+        self._off = self._bytes_off = 0.0
+        self._looked_at: set[Shape] = set()
+        for one in known:
+            key = one.model.num_layers, one.run.num_micro_batches
+            part = one if one.cluster is task.cluster and not one.partial else one.on(task.cluster)
+            if key not in self._costs and part is not None:
+                self._costs[key] = part.under(task.schedule)
+
+    @property
+    def known(self) -> list[Costs]:
+        """Returns the stage costs worked out so far, one for each pair of numbers of layers and micro-batches."""
+        return list(self._costs.values())
+
+    def searched(self, search: ShapeSearch, exactly: bool = True) -> list[Candidate]:
+        """Returns the candidate plans that a search over numbers of layers, micro-batches and stages finds, best first.
+
+        The best plan and its rivals are priced with the model traced at their own micro-batch; with `exactly` False
+        they may stay priced by a model that was scaled from another micro-batch.
+        """
+        while (shape := search.ask()) is not None:
+            found = self.candidate(shape)
+            search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.slicing.stages)))
+        while exactly and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
+            self._price_exactly(scaled)
+        each = best_first(one for one in self._found.values() if one is not None)
+        if not isinstance(self.task.slicer, Dynamic):  # who asks for another search gets what that finds
+            return each
+        if self.task.unlike:  # of alike hosts those are among what was found
+            filled = [one.costs.filled(self.task.slicer) for one in each[:_POLISHED]]
+            timed = [fitting(one) for one in filled if one is not None]
+            each = best_first([*each, *(one for one in timed if one is not None)])
+        configs = is_small(self.task) and self.task.schedule in ALPA_SCHEDULES
+        return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
+
+    def candidate(self, shape: Shape) -> Candidate | None:
+        """Returns the best plan, simulated, with given numbers of layers, micro-batches and stages; or None."""
+        if shape not in self._found:
+            offers = list(self._offers(shape))
+            phase(f"slicing {shape.layers} layers, {shape.micro_batches} micro-batches")
+            found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in offers]
+            there = best_first(one for one in found if one is not None)
+            self._found[shape] = there[0] if there else None
+            self.clock.lap("slicing")
+        return self._found[shape]
+
+    def _offers(self, shape: Shape) -> Iterator[Costs]:
+        """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
+        try:
+            costs = self.costs(shape.layers, shape.micro_batches)
+        except NoPlanError:  # no submesh is on these hosts
+            return
+        yield costs
+        if costs.partial and shape.stages <= 1 and is_small(self.task):  # solving for such meshes takes long
+            space = self.task.space.space(self.task.cluster, self.task.micro_batch(shape.micro_batches))
+            whole = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices == costs.cluster.num_devices]
+            if whole:
+                alone = self._of(costs.model, space.part(whole), costs.run, costs.exact)
+                yield dataclasses.replace(alone, partial=True)
+
+    def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
+        """Returns the costs of all stages of a model cut into `layers` layers, with the batch in `count` micro-batches.
+
+        If the model was traced at another micro-batch, it is scaled to this one; with `exactly` it is traced anew.
+        """
+        key = layers, count
+        if key not in self._costs or (exactly and not self._costs[key].exact):
+            self._costs[key] = self._priced(layers, count, exactly)
+        return self._costs[key]
+
+    def _priced(self, layers: int, count: int, exactly: bool) -> Costs:
+        task, micro_batch, run = self.task, self.task.micro_batch(count), Run(count, self.task.schedule)
+        exact = exactly or micro_batch == task.source.micro_batch
+        model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
+        self.clock.lap("features")
+        return self._of(model, task.space.space(task.cluster, micro_batch), run, exact)
+
+    def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
+        task = self.task
+        if model.sharding is not None:
+            phase(f"sharding {len(model.layers)} layers")
+            space = _divisible(model.sharding, space)
+            self.clock.lap("sharding")
+        phase(f"costs of stages, {len(model.layers)} layers, {run.num_micro_batches} micro-batches")
+        table = cost_table(model, task.cluster, space, run, task.prices.models, task.margin)
+        costs = task.adjusted(Costs(model, task.cluster, space, run, table, exact))
+        self.clock.lap("cost table")
+        return costs
+
+    def _scaled_rival(self) -> Shape | None:
+        """The best shape that was priced by another micro-batch's model, if it's as fast as the best one's rivals."""
+        found = {shape: one for shape, one in self._found.items() if one is not None}
+        if not found:
+            return None
+        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _DOUBT))
+        rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
+        return least(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
+
+    def _short_of_memory(self) -> Shape | None:
+        """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
+        best = best_first(one for one in self._found.values() if one is not None)
+        if not best or self._bytes_off < _SAME_BYTES or not self.task.source.traces:
+            return None
+        bound = best[0].step_s * (1 - AS_FAST)
+        for shape in sorted(self._found, reverse=True):
+            costs = self._costs.get((shape.layers, shape.micro_batches))
+            if costs is None or shape.stages or costs.exact or shape in self._looked_at:
+                continue
+            self._looked_at.add(shape)
+            roomier = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
+            found = dataclasses.replace(costs, table=roomier).sliced(self.task.slicer)
+            self.clock.lap("slicing")
+            if found is not None and found.step_s < bound:
+                return shape
+        return None
+
+    def _price_exactly(self, shape: Shape) -> None:
+        """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
+        by_scaling = self._costs[shape.layers, shape.micro_batches]
+        self.costs(shape.layers, shape.micro_batches, exactly=True)
+        for other in list(self._found):
+            if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
+                del self._found[other]
+                if (exact := self.candidate(other)) is not None:
+                    seconds_off, bytes_off = _scaling_errors(by_scaling, exact)
+                    self._off, self._bytes_off = max(self._off, seconds_off), max(self._bytes_off, bytes_off)
+
+    @property
+    def least_work_s(self) -> float:
+        """Returns a lower bound on the device-seconds that any plan computes in a step; 0 where devices are unlike.
+
+        It is the least sum over stages of seconds times devices, over all ways to cut the layers into stages.
+        """
+        if self.task.unlike:
+            return 0.0
+        return min(map(_work_s, self._costs.values()))
+
+
+def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
+    """The space without the configs on whose meshes the model can't be divided."""
+
+    def solved(config: MeshConfig) -> bool:
+        try:
+            sharding.prepare([config])
+        except NoShardingError:
+            return False
+        return True
+
+    return space.filtered(solved)
+
+
+def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
+    """Returns the share by which the scaled model is off in a plan's slowest stage, and too large in its largest."""
+    by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
+    known = {choice: entry for entry, choice in _choices(scaled.space).items()}
+    choices = _choices(exact.space)
+    for n, stage in enumerate(exact.slicing.stages):
+        entry = known.get(choices[stage.submesh, stage.config])
+        if entry is not None:  # partial costs lack submeshes that take long to solve
+            there = dataclasses.replace(stage, submesh=entry[0], config=entry[1])
+            in_flight = exact.run.in_flight(len(exact.slicing.stages) - 1 - n)
+            by_scaling.append(_seconds_and_bytes(scaled.table, there, in_flight))
+            exactly.append(_seconds_and_bytes(exact.table, stage, in_flight))
+    most = np.max(exactly, axis=0)
+    errors = np.divide(np.max(by_scaling, axis=0), most, out=np.ones(2), where=most > 0) - 1
+    return abs(float(errors[0])), max(float(errors[1]), 0.0)
+
+
+def _choices(space: SearchSpace) -> dict[tuple[int, int], tuple[Submesh, tuple[int, ...], MeshConfig]]:
+    """Returns the submesh, its hosts (none where hosts are alike) and the config of each entry of a space."""
+    hosts = space.hosts or [()] * len(space.submeshes)
+    return {
+        (s, c): (space.submeshes[s], hosts[s], config)
+        for s, row in enumerate(space.configs)
+        for c, config in enumerate(row)
+        if config is not None
+    }
+
+
+def _seconds_and_bytes(table: CostTable, stage: StageChoice, in_flight: int) -> tuple[float, float]:
+    memory = table.memory[stage.submesh][stage.config]
+    assert memory is not None, "the space offers the stage's config"
+    parts = table.compute_forward_s, table.compute_backward_s, table.collective_forward_s, table.collective_backward_s
+    return sum(float(part[stage.entry]) for part in parts), float(memory.peak(in_flight)[stage.first, stage.last])
+
+
+def _work_s(costs: Costs) -> float:
+    """The least device-seconds of a step, over all cuts into stages, whether or not their submeshes fit together."""
+    sizes = np.array([submesh.num_devices for submesh in costs.space.submeshes])[:, None]
+    table = costs.table  # what crosses between stages may be less on fewer hosts
+    alone = np.where(np.isfinite(table.costs_s), table.compute_s + table.collective_s, np.inf)
+    stages = (alone * sizes).min(axis=(2, 3))
+    best = np.zeros(len(stages) + 1)
+    for end in range(1, len(best)):
+        best[end] = (best[:end] + stages[:end, end - 1]).min()
+    return float(best[-1]) * costs.run.num_micro_batches
+
+
+def is_small(task: PlanningTask) -> bool:
+    """Returns whether layers times devices are so few that a search can try plans of every shape."""
+    return task.layers[-1] * task.cluster.num_devices <= _SMALL[task.unlike]
+
+
+def nothing_fits(task: PlanningTask) -> NoPlanError:
+    """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches that
+    stages can have.
+    """
+    bench, none = Bench(task, Clock()), NoPlanError("there is no number of micro-batches")
+    for count in reversed(task.micro_batches):
+        try:
+            costs = bench.costs(task.layers[0], count)
+        except NoPlanError as error:  # no submesh is for such micro-batches
+            none = error
+            continue
+        more = task.batch is None or count < task.batch
+        in_alpa = isinstance(task.space, GivenSpace)
+        return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer, more, in_alpa)
+    return none

@@ -1,0 +1,331 @@
+"""Candidates: slicings of a model on a cluster, each with the step that a simulation of its schedule takes.
+
+A slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock; so
+plans are compared by their simulated step, whoever asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util.ties import least, ordered
+from alpa_dejavu.clusters.device_order import device_order
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.clusters.placement import place_stages
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning.search._chunks import chunks_of, impossible, needed_bytes
+from alpa_dejavu.planning.search._host_by_host import host_by_host
+from alpa_dejavu.planning.search._packing import packed
+from alpa_dejavu.planning.search._stage_times import stage_times, timeline_of
+from alpa_dejavu.problem import (
+    Cluster,
+    MeshConfig,
+    Model,
+    NoPlanError,
+    Run,
+    SearchSpace,
+    Slicing,
+    SlicingProblem,
+    StageChoice,
+    StagePlan,
+)
+from alpa_dejavu.problem.run import ALPA_SCHEDULES
+from alpa_dejavu.simulation.step import Timeline, sending
+from alpa_dejavu.slicing import Dynamic, Slicer
+
+__all__ = [
+    "Candidate", "Costs", "best_first", "config_of_stage", "fits", "fitting", "host_names", "simulated",
+]  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Costs:
+    """A model cut into layers and micro-batches on a cluster, with the costs of all stages that a plan of it may have.
+
+    Attributes:
+        model: the layers, of a micro-batch of the run.
+        cluster: the hosts that stages may be on.
+        space: the submeshes and configs that stages may have.
+        run: the number of micro-batches, and the schedule.
+        table: the costs of all stages, shape (L, L, S, C) for layers i..j on each submesh with each config.
+        exact: whether the model was traced at just this micro-batch; else it was scaled from another one.
+        partial: whether the space lacks stages that a search would look at, such as where it has one plan's only.
+    """
+
+    model: Model
+    cluster: Cluster
+    space: SearchSpace
+    run: Run
+    table: CostTable
+    exact: bool = True
+    partial: bool = False
+
+    @cached_property
+    def problem(self) -> SlicingProblem:
+        """Returns the problem of cutting the layers into stages by these costs, as a slicer takes it."""
+        return self.table.slicing_problem(self.cluster, self.space, self.run)
+
+    def on(self, part: Cluster) -> Costs | None:
+        """Returns the same stage costs for a part of the cluster, with fewer hosts; None where fewer hosts change them.
+
+        The result is marked as partial if a submesh of all hosts of that part is missing.
+        """
+        unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
+        unlike = unlike or bool(self.cluster.reduction_servers)  # of which a stage on fewer hosts has more
+        unlike = unlike or bool(self.space.families)  # a stage on all of these hosts alone may have more configs
+        there = {host.name for host in self.cluster.hosts}
+        if unlike or self.partial or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
+            return None
+        chosen = [s for s, submesh in enumerate(self.space.submeshes) if submesh.num_hosts <= len(part.hosts)]
+        space = self.space.part(chosen)
+        whole = any(submesh.num_devices == part.num_devices for submesh in space.submeshes)
+        table = self.table.part(chosen)
+        return dataclasses.replace(self, cluster=part, space=space, table=table, partial=not whole)
+
+    def under(self, schedule: str) -> Costs:
+        """Returns the same stage costs for another schedule, under which stages keep more or fewer micro-batches."""
+        if schedule == self.run.schedule:
+            return self
+        run, table = Run(self.run.num_micro_batches, schedule), self.table
+        room = table.successors(run, table.margin, table.usable_bytes)
+        return dataclasses.replace(self, run=run, table=dataclasses.replace(table, max_n_succ_stages=room))
+
+    def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
+        """Returns the best plan that a slicer finds by these costs, simulated; None if it finds none.
+
+        Args:
+            slicer: the search that cuts layers into stages.
+            num_stages: how many stages the plan must have; None: any number.
+            devices: "exactly": the plan must use all devices; "at most": it may leave some out; None: as the search
+                space has it.
+        """
+        if num_stages is not None and num_stages not in self.possible:
+            return None
+        found: dict[tuple[object, ...], Candidate] = {}
+        for problem in self._problems:
+            first = packed(_asked(problem, num_stages, devices), self.space, self.cluster, slicer)
+            near = () if len(first.stages) in self.possible else self._near(len(first.stages))
+            others = [packed(_asked(problem, n, devices), self.space, self.cluster, slicer) for n in near]
+            for slicing in (first, *others):
+                if slicing.found:
+                    found.setdefault((slicing.stages, None), Candidate(self, slicing))
+        alike = self.space.hosts is None or not any(kinds_of(self.cluster))
+        if alike and (filled := self.filled(slicer, num_stages, devices)) is not None:
+            found.setdefault((filled.stages, filled.hosts), filled)
+        there = [one for candidate in found.values() if (one := fitting(candidate)) is not None]
+        if not there and found and self.run.schedule not in ALPA_SCHEDULES:
+            there = list(self._sliced_by_memory(slicer, {len(one.slicing.stages) for one in found.values()}, devices))
+        return least(there, key=lambda one: one.step_s) if there else None
+
+    def _sliced_by_memory(self, slicer: Slicer, numbers: Collection[int], devices: str | None) -> Iterator[Candidate]:
+        """Yields the best plans with so many submeshes, or half or twice as many, by what each keeps in memory then.
+
+        In the schedules that Alpa hasn't, all submeshes keep about as many micro-batches as the first one; so it isn't
+        only those behind a stage that count.
+        """
+        table = self.table
+        for number in sorted({n * times // 2 for n in numbers for times in (1, 2, 4)} & set(self.possible)):
+            kept = self.run.in_flight(number - 1)
+            room = table.holding(kept)
+            costs = dataclasses.replace(self, table=dataclasses.replace(table, max_n_succ_stages=room))
+            slicing = packed(_asked(costs.problem, number, devices), self.space, self.cluster, slicer)
+            if slicing.found and (made := fitting(Candidate(self, slicing))) is not None:
+                yield made
+
+    @cached_property
+    def possible(self) -> range | tuple[int, ...]:
+        """Returns the numbers of submeshes on which the run's schedule is possible with so many layers."""
+        numbers = range(1, min(self.problem.num_layers, self.problem.num_devices) + 1)
+        if self.run.schedule in ALPA_SCHEDULES:
+            return numbers
+        return tuple(n for n in numbers if not impossible(self.run, n, self.problem.num_layers))
+
+    def _near(self, number: int) -> tuple[int, ...]:
+        """The possible numbers of submeshes next to one that isn't, below it and above it; none without a slicing."""
+        below, above = [n for n in self.possible if n < number], [n for n in self.possible if n > number]
+        return (*below[-1:], *above[:1]) if number else ()
+
+    def filled(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
+        """Returns the best plan whose stages fill one host after the other, not simulated; None if there is none.
+
+        There is none, too, if the slicer isn't the exact dynamic program, as others fail where most stages can't follow
+        each other. On unlike hosts this takes much longer than a search that places stages afterwards.
+
+        Args:
+            slicer: the search that cuts layers into stages.
+            num_stages: how many stages the plan must have; None: any number.
+            devices: "exactly": the plan must use all devices; "at most": it may leave some out; None: as the search
+                space has it.
+        """
+        if not isinstance(slicer, Dynamic):
+            return None
+        by_hosts = host_by_host(self.problem, self.table, self.cluster, self.space, self._senders_wait)
+        if by_hosts is None:
+            return None
+        answer = by_hosts.answer(slicer.slice(_asked(by_hosts.problem, num_stages, devices)))
+        return None if answer is None else _by_rule(Candidate(self, *answer))
+
+    @property
+    def _senders_wait(self) -> bool:
+        """Whether a stage can't compute while it sends, so that a micro-batch takes its sends as well."""
+        costs = self.table.stage_costs
+        streams = costs is not None and costs.models.runtime.overlap.streams
+        if self.table.interstage is None or self.cluster.shared or streams:
+            return False
+        return self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
+
+    @cached_property
+    def _problems(self) -> list[SlicingProblem]:
+        """The problem, and the same where a stage's seconds have its own sends in them, if senders wait.
+
+        The closed form counts those once a step, for the stage that receives; a simulation says which is nearer.
+        """
+        if not self._senders_wait:
+            return [self.problem]
+        waiting = self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
+        return [self.problem, waiting]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A candidate plan: layers cut into stages on submeshes, with the costs by which they were cut.
+
+    Attributes:
+        costs: the model, the cluster, and the costs of all possible stages.
+        slicing: the stages that were chosen, one for each submesh.
+        hosts: the hosts of each submesh, by their index in the cluster; None: the default placement, which is Alpa's.
+        timeline: the simulated step; None: it wasn't simulated.
+        chunks: where the schedule has several stages on each submesh, these stages in the order of the layers; else
+            empty.
+    """
+
+    costs: Costs
+    slicing: Slicing
+    hosts: tuple[tuple[int, ...], ...] | None = None
+    timeline: Timeline | None = None
+    chunks: tuple[StageChoice, ...] = ()
+
+    @property
+    def stages(self) -> tuple[StageChoice, ...]:
+        return self.chunks or self.slicing.stages
+
+    @property
+    def submesh_of(self) -> tuple[int, ...]:
+        """Returns the index of each stage's submesh among the candidate plan's: several stages may share one."""
+        return self.run.form.submesh_of(len(self.chunks)) if self.chunks else tuple(range(len(self.slicing.stages)))
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.costs.cluster
+
+    @property
+    def run(self) -> Run:
+        return self.costs.run
+
+    @property
+    def model(self) -> Model:
+        return self.costs.model
+
+    @property
+    def table(self) -> CostTable:
+        return self.costs.table
+
+    @property
+    def space(self) -> SearchSpace:
+        return self.costs.space
+
+    @cached_property
+    def placed(self) -> tuple[tuple[int, ...], ...]:
+        """Returns for each stage of the candidate plan its hosts, by their index in the cluster."""
+        hosts = self.hosts or place_stages(self.slicing.stages, self.space, self.cluster)
+        return tuple(hosts[submesh] for submesh in self.submesh_of)
+
+    @property
+    def num_devices(self) -> int:
+        """Returns the number of devices that all stages of the candidate plan take together."""
+        return sum(self.space.submeshes[stage.submesh].num_devices for stage in self.slicing.stages)
+
+    @property
+    def step_s(self) -> float:
+        """Returns the seconds of a step of the candidate plan: simulated, or else by the slicer's closed form."""
+        return self.slicing.cost_s * self.run.form.bubble if self.timeline is None else self.timeline.step_s
+
+
+def best_first(found: Iterable[Candidate]) -> list[Candidate]:
+    """Returns candidate plans by the seconds of their step, the shortest first; equal ones keep their order."""
+    return ordered(found, key=lambda one: one.step_s)
+
+
+def config_of_stage(stage: StagePlan) -> MeshConfig:
+    """Returns the config of a plan's stage: its logical mesh, auto-sharding options, remat, ZeRO level and offload."""
+    across, along = (*stage.logical_mesh, 1)[:2]
+    options, offload = dict(stage.options), stage.offloaded
+    return MeshConfig(
+        (across, along), across, along, options, stage.remat, stage.zero, offload, stage.context_parallel,
+        stage.expert_parallel, stage.sharded,
+    )  # fmt: skip
+
+
+def host_names(found: Candidate) -> list[tuple[str, ...]]:
+    """Returns for each stage of a candidate plan the names of its hosts, in the order that its mesh has them."""
+    if found.hosts is not None:
+        return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.placed]
+    names = []
+    for stage, hosts in zip(found.stages, found.placed, strict=True):
+        order = device_order(found.cluster, hosts, found.space.config(stage).shape)
+        names.append(tuple(found.cluster.hosts[host].name for host in order))
+    return names
+
+
+def _asked(problem: SlicingProblem, num_stages: int | None, devices: str | None) -> SlicingProblem:
+    return dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
+
+
+def _by_rule(candidate: Candidate) -> Candidate:
+    """The candidate on the hosts that Alpa gives its stages by itself, where it takes no longer there."""
+    rule = dataclasses.replace(candidate, hosts=None)
+    with contextlib.suppress(NoPlanError):
+        here, there = (stage_times(one.table, one.stages, one.space, one.placed) for one in (candidate, rule))
+        return rule if here == there else candidate
+    return candidate
+
+
+def fitting(candidate: Candidate) -> Candidate | None:
+    """Returns a candidate plan with the timeline of its step; None if its run's schedule isn't possible on its
+    submeshes, or takes more memory than they have.
+
+    Slicers count the memory of Alpa's schedules as it is, and of others too little.
+    """
+    if candidate.run.schedule in ALPA_SCHEDULES:
+        return simulated(candidate)
+    if len(candidate.slicing.stages) not in candidate.costs.possible:
+        return None
+    made = simulated(candidate)
+    return made if fits(made) else None
+
+
+def fits(candidate: Candidate) -> bool:
+    """Returns whether a simulated candidate plan leaves free what its costs' memory margin asks for."""
+    assert candidate.timeline is not None, "it was simulated"
+    table = candidate.table
+    needed = needed_bytes(table, candidate.stages, candidate.timeline)
+    return all(n <= table.usable_bytes[on.submesh] for n, on in zip(needed, candidate.slicing.stages, strict=True))
+
+
+def simulated(candidate: Candidate) -> Candidate:
+    """Returns a candidate plan with the timeline of its step, which is simulated here; its layers are cut into chunks
+    where the schedule has several on each submesh, and they weren't cut yet.
+    """
+    if candidate.run.form.chunks > 1 and not candidate.chunks:
+        chunks = chunks_of(candidate.table, candidate.slicing.stages, candidate.run)
+        candidate = dataclasses.replace(candidate, chunks=chunks)
+    times = stage_times(candidate.table, candidate.stages, candidate.space, candidate.placed, candidate.run.form)
+    return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))

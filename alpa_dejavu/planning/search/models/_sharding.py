@@ -1,0 +1,242 @@
+"""Writes how a model's layers are cut on some meshes as JSON's data, in which alike layers are written once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from alpa_dejavu.planning.search.models._model import Data, Numbered, check_figures, packed, unpacked
+from alpa_dejavu.problem import Layer, MeshConfig, Model, NoShardingError
+from alpa_dejavu.problem.checks import not_negative, one_of
+from alpa_dejavu.sharding.layer_sharding import (
+    COLLECTIVE_KINDS,
+    COLLECTIVE_PHASES,
+    MEMORY,
+    Collective,
+    LayerFlow,
+    LayerFlows,
+    LayerSharding,
+    StageLayers,
+)
+from alpa_dejavu.sharding.sharded import ZERO, ModelSharding, Solved, solved_for
+
+Mesh: TypeAlias = tuple[int, int, bool]
+"""The lengths of a logical mesh's axes, and whether the batch is forced onto the first."""
+_ALONE = (1, 1, True)
+_COLLECTIVE = tuple(field.name for field in dataclasses.fields(Collective))
+_CUTS = ("forward_cuts", "backward_cuts", "update_cuts")
+_PARTS = ("memory_parts", "temporary_moments")
+_PASSES = ("forward", "backward")
+
+
+@final
+class KeptLayers:
+    """A memory of how a model's layers are sharded on each logical mesh, which has a new mesh solved when it is first
+    asked for.
+
+    Args:
+        known: by mesh, the sharded layers at each ZeRO level.
+        solve: a function that shards the layers on a mesh that isn't known; None: no other mesh can be had.
+    """
+
+    def __init__(self, known: Mapping[Mesh, Sequence[StageLayers]], solve: Solved | None = None) -> None:
+        self._known = dict(known)
+        self._solve = solve
+
+    @property
+    def meshes(self) -> Collection[Mesh]:
+        """Returns the logical meshes whose shardings are known by now, in the order in which they were asked for."""
+        return self._known.keys()
+
+    def knows(self, config: MeshConfig) -> bool:
+        """Returns whether shardings can be had for a config's logical mesh: they are known, or can be solved."""
+        return self._solve is not None or solved_for(config) in self._known
+
+    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
+        """Returns the layers on a mesh at each ZeRO level.
+
+        Raises:
+            KeyError: they aren't known, and there is nothing to solve them from.
+        """
+        mesh = data_parallel, tensor_parallel, batch_forced
+        if mesh not in self._known and self._solve is not None:
+            self._known[mesh] = self._solve(*mesh)
+        return self._known[mesh]
+
+
+def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
+    """Returns as JSON data how a model's layers are sharded on some logical meshes, and on a single device.
+
+    Layouts that weren't chosen at stage boundaries are left out. So are meshes on which the model can't be sharded.
+    """
+    layers, rows = Numbered(), Numbered()
+    meshes = []
+    for mesh in dict.fromkeys([_ALONE, *asked]):
+        try:
+            levels = [rows.number(level) for level in sharding.solved(*mesh)]
+        except NoShardingError:  # nothing is offered on it
+            continue
+        meshes.append({"mesh": list(mesh), "levels": levels})
+    stages = [
+        {
+            "variants": [layers.number(one) for one in row.variants],
+            "numbers": list(row.numbers),
+            "of_stages": None if row.of_stages is None else packed(row.of_stages, np.int16),
+        }
+        for row in rows.found
+    ]
+    each = [_layer_data(one) for one in layers.found]
+    data = {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages, "layers": each}
+    return data | _flows_data(layers.found)
+
+
+def sharding_of(data: Mapping[str, Any], model: Model, solve: Solved | None = None) -> ModelSharding:
+    """Returns the model's sharding that JSON data made by `sharding_data` describe.
+
+    Args:
+        data: the JSON data, which say how layers are sharded on some logical meshes.
+        model: the model, without its sharding.
+        solve: a function that shards the layers on any other mesh; None: no other mesh can be had.
+
+    Raises:
+        ValueError: the data are of another model's layers or of other ZeRO levels, or a single device isn't in them.
+    """
+    layers = list(map(_layer, data["layers"], _flows_of(data)))
+    rows = [_stage_layers(row, layers, model) for row in data["stages"]]
+    if not (0 < (ratio := float(data["batch_ratio"])) < math.inf):
+        raise ValueError(f"batch_ratio is {ratio}, but must be a finite number above 0")
+    known = {}
+    for mesh in data["meshes"]:
+        across, along, forced = mesh["mesh"]
+        if len(mesh["levels"]) != len(ZERO):
+            raise ValueError(f"the mesh {mesh['mesh']} has {len(mesh['levels'])} ZeRO levels, not {len(ZERO)}")
+        known[int(across), int(along), bool(forced)] = [rows[n] for n in mesh["levels"]]
+        if any(one.mesh_shape != (across, along) for n in mesh["levels"] for one in rows[n].variants):
+            raise ValueError(f"the mesh {mesh['mesh']} has layers that are sharded on another one")
+    if _ALONE not in known:
+        raise ValueError("one device alone isn't among the meshes")
+    return ModelSharding(KeptLayers(known, solve), ratio)
+
+
+def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], model: Model) -> StageLayers:
+    num_layers = model.num_layers
+    variants = tuple(layers[n] for n in data["variants"])
+    numbers = tuple(map(operator.index, data["numbers"]))
+    if numbers[:num_layers] != tuple(range(num_layers)) or not 0 <= min(numbers) <= max(numbers) < num_layers:
+        raise ValueError(f"its variants are of the layers {numbers}, but the model has {num_layers}")
+    if len(variants) != len(numbers):
+        raise ValueError(f"there are {len(variants)} variants, but numbers for {len(numbers)}")
+    for (_, number), one in dict(zip(zip(data["variants"], numbers, strict=True), variants, strict=True)).items():
+        _check_of_layer(one, model.layers[number])
+    if data["of_stages"] is None:
+        return StageLayers(variants, numbers)
+    of_stages = unpacked(data["of_stages"], np.int16).astype(np.intp)
+    if of_stages.shape != (num_layers,) * 3 or not -1 <= of_stages.min() <= of_stages.max() < len(variants):
+        raise ValueError(f"of_stages has the shape {of_stages.shape}, or variants that there aren't")
+    return StageLayers(variants, numbers, of_stages)
+
+
+def _check_of_layer(one: LayerSharding, layer: Layer) -> None:
+    """Raises ValueError where a sharding is of another layer's operators."""
+    for phase in (*_PASSES, "step"):
+        wanted = (len(layer.operators(phase)), len(one.mesh_shape))
+        if one.cuts(phase).shape != wanted:
+            raise ValueError(f"cuts of {layer.name} have the shape {list(one.cuts(phase).shape)}, not {list(wanted)}")
+    if one.flows is None:
+        return
+    for phase in _PASSES:
+        flow = one.flows.of(phase)
+        nodes = len(layer.operators(phase)) + len(flow.collectives)
+        if flow.edges.size and not 0 <= flow.edges.min() <= flow.edges.max() < nodes:
+            raise ValueError(f"an edge of {layer.name} is of a node outside of its {nodes}")
+
+
+def _flows_data(layers: Sequence[LayerSharding]) -> Data:
+    """Returns the different flows of passes, and for each layer the numbers of its own; those of a layer whose flows
+    aren't known are None.
+
+    Of each edge there is how much further its second node is than that of the edge before, and how far back from it
+    the first one is: small numbers that come again and again.
+    """
+    numbers: dict[tuple[tuple[Collective, ...], bytes], int] = {}
+    found, of_layers = list[Data](), list[list[int] | None]()
+    for layer in layers:
+        passes = [] if layer.flows is None else [layer.flows.of(phase) for phase in _PASSES]
+        for flow in passes:
+            if numbers.setdefault(_content(flow), len(numbers)) == len(found):
+                before, node = flow.edges.T
+                edges = {"steps": np.diff(node, prepend=0).tolist(), "back": (node - before).tolist()}
+                found.append({"collectives": _collectives_data(flow.collectives), **edges})
+        of_layers.append([numbers[_content(flow)] for flow in passes] or None)
+    return {"flows": found, "flows_of_layers": of_layers}
+
+
+def _content(flow: LayerFlow) -> tuple[tuple[Collective, ...], bytes]:
+    return flow.collectives, flow.edges.tobytes()
+
+
+def _flows_of(data: Mapping[str, Any]) -> list[LayerFlows | None]:
+    """Returns each layer's flows; files from before there were any have none."""
+    if "flows" not in data:
+        return [None] * len(data["layers"])
+    flows = [_flow(each) for each in data["flows"]]
+    each = [
+        None if numbers is None else dict(zip(_PASSES, (flows[n] for n in numbers), strict=True))
+        for numbers in data["flows_of_layers"]
+    ]
+    return [None if of_passes is None else LayerFlows(of_passes.__getitem__) for of_passes in each]
+
+
+def _flow(data: Mapping[str, Any]) -> LayerFlow:
+    node = np.cumsum(np.array(data["steps"], dtype=np.int32))
+    edges = np.stack([node - np.array(data["back"], dtype=np.int32), node], axis=1).astype(np.int32)
+    return LayerFlow(tuple(map(_collective, data["collectives"])), edges)
+
+
+def _collective(values: Sequence[Any]) -> Collective:
+    one = Collective(*values)
+    one_of("collective", "kind", one.kind, COLLECTIVE_KINDS)
+    one_of("collective", "phase", one.phase, COLLECTIVE_PHASES)
+    for name in ("num_bytes", "count"):
+        not_negative("collective", name, getattr(one, name))
+    if one.axis not in (0, 1):
+        raise ValueError(f"a collective is along axis {one.axis!r}, but must be along 0 or 1")
+    return one
+
+
+def _collectives_data(collectives: Iterable[Collective]) -> list[list[Any]]:
+    return [[getattr(each, name) for name in _COLLECTIVE] for each in collectives]
+
+
+def _layer_data(one: LayerSharding) -> Data:
+    return {
+        "mesh_shape": list(one.mesh_shape),
+        "collectives": _collectives_data(one.collectives),
+        "cost": float(one.cost),
+        **{name: packed(getattr(one, name), np.int8) for name in _CUTS},
+        **{name: getattr(one, name).tolist() for name in _PARTS},
+    }
+
+
+def _layer(data: Mapping[str, Any], flows: LayerFlows | None) -> LayerSharding:
+    shape = tuple(map(operator.index, data["mesh_shape"]))
+    if len(shape) != 2 or min(shape) < 1:
+        raise ValueError(f"mesh_shape is {list(shape)}, but must be two lengths of at least 1")
+    arrays: dict[str, Any] = {name: unpacked(data[name], np.int8).astype(np.bool_) for name in _CUTS}
+    for name in _PARTS:
+        arrays[name] = np.array(data[name], dtype=np.float64).reshape(-1, 2, 2)
+        check_figures(name, arrays[name], (len(arrays[name]) if name == "temporary_moments" else len(MEMORY), 2, 2))
+    if not len(arrays["temporary_moments"]):
+        raise ValueError("temporary_moments is empty, but must have the first moment")
+    return LayerSharding(
+        mesh_shape=shape,
+        collectives=tuple(map(_collective, data["collectives"])),
+        cost=float(data["cost"]),
+        flows=flows,
+        **arrays,
+    )

@@ -1,0 +1,139 @@
+"""The sources of models for planning, cut into any number of layers, for a micro-batch of any size."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+from alpa_dejavu.layers.micro_batch import with_micro_batch
+from alpa_dejavu.problem import Model
+
+__all__ = ["GivenModel", "ModelSource", "checked_micro_batch", "scaled_model"]
+
+
+class ModelSource(abc.ABC):
+    """A source of a model at any number of layers and samples in a micro-batch, by tracing, scaling or from a cache.
+
+    Attributes:
+        name: the model's name.
+        training: whether its step takes gradients.
+        micro_batch: the samples of the micro-batch for which the model is given or traced first.
+        traces: whether the model can be traced anew for any other micro-batch; else it can only be scaled.
+    """
+
+    micro_batch: int
+    traces: ClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Returns the model's name."""
+
+    @property
+    @abc.abstractmethod
+    def training(self) -> bool:
+        """Returns whether a step of the model computes gradients."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Returns sentences on the model that each of its plans has to carry; there are none unless a trace has any."""
+        return ()
+
+    @abc.abstractmethod
+    def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """Returns the wanted numbers of layers, or the nearest lower ones that the model can be cut into, each once."""
+
+    @abc.abstractmethod
+    def exact(self, num_layers: int, micro_batch: int) -> Model:
+        """Returns the model cut into so many layers, made for exactly so many samples in a micro-batch.
+
+        Raises:
+            ValueError: the model can't be cut so, or isn't known for so many samples and can't be traced.
+        """
+
+    @abc.abstractmethod
+    def scaled(self, num_layers: int, micro_batch: int) -> Model:
+        """Returns the model for so many samples in a micro-batch, scaled from the nearest number that is known exactly.
+
+        Operators and tensors that grow with the batch are scaled in proportion. `exact` gives a better model, at a
+        higher cost.
+        """
+
+    @abc.abstractmethod
+    def keep(self) -> None:
+        """Saves what was learned of the model for other processes, where there is a cache for it."""
+
+
+@final
+class GivenModel(ModelSource):
+    """A source of one model only, as it was given: Alpa's own layers, or the model kept beside a plan.
+
+    Args:
+        model: the model's layers, for a micro-batch of `micro_batch` samples.
+        micro_batch: the samples of that micro-batch.
+        name: the model's name.
+    """
+
+    traces = False
+
+    def __init__(self, model: Model, micro_batch: int, name: str = "model") -> None:
+        self._model, self.micro_batch, self._name = model, checked_micro_batch(micro_batch), name
+
+    @property
+    def name(self) -> str:
+        """Returns the model's name as it was given."""
+        return self._name
+
+    @property
+    def training(self) -> bool:
+        """Returns whether the model's layers have backward passes."""
+        return self._model.training
+
+    def keep(self) -> None:
+        """Saves nothing, since a given model was not traced."""
+
+    def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """Returns the one number of layers that the given model has, whatever numbers are wanted."""
+        return (self._model.num_layers,)
+
+    def exact(self, num_layers: int, micro_batch: int) -> Model:
+        """Returns the given model, if it has the wanted number of layers and of samples in a micro-batch.
+
+        Raises:
+            ValueError: it was given for another number of layers or samples.
+        """
+        if micro_batch != self.micro_batch:
+            raise ValueError(
+                f"micro_batch is {micro_batch}, but must be {self.micro_batch}, with which {self.name} was given; "
+                "take the scaled model, or trace it"
+            )
+        return self._whole(num_layers)
+
+    def scaled(self, num_layers: int, micro_batch: int) -> Model:
+        """Returns the given model, scaled from its own number of samples in a micro-batch to the wanted one.
+
+        Raises:
+            ValueError: it was given for another number of layers.
+        """
+        return scaled_model(self._whole(num_layers), self.micro_batch, checked_micro_batch(micro_batch))
+
+    def _whole(self, num_layers: int) -> Model:
+        if num_layers != self._model.num_layers:
+            raise ValueError(
+                f"num_layers is {num_layers}, but must be {self._model.num_layers}, with which {self.name} was given; "
+                "trace it to cut it otherwise"
+            )
+        return self._model
+
+
+def scaled_model(model: Model, known: int, micro_batch: int) -> Model:
+    """Returns a model scaled from `known` samples in a micro-batch to `micro_batch` samples."""
+    return model if known == micro_batch else with_micro_batch(model, micro_batch / known)
+
+
+def checked_micro_batch(micro_batch: int) -> int:
+    """Returns the given number of samples in a micro-batch, after checking that it is at least 1."""
+    if micro_batch < 1:
+        raise ValueError(f"micro_batch is {micro_batch}, but must be at least 1; give the samples of a micro-batch")
+    return micro_batch

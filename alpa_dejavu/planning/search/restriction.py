@@ -1,0 +1,95 @@
+"""The rules of training frameworks, applied to search spaces."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.layers.models import Transformer, transformer_size
+from alpa_dejavu.planning.search.runtimes import RUNTIMES, WITHOUT_FROZEN, Runtime
+from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace
+
+__all__ = ["Restriction", "restriction"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Restriction:
+    """A rule that leaves of a search space what a training framework can run, so that the best plan in it is the best
+    that the framework can run.
+
+    Attributes:
+        limits: what the framework can run.
+        batch: the samples of a step.
+        model: the sizes of the transformer, whose heads tensor-parallel devices divide; None: it isn't known to be one.
+        alone: whether plans must have one stage.
+    """
+
+    limits: Runtime
+    batch: int | None
+    model: Transformer | None
+    alone: bool = False
+
+    def of(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """Returns the part of a search space for a cluster that is left, for micro-batches of so many samples."""
+        limits = self.limits
+        if limits.unlike_submeshes:  # as Alpa's, for whose choices the space is made
+            return space
+        entries = {
+            (s, c): config
+            for s, row in enumerate(space.configs)
+            for c, config in enumerate(row)
+            if config is not None and self._allows(config, cluster, micro_batch)
+        }
+        rows = [[entries.get((s, c)) for c in range(len(row))] for s, row in enumerate(space.configs)]
+        key = {entry: self._family(config) for entry, config in entries.items()}
+        families = [frozenset(entry for entry in entries if key[entry] == one) for one in dict.fromkeys(key.values())]
+        cuts = dataclasses.replace(limits.cuts, ends=0 if self.model is None else 1)
+        return dataclasses.replace(space, configs=tuple(map(tuple, rows)), families=tuple(families), cuts=cuts)
+
+    def _family(self, config: MeshConfig) -> tuple[object, ...]:
+        """The part of a config that the stages of one plan share."""
+        limits = self.limits
+        remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
+        return config.shape, config.offload, remat, zero
+
+    def _allows(self, config: MeshConfig, cluster: Cluster, micro_batch: int) -> bool:
+        limits, size = self.limits, config.data_parallel * config.tensor_parallel
+        stages, count = cluster.num_devices // size, 0 if self.batch is None else self.batch // micro_batch
+        return (
+            # The one row that Alpa's own pass divides as it likes is no division that others can be told.
+            (config.batch_forced or size == 1)
+            and not (self.alone and stages > 1)
+            and config.zero in limits.zero_of(stages)
+            and (limits.tensor_parallel or config.tensor_parallel == 1)
+            and all(whole % config.tensor_parallel == 0 for whole in self._wholes)
+            and not (config.offload.any and stages > 1 and not limits.offload_in_pipeline)
+            and limits.offloads(config.offload, config.zero)
+            and not (limits.whole_rounds and count % stages)
+            and not (limits.power_of_two and stages.bit_count() != 1)
+        )
+
+    @property
+    def _wholes(self) -> tuple[int, ...]:
+        """The sizes that tensor-parallel devices divide."""
+        return () if self.model is None else (self.model.num_heads, self.model.kv_heads, self.model.feed_forward)
+
+
+def restriction(runs_on: str, batch: int | None, model: str) -> Restriction | None:
+    """Returns the restriction to what a training framework can run; None for an empty name.
+
+    Args:
+        runs_on: the name of the framework, in `RUNTIMES`; empty: there is none.
+        batch: the samples of a step.
+        model: the model's name, or the text of a transformer's sizes.
+
+    Raises:
+        ValueError: no framework of that name is known, or it can't leave a part of the model as it is.
+    """
+    if not runs_on:
+        return None
+    if runs_on not in RUNTIMES:
+        raise ValueError(f"runs_on is {runs_on!r}, but must be one of {', '.join(map(repr, RUNTIMES))}")
+    if why := RUNTIMES[runs_on].why_not_frozen(model):
+        raise ValueError(f"{runs_on} can't train {model}: {why}; {WITHOUT_FROZEN}")
+    return Restriction(RUNTIMES[runs_on], batch, transformer_size(model))

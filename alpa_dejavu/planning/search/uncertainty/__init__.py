@@ -1,0 +1,23 @@
+"""How sure a plan is: joint draws of cost tables, how probable it is that a plan is the best, what to measure next.
+
+Errors are factors that all work of one class has in common, and factors of a layer's own; so entries of a cost table
+that share operators, layers or links err together.
+"""
+
+from alpa_dejavu.planning.search.uncertainty._confidence import (
+    confidence,
+    confidence_of_draws,
+    drawn_steps,
+    worth_trying,
+)
+from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
+from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
+from alpa_dejavu.planning.search.uncertainty._steps import closed_form, drawn_stages, layer_draws, meet_plan, step_draws
+from alpa_dejavu.planning.search.uncertainty._table_draws import meet, redrawn
+
+__all__ = [
+    "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "assumed_spread", "closed_form",
+    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "layer_draws", "meet", "meet_plan", "redrawn",
+    "step_draws", "worth_trying",
+]  # fmt: skip

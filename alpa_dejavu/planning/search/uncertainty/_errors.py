@@ -1,0 +1,213 @@
+"""The errors of predictions: normal in their logarithms, drawn jointly, and known better after a measurement."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, Seconds
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, RUNTIME, Spreads
+
+__all__ = ["Errors", "Factors", "entry_seconds", "layer_seconds"]
+
+_NUM_STEPS, _DAMPING = 40, 0.5
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Factors:
+    """The factors from predicted to actual seconds, in K random draws.
+
+    Attributes:
+        common: the factor that all work of a class (matrix products, all-reduces within hosts, ...) has in common, for
+            each of N classes, shape (K, N).
+        own: the further factor that each of M kinds of layers, and of layers on a mesh, has on its matrix products, and
+            on its other operators, shape (K, M, 2).
+        weights: the powers with which the two factors of a layer count: the one on any mesh, and the one on its mesh.
+    """
+
+    common: FloatArray
+    own: FloatArray
+    weights: tuple[float, float] = (1.0, 1.0)
+
+    def __len__(self) -> int:
+        return len(self.common)
+
+    def divided(self, resolved: Resolved) -> FloatArray:
+        """Returns the factor on all seconds of a stage that comes of its number of devices and of its training
+        framework, in each of K draws.
+        """
+        return np.asarray(self.common[:, DOUBLINGS] ** resolved.doublings * self.common[:, RUNTIME])
+
+    def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
+        """Returns one random draw of the factors from predicted to actual seconds, shape (V, N): for each of V ways to
+        shard a layer and each of N classes of work (matrix products, other operators, collectives of a kind, ...).
+        """
+        found = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
+        found[:, list(COMPUTE)] *= self.of_layers(resolved, np.arange(len(found)))[draw]
+        return found
+
+    def of_layers(self, resolved: Resolved, chosen: NDArray[np.intp]) -> FloatArray:
+        """Returns the factors that V chosen variants of layers have for themselves in each of K draws, shape (K, V, 2):
+        on their products, and on their other operators.
+        """
+        each = self.own[:, resolved.own[chosen]]
+        return np.asarray(each[:, :, 0] ** self.weights[0] * each[:, :, 1] ** self.weights[1])
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Errors:
+    """The joint normal distribution of the errors of predicted seconds.
+
+    The first N errors are each shared by all work of one class (matrix products, all-reduces within hosts, ...); the
+    other M are each a kind of layers' own. They are standard normal until a stage is measured.
+
+    Attributes:
+        spreads: what one standard deviation of each error is, as the logarithm of a factor on seconds.
+        mean: the mean of each error in standard deviations, shape (N + M,).
+        root: shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
+    """
+
+    spreads: Spreads
+    mean: FloatArray
+    root: FloatArray | None = None
+
+    @classmethod
+    def unmeasured(cls, resolver: Resolver) -> Errors:
+        """Returns the distribution of prediction errors before any measurement, when all are standard normal.
+
+        `resolver` has numbered the errors of the cost tables that it has met, and says how large they are.
+        """
+        return cls(resolver.spreads, np.zeros(len(CLASSES) + resolver.num_own))
+
+    @property
+    def middle(self) -> Factors:
+        """Returns the factors from predicted to actual seconds where each error of the joint distribution is at its
+        mean, in the form of random draws with a single draw (K = 1).
+        """
+        return self._factors(self.mean[None])
+
+    def drawn(self, count: int, seed: int = 0) -> Factors:
+        """Returns `count` joint random draws of the factors from predicted to actual seconds, in pairs whose errors are
+        opposite. What frameworks are off is drawn last: where it is known to be nothing, draws are as without it.
+        """
+        rng, pairs = np.random.default_rng(seed), (count + 1) // 2
+        half = rng.standard_normal((pairs, len(self.mean) - 1))
+        half = np.insert(half, RUNTIME, rng.standard_normal(pairs), axis=1)
+        normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
+        return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
+
+    def measured(
+        self, seconds: Seconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
+    ) -> Errors:
+        """Returns the distribution of prediction errors after a stage was measured, which took `ratio` times as long as
+        predicted.
+
+        The stage has the layers first..last (inclusive); `seconds` and `resolved` have its predicted seconds, split by
+        what errs together. `noise` is the standard deviation of the ratio's logarithm.
+
+        The logarithm of the stage's seconds is linearised in the errors where these are most probable, as an iterated
+        Kalman filter does. A root of the covariance is updated, not the covariance: no variance falls below zero by
+        roundoff, and draws depend on the measurements continuously, where directions of equal variance would turn by a
+        last bit.
+
+        References:
+            Bell and Cathey, The iterated Kalman filter update as a Gauss-Newton method, IEEE TAC 38(2), 1993.
+            Potter and Stern, Statistical filtering of space navigation measurements, AIAA Guidance and Control, 1963.
+        """
+        root = np.eye(len(self.mean)) if self.root is None else self.root
+        nominal, mean = float(entry_seconds(seconds, resolved, first, last, _ones(self)).sum()), self.mean
+        gain, along, variance = np.zeros_like(mean), np.zeros_like(mean), noise**2
+        for _ in range(_NUM_STEPS):
+            now, slope = self._log_and_slope(seconds, resolved, first, last, mean)
+            along = root.T @ slope
+            variance = float(along @ along) + noise**2
+            gain = root @ along / variance
+            off = np.log(ratio) + np.log(nominal) - now - slope @ (self.mean - mean)
+            mean = mean + _DAMPING * (self.mean + gain * off - mean)
+        kept = root - np.outer(gain, along) / (1 + noise / np.sqrt(variance))
+        return dataclasses.replace(self, mean=mean, root=kept)
+
+    def _log_and_slope(
+        self, seconds: Seconds, resolved: Resolved, first: int, last: int, at: FloatArray
+    ) -> tuple[float, FloatArray]:
+        """Returns the logarithm of a stage's seconds, and its derivative by each error."""
+        factors, slope = self._factors(at[None]), np.zeros_like(at)
+        divided = float(factors.divided(resolved)[0])
+        if len(seconds.of_variants):
+            chosen = _variants(resolved, first, last)
+            drawn = seconds.of_variants[chosen] * factors.of_variants(resolved, 0)[chosen]
+            slope[: len(CLASSES)] += drawn.sum(axis=0) * self.spreads.common
+            np.add.at(slope, len(CLASSES) + resolved.own[chosen], np.outer(drawn @ self.spreads.own, factors.weights))
+        for number, ranges in seconds.of_ranges.items():
+            slope[number] += ranges[first, last] * factors.common[0, number] * self.spreads.common[number]
+        total = float(entry_seconds(seconds, resolved, first, last, factors).sum())
+        slope *= divided / total
+        slope[DOUBLINGS] += resolved.doublings * self.spreads.common[DOUBLINGS]
+        slope[RUNTIME] += self.spreads.common[RUNTIME]
+        return float(np.log(total)), slope
+
+    def _factors(self, normal: FloatArray) -> Factors:
+        common, own = normal[:, : len(CLASSES)], normal[:, len(CLASSES) :]
+        sizes, alike = self.spreads.own[list(COMPUTE)], self.spreads.alike
+        weights = alike**0.5, (1 - alike) ** 0.5
+        return Factors(np.exp(common * self.spreads.common), np.exp(own[:, :, None] * sizes), weights)
+
+
+def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
+    """Returns the seconds that a stage of layers first..last (inclusive) takes in each of K draws of prediction errors,
+    shape (K,).
+
+    `seconds` and `resolved` have its predicted seconds, split by what errs together; `factors` has the draws.
+    """
+    found = np.zeros(len(factors))
+    if len(seconds.of_variants):
+        chosen = _variants(resolved, first, last)
+        rows = seconds.of_variants[chosen]
+        own = factors.of_layers(resolved, chosen)
+        for place, number in enumerate(COMPUTE):
+            found += (own[:, :, place] @ rows[:, number]) * factors.common[:, number]
+        rest = rows.sum(axis=0)
+        rest[list(COMPUTE)] = 0.0
+        found += factors.common @ rest
+    for number, ranges in seconds.of_ranges.items():
+        found += ranges[first, last] * factors.common[:, number]
+    return found * factors.divided(resolved)
+
+
+def layer_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
+    """Returns the seconds of each of the layers first..last (inclusive) of a stage in each of K draws of prediction
+    errors, shape (K, layers); in each draw they add up to `entry_seconds`.
+
+    Seconds that the stage has as a whole, such as starts of computations and combined collectives, are divided among
+    its layers as these would have them if each were a stage of its own; evenly where none would.
+    """
+    layers = np.arange(first, last + 1)
+    found = np.zeros((len(factors), len(layers)))
+    if len(seconds.of_variants):
+        chosen = _variants(resolved, first, last)
+        rows, own = seconds.of_variants[chosen], factors.of_layers(resolved, chosen)
+        for number in range(rows.shape[1]):
+            each = own[:, :, COMPUTE.index(number)] if number in COMPUTE else 1.0
+            found += factors.common[:, number, None] * rows[:, number] * each
+    for number, ranges in seconds.of_ranges.items():
+        alone = ranges[layers, layers]
+        share = alone / alone.sum() if alone.sum() > 0 else np.full(len(layers), 1 / len(layers))
+        found += factors.common[:, number, None] * (ranges[first, last] * share)
+    return np.asarray(found * factors.divided(resolved)[:, None])
+
+
+def _variants(resolved: Resolved, first: int, last: int) -> NDArray[np.intp]:
+    if resolved.of_stages is None:
+        return np.arange(first, last + 1)
+    row = resolved.of_stages[first, last]
+    return row[row >= 0]
+
+
+def _ones(errors: Errors) -> Factors:
+    return Factors(np.ones((1, len(CLASSES))), np.ones((1, len(errors.mean) - len(CLASSES), len(COMPUTE))))

@@ -1,0 +1,298 @@
+"""Takes cost tables apart: each entry's seconds by what errs together. They are linear in the errors' factors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.normal import REACH_90
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.latency import Latency
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning.search.uncertainty._spreads import (
+    CLASSES,
+    COMPUTE,
+    LAUNCHES,
+    KnowsFigures,
+    KnowsInterval,
+    Spreads,
+    common_share,
+    link_class,
+    said_by,
+)
+from alpa_dejavu.problem import PHASES, AxisCollectives, Device, MeshConfig, Operators
+
+__all__ = ["Resolved", "Resolver", "Seconds"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seconds:
+    """The seconds of stages of any range of L layers, by class of work (matrix products, collectives of a kind, ...).
+
+    Attributes:
+        of_variants: the seconds of each of V layer variants (ways to shard a layer) in each of N classes, shape (V, N).
+        of_ranges: by the number of a class, the further seconds of a stage of layers i..j that aren't a sum over its
+            layers, such as kernel launches and combined collectives, shape (L, L).
+    """
+
+    of_variants: FloatArray
+    of_ranges: Mapping[int, FloatArray]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resolved:
+    """The predicted seconds of stages of any range of layers on one submesh with one config, split into parts with
+    separate prediction errors.
+
+    Attributes:
+        own: for each of V layer variants (ways to shard a layer) the numbers of two errors that only layers like it
+            have: on any mesh, and on this logical mesh; shape (V, 2).
+        of_stages: for each stage of layers i..j the variants of its layers, shape (L, L, L), -1 outside; None: each of
+            the L layers has one variant.
+        micro_batch: the seconds of forward and backward of one micro-batch, collectives included.
+        step: the seconds of what is computed and sent once a step.
+        doublings: the logarithm to base 2 of the number of the stage's devices; 0 where each is a process of one CPU,
+            which computes as a stage of one device does, and where a runtime is described operator by operator.
+    """
+
+    own: NDArray[np.intp]
+    of_stages: NDArray[np.intp] | None
+    micro_batch: Seconds
+    step: Seconds
+    doublings: float = 0.0
+
+
+@final
+class Resolver:
+    """A splitter of the entries of cost tables into parts whose prediction errors are the same.
+
+    It numbers these errors the same way in all tables: one for each class of work (matrix products, collectives of a
+    kind, ...), one for each kind of layer, and one for each kind of layer on each logical mesh. Layers are of one kind
+    if they have the same operators, however many of each.
+
+    Args:
+        apart: whether each layer is a kind of its own on any mesh, as where measured stages tell of alike layers that
+            they take unlike times.
+    """
+
+    def __init__(self, apart: bool = False) -> None:
+        self._apart = apart
+        self._own: dict[Hashable, int] = {}
+        self._known: dict[Hashable, Resolved] = {}
+        self._rows: dict[tuple[int, Device, int], tuple[Operators, FloatArray]] = {}
+        self._kinds: dict[int, tuple[object, NDArray[np.intp], frozenset[Hashable]]] = {}
+        self._kept: dict[int, object] = {}
+        self._sent: set[tuple[int, int]] = set()
+        self._seconds, self._weighted, self._shares, self._alone = (np.zeros(len(CLASSES)) for _ in range(4))
+        self._said_by: dict[str, None] = {}
+        self._runtime = 0.0
+
+    @property
+    def num_own(self) -> int:
+        """Returns how many prediction errors that only one kind of layer has were met in the cost tables so far."""
+        return len(self._own)
+
+    @property
+    def spreads(self) -> Spreads:
+        """Returns how large prediction errors are for each class of work: as the cost models tell it for each operator
+        or collective met so far, averaged by their seconds.
+        """
+        sigma, shares, alone = (
+            np.divide(weighted, self._seconds, out=np.zeros(len(CLASSES)), where=self._seconds > 0)
+            for weighted in (self._weighted, self._shares, self._alone)
+        )
+        shares[LAUNCHES:] = 1.0
+        return Spreads.of(sigma, shares, alone, self._runtime)
+
+    @property
+    def source(self) -> str:
+        """Returns in words which models the spreads of prediction errors are from."""
+        return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
+
+    def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
+        """Returns the predicted seconds of all stages on some devices with a config (a logical mesh, remat and ZeRO),
+        split into parts whose prediction errors are the same.
+        """
+        key = id(costs), devices, _mesh(config), config.zero, config.remat, config.offload
+        if key not in self._known:
+            self._kept[id(costs)] = costs  # so that its id stays its own
+            self._runtime = max(self._runtime, costs.models.runtime.spread or 0.0)
+            division = costs.division(config)
+            self._known[key] = Resolved(
+                own=self._own_errors(costs, config),
+                of_stages=division.of_stages,
+                micro_batch=self._micro_batch(costs, devices, config),
+                step=self._step(costs, devices, config),
+                doublings=_doublings(costs, devices),
+            )
+        return self._known[key]
+
+    def sent(self, table: CostTable, link: int) -> int:
+        """Notes how large prediction errors of interstage transfers over one kind of link are, and returns the number
+        of the class of work whose error they have.
+
+        Args:
+            table: the cost table that has the transfers.
+            link: the index of the kind of link in the table.
+        """
+        between, transfer, costs = table.interstage, table.transfer, table.stage_costs
+        assert between is not None, "a table that was priced keeps what crosses"
+        assert transfer is not None, "a table that was priced keeps what crosses"
+        assert costs is not None, "a table that was priced keeps its prices"
+        ends, key = between.ends[link], (id(between), link)
+        if key not in self._sent:
+            self._sent.add(key)
+            self._kept[id(between)] = between
+            largest = AxisCollectives("send", 0, np.array([transfer.bytes.largest / between.shares[link]]), np.ones(1))
+            seconds = between.forward_s[:, link] + between.backward_s[:, link]
+            self._noted(costs, Group(costs.cluster, ends), largest, seconds)
+        return link_class("send", ends)
+
+    def _micro_batch(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+        forward = self._layers(costs, devices, config, "forward")
+        found, phases = forward, ["forward"]
+        if costs.model.training:
+            found = found + self._layers(costs, devices, config, "backward")
+            found = found + forward * costs.again(config, devices.kinds[0])[:, None]
+            phases.append("backward")
+        starts = np.full((costs.model.num_layers,) * 2, len(phases) * costs.models.runtime.dispatch_s(devices.kinds[0]))
+        self._note_launches(costs, devices.kinds[0], "dispatch_s", starts[0, 0])
+        if config.offload.any:
+            starts = starts + costs.offload_s(devices, config)[:2].sum(axis=0)
+        return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
+
+    def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+        a_step = costs.models.runtime.started_step_s(devices.kinds[0])
+        starts = np.full((costs.model.num_layers,) * 2, a_step)
+        self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
+        computed = self._computed(costs, devices, config, "step") * (1 - config.offload.optimizer)
+        if config.offload.any:
+            starts = starts + costs.offload_s(devices, config)[2]
+        ranges = {LAUNCHES: starts} | self._combined(costs, devices, config, ["step"])
+        return Seconds(computed, ranges)
+
+    def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Returns the seconds of operators and collectives of each variant by class, shape (V, N)."""
+        found = self._computed(costs, devices, config, phase)
+        division, known = costs.division(config), dict[tuple[int, ...], tuple[Sequence[AxisCollectives], FloatArray]]()
+        for n in range(len(found)):
+            exchanges = division.exchanges(n, phase)
+            key = tuple(map(id, exchanges))
+            if key not in known:
+                row = np.zeros(len(CLASSES))
+                for one in exchanges:
+                    each = costs.sent_s(devices, config, one, phase)
+                    group = costs.places.groups(devices, config, one.axis)[0]
+                    row[self._noted(costs, group, one, each)] += each @ one.counts
+                known[key] = exchanges, row  # the exchanges are kept, so that their ids stay theirs
+            found[n] += known[key][1]
+        return found
+
+    def _combined(
+        self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phases: Sequence[str]
+    ) -> dict[int, FloatArray]:
+        found: dict[int, FloatArray] = {}
+        for phase in phases:
+            for one, seconds in costs.combined(devices, config, phase):
+                number = self._noted(costs, costs.places.groups(devices, config, one.axis)[0], one, seconds)
+                found[number] = found[number] + seconds if number in found else seconds
+        return _exposed(found, costs.hidden_s(devices, config)[[PHASES.index(phase) for phase in phases]].sum(axis=0))
+
+    def _computed(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Returns the seconds of operators of each variant by class, shape (V, N)."""
+        division = costs.division(config)
+        slowest = devices.kinds[0]
+        rows = [self._row(costs, slowest, each) for each in division.operators(phase)]
+        return np.array(rows).reshape(len(rows), len(CLASSES)) * costs.crowding(slowest, config)
+
+    def _row(self, costs: StageCostModel, device: Device, operators: Operators) -> FloatArray:
+        key, model = (id(costs), device, id(operators)), costs.models.latency
+        if key not in self._rows:
+            latency, row = costs.latency_of(operators, device), np.zeros(len(CLASSES))
+            shares = common_share(model, operators, device)
+            for number, product in zip(COMPUTE, (True, False), strict=True):
+                chosen = operators.is_product == product
+                row[number] = latency.mean_s[chosen].sum()
+                of_kinds = np.bincount(self._kinds_of(operators)[0][chosen], weights=latency.mean_s[chosen])
+                alone = float(np.linalg.norm(of_kinds)) / row[number] if row[number] > 0 else 0.0
+                share = float(shares[chosen] @ latency.mean_s[chosen]) / row[number] if row[number] > 0 else 0.0
+                self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(model))
+            self._rows[key] = operators, row
+        return self._rows[key][1]
+
+    def _own_errors(self, costs: StageCostModel, config: MeshConfig) -> NDArray[np.intp]:
+        """Returns the numbers of the two errors that each variant of a layer has for itself, shape (V, 2)."""
+        division, found = costs.division(config), []
+        for layer, operators in zip(division.variants, division.operators("forward"), strict=True):
+            whole = layer if self._apart else self._kinds_of(costs.model.layers[layer].forward)[1]
+            divided = _mesh(config), self._kinds_of(operators)[1]
+            found.append([self._own.setdefault(key, len(self._own)) for key in (whole, divided)])
+        return np.array(found, dtype=np.intp).reshape(-1, 2)
+
+    def _kinds_of(self, operators: Operators) -> tuple[NDArray[np.intp], frozenset[Hashable]]:
+        """Returns the number of each operator's kind (what it does to which shapes), and all kinds."""
+        records = operators.records
+        if id(records) not in self._kinds:
+            numbers: dict[Hashable, int] = {}
+            each = [numbers.setdefault((one.primitive, one.input_shapes), len(numbers)) for one in records]
+            self._kinds[id(records)] = records, np.array(each, dtype=np.intp), frozenset(numbers)
+        return self._kinds[id(records)][1:]
+
+    def _noted(self, costs: StageCostModel, group: Group, one: AxisCollectives, seconds: FloatArray) -> int:
+        """Notes what the model says of an exchange's spread, and returns the exchange's class."""
+        number, model = link_class(one.kind, group.hosts), costs.models.communication
+        sigma = 0.0
+        largest = int(np.argmax(one.num_bytes)) if one.num_bytes.size else 0
+        if isinstance(model, KnowsInterval) and one.num_bytes.size:
+            lower, upper, _ = model.interval(one.kind, one.num_bytes.ravel()[largest : largest + 1], group)
+            sigma = float(np.log(upper[0] / lower[0])) / (2 * REACH_90) if lower[0] > 0 else 0.0
+        self._note(number, float(seconds.max()) if seconds.size else 0.0, sigma, 1.0, 0.0, said_by(model))
+        return number
+
+    def _note_launches(self, costs: StageCostModel, device: Device, figure: str, seconds: float) -> None:
+        model = costs.models.latency
+        if isinstance(model, KnowsFigures):
+            sigma = model.figure_spread(device, figure)
+            self._note(LAUNCHES, seconds, sigma, 1.0, 0.0, said_by(model))
+
+    def _note(self, number: int, seconds: float, sigma: float, share: float, alone: float, source: str) -> None:
+        if seconds * sigma > 0:
+            self._said_by[source] = None
+        self._alone[number] += seconds * alone
+        self._seconds[number] += seconds
+        self._weighted[number] += seconds * sigma
+        self._shares[number] += seconds * share
+
+
+def _doublings(costs: StageCostModel, devices: StageDevices) -> float:
+    alone = costs.cluster.apart(len(set(devices.hosts))) or costs.models.runtime.spread is not None
+    return 0.0 if alone else math.log2(len(devices.hosts))
+
+
+def _exposed(sent_s: Mapping[int, FloatArray], hidden_s: FloatArray) -> dict[int, FloatArray]:
+    """Returns the seconds of what stages send as one by class of work, each less what of it hides behind computing."""
+    total: FloatArray = sum(sent_s.values(), np.zeros_like(hidden_s))
+    share = np.divide(total - hidden_s, total, out=np.ones_like(total), where=(total > 0) & (hidden_s > 0))
+    return {number: seconds * np.clip(share, 0.0, 1.0) for number, seconds in sent_s.items()}
+
+
+def _relative(latency: Latency, chosen: NDArray[np.bool_]) -> float:
+    """Returns the mean of operators' spreads (of logarithms), weighted by their seconds."""
+    mean, spread = latency.mean_s[chosen], latency.spread_s[chosen]
+    total = float(mean.sum())
+    ratio = np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0)
+    return float(np.log1p(ratio) @ mean) / total if total > 0 else 0.0
+
+
+def _mesh(config: MeshConfig) -> tuple[int, int, bool]:
+    return config.data_parallel, config.tensor_parallel, config.batch_forced
