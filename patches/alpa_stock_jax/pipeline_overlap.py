@@ -1,7 +1,8 @@
 """The schedule `1f1b_overlap_friendly` sends each stage's results as soon as they are there.
 
 Alpa sorts what a stage sends by a key function of three arguments, to which Python gives one, so the schedule has
-always failed where anything is sent. The plan of the sends is made anew here.
+always failed where anything is sent. The plan of the sends is made anew here. What a mesh gathers between its own
+devices is received in the pieces that are sent, as in Alpa's other schedules: room was made for the gathered array.
 """
 
 from __future__ import annotations
@@ -62,17 +63,42 @@ def _plan_for_emitter(emitter: Any, outvar_def_order: Sequence[Sequence[Any]]) -
 
 
 def _replace(module: ModuleType) -> None:
-    module.OverlapFriendlyPipelineInstEmitter._get_stage_send_vars = _plan_for_emitter
+    emitter_class = module.OverlapFriendlyPipelineInstEmitter
+    emitter_class._get_stage_send_vars = _plan_for_emitter
+    receive = module.PipelineInstEmitter._compile_get_vars_from_mesh
+
+    def receive_as_sent(
+        emitter: Any, invars: Sequence[Any], dst_specs: Sequence[Any], mesh_idx: int, batch_idx: int, *rest: Any
+    ) -> None:
+        specs = [
+            _received_spec(emitter, variable, spec, mesh_idx, batch_idx)
+            for variable, spec in zip(invars, dst_specs, strict=True)
+        ]
+        receive(emitter, invars, specs, mesh_idx, batch_idx, *rest)
+
+    emitter_class._compile_get_vars_from_mesh = receive_as_sent
+
+
+def _received_spec(emitter: Any, variable: Any, spec: Any, mesh: int, batch: int) -> Any:
+    """How a variable is cut when a mesh receives it, which may gather its pieces only then."""
+    source = next(iter(emitter.env.get_var_meshes(variable, batch)))
+    task = emitter._resharding_tasks[source][mesh][emitter.env.get_var_with_accumulate(variable, batch)]
+    return task.task_spec.dst_sharding_spec if task.is_local_allgather_task else spec
 
 
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.pipeline_parallel.runtime_emitter",
-        reason="the overlap-friendly schedule sorts what a stage sends (its sort key took three arguments)",
+        reason="the overlap-friendly schedule sorts what a stage sends (its sort key took three arguments), and "
+        "receives in pieces what its devices gather",
         apply=_replace,
         expects={
             "OverlapFriendlyPipelineInstEmitter._get_stage_send_vars": ("self", "outvar_def_order"),
             "PipelineInstEmitter._compile_sharding_specs": ("self",),
+            "PipelineInstEmitter._compile_get_vars_from_mesh": (
+                "self", "invars", "dst_specs", "mesh_idx", "batch_idx", "comm_lists", "alloc_lists",
+                "executable_config_lists",
+            ),
         },
     ),
 )

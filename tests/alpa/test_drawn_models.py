@@ -18,7 +18,7 @@ def cluster():
 
 
 def cases(piped, quick):
-    """All models on meshes or in pipelines, of which so many aren't slow."""
+    """All models on meshes or in pipelines, of which these seeds aren't slow."""
     chosen = [
         (seed, configuration)
         for seed in (*range(200), *NAMES)
@@ -26,17 +26,17 @@ def cases(piped, quick):
         if bool(configuration.stages) == piped
     ]
     return [
-        pytest.param(*case, id=f"{case[0]}: {case[1].name}", marks=[pytest.mark.slow] * (number >= quick))
-        for number, case in enumerate(chosen)
+        pytest.param(*case, id=f"{case[0]}: {case[1].name}", marks=[pytest.mark.slow] * (case[0] not in quick))
+        for case in chosen
     ]
 
 
-@pytest.mark.parametrize(("seed", "configuration"), cases(False, 20))
+@pytest.mark.parametrize(("seed", "configuration"), cases(False, range(20)))
 def test_on_a_mesh(seed, configuration):
     check(seed, configuration)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("seed", "configuration"), cases(True, 4))
+@pytest.mark.parametrize(("seed", "configuration"), cases(True, (0, 1, 2, 48)))
 def test_in_a_pipeline(seed, configuration, cluster):
     check(seed, configuration)
