@@ -30,6 +30,9 @@ class Nodes:
         self._net, self._directory = net, directory
         # Nobody else can reach the namespaces, so no token has to keep them out.
         self.environment = {**environment, "RAY_TMPDIR": str(directory), "RAY_AUTH_MODE": "disabled"}
+        # Workers import this package, which isn't installed.
+        paths = [str(Path(__file__).parents[1]), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+        self.environment["PYTHONPATH"] = os.pathsep.join(paths)
         self.environment.pop("RAY_ADDRESS", None)
         self._started: list[subprocess.Popen[bytes]] = []
 
