@@ -89,8 +89,7 @@ def _received_spec(emitter: Any, variable: Any, spec: Any, mesh: int, batch: int
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.pipeline_parallel.runtime_emitter",
-        reason="the overlap-friendly schedule sorts what a stage sends (its sort key took three arguments), and "
-        "receives in pieces what its devices gather",
+        reason="the overlap-friendly schedule sorts what a stage sends, and receives in pieces what its devices gather",
         apply=_replace,
         expects={
             "OverlapFriendlyPipelineInstEmitter._get_stage_send_vars": ("self", "outvar_def_order"),

@@ -31,11 +31,16 @@ def layers_of_model(model, batch):
 
 
 def seconds(sharding):
-    """What the collectives cost by the mesh's formulas."""
+    """What the collectives cost by the mesh's formulas, and reduce-scatters by that of a ring."""
     mesh = LogicalMesh(sharding.mesh_shape, (1.0, 1.0), BETA)
-    return sum(
-        one.count * getattr(mesh, f"{one.kind}_cost")(one.num_bytes, one.axis) for one in sharding.collectives
-    )
+
+    def cost(one):
+        if one.kind == "reduce_scatter":
+            size = mesh.shape[one.axis]
+            return mesh.alpha[one.axis] + mesh.beta[one.axis] * (size - 1) / size * one.num_bytes
+        return getattr(mesh, f"{one.kind}_cost")(one.num_bytes, one.axis)
+
+    return sum(one.count * cost(one) for one in sharding.collectives)
 
 
 def assert_same(scaled, direct):
