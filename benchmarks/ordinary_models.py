@@ -55,7 +55,8 @@ def _run(results: Results, drawn: Sequence[int], alone: bool) -> None:
     pairs = [(seed, one) for seed in seeds for one in configurations(seed) if f"{seed}: {one.name}" not in known]
     with tqdm(pairs, unit="run") as bar:
         for (seed, one), features, made in outcomes(pairs):
-            made = dataclasses.replace(made, said=made.said.replace(f"{Path(__file__).parents[1]}/", ""))
+            root = f"{Path(__file__).parents[1]}/"
+            made = dataclasses.replace(made, said=made.said.replace(root, ""), where=made.where.replace(root, ""))
             row = {"seed": seed, "features": features, **dataclasses.asdict(one), **dataclasses.asdict(made)}
             known[f"{seed}: {one.name}"] = row
             results.write()

@@ -78,7 +78,7 @@ def configurations(seed: int | str) -> list[Configuration]:
     Steps that have names aren't drawn, and have all the same.
     """
     if isinstance(seed, str):
-        return [Configuration(2, devices=4), Configuration(2, 2, 2, 2, remat="some"), Configuration(4, 2, 4, 1)]
+        return [Configuration(2, devices=4), Configuration(2, 2, 2, 2, remat="some"), Configuration(4, 2, 2, 1)]
     rng, depth = np.random.default_rng((seed, 1)), drawn_depth(seed)
 
     def one_of(*options: Any) -> Any:
