@@ -103,7 +103,10 @@ def product(x, g):
 
 @pytest.mark.parametrize(
     ("model", "num_layers"),
-    [("gpt-125m", 4), ("moe-380m", 3), ("wresnet-250m", 3), (trained, 3), (inferred, 3), (ruled(product), 1)],
+    [
+        ("gpt-125m", 4), ("moe-380m", 3), pytest.param("wresnet-250m", 3, marks=pytest.mark.slow), (trained, 3),
+        (inferred, 3), (ruled(product), 1),
+    ],
     ids=["gpt", "moe", "wresnet", "training", "inference", "custom"],
 )
 def test_prices_are_the_same_to_the_bit_with_the_cache_and_without(model, num_layers, cache):
