@@ -135,9 +135,8 @@ class _Said:
                 f"tp_sizes_enc has {along[0]} for block 0 and {along[wide]} for block {wide}, but must have one number "
                 "for all, to be planned",
             )
-        for key, number in (("pp_deg", stages), ("tp_sizes_enc", along[0])):
-            if number < 1:
-                raise self._wrong(key, f"{key} is {number}, but must be at least 1")
+        if along[0] < 1:
+            raise self._wrong("tp_sizes_enc", f"tp_sizes_enc has {along[0]}, but must have at least 1")
         across, rest = divmod(num_devices, stages * along[0])
         if rest or not across:
             said = f"{stages} stages of {along[0]} tensor-parallel devices must divide the cluster's {num_devices}"

@@ -115,8 +115,8 @@ def test_a_strategy_of_galvatrons(tmp_path):
     [
         ({"pp_division": "5,2"}, "line 8: pp_division has 7 blocks in 2 stages, but must have 8 in 2"),
         ({"tp_sizes_enc": "2,2,2,2,2,2,2,4"}, "line 3: tp_sizes_enc has 2 for block 0 and 4 for block 7"),
-        ({"tp_sizes_enc": "0,0,0,0,0,0,0,0"}, "line 3: tp_sizes_enc is 0, but must be at least 1"),
-        ({"pp_deg": 0}, "line 2: pp_deg is 0, but must be at least 1"),
+        ({"tp_sizes_enc": "0,0,0,0,0,0,0,0"}, "line 3: tp_sizes_enc has 0, but must have at least 1"),
+        ({"pp_deg": 0}, "line 2: pp_deg is 0, but must be a whole number of at least 1"),
         ({"chunks": 3}, "line 7: 3 chunks on 2 replicas must divide a batch of 8"),
         ({"checkpoint": "1,0,1,1,1,0,0,0"}, "line 11: checkpoint isn't alike in the blocks of stage 0"),
         ({"pipeline_type": "zb"}, "line 9: pipeline_type is 'zb', but must be one of pipedream_flush, gpipe"),
