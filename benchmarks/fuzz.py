@@ -43,6 +43,8 @@ Failures = Mapping[str, Sequence[Outcome]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the examples and shows what became of them; exit status 1 if one failed."""
     given = _parsed(arguments)
+    if given.keep.exists() and any(given.keep.iterdir()):
+        raise SystemExit(f"{given.keep} has failures of another run; move it away, or give another folder by --keep")
     limits = Limits(given.seconds, given.gibibytes * 2**30)
     with tempfile.TemporaryDirectory() as folder:
         right = right_files(Path(folder))
