@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
+from alpa_dejavu.planning.changed._traffic import Traffic
 from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
 
 __all__ = ["HostCopy", "NeighbourCopies", "neighbour_copies"]
@@ -144,10 +145,8 @@ class _Chosen:
     """The neighbours chosen so far, and what sending to them takes."""
 
     def __init__(self, cluster: Cluster, used: Mapping[str, Host], own: Mapping[str, float]) -> None:
-        self._cluster, self._used, self._own, self.kept = cluster, used, own, dict(own)
+        self._traffic, self._used, self._own, self.kept = Traffic(cluster), used, own, dict(own)
         self.neighbours: dict[str, str] = {}
-        self._ends_s = {name: [0.0, 0.0] for name in used}  # what each sends, and what it takes in
-        self._media_bytes: dict[str, float] = {}
         for name, num_bytes in own.items():
             if _VERSIONS * num_bytes > _room(used[name]):
                 raise ValueError(f"host {name} has {units.size(_room(used[name]))} of memory, but must have "
@@ -171,18 +170,8 @@ class _Chosen:
             raise ValueError(f"no neighbour of {host} has {units.size(_VERSIONS * num_bytes)} of host memory left for "
                              f"this copy of its state and the last ({most} has most, {units.size(left[most])}); plan "
                              "for hosts with more memory, or write checkpoints instead")  # fmt: skip
-        numbers = self._cluster.host_numbers
-
-        def ready_s(other: str) -> float:
-            latency_s, rate = self._cluster.links[numbers[host]][numbers[other]].sending
-            return self._ends_s[other][1] + latency_s + num_bytes / rate
-
-        chosen = min(fitting, key=ready_s)
-        link = self._cluster.links[numbers[host]][numbers[chosen]]
-        self._ends_s[chosen][1] = ready_s(chosen)
-        self._ends_s[host][0] += link.sending[0] + num_bytes / link.sending[1]
-        for medium in link.shares:
-            self._media_bytes[medium] = self._media_bytes.get(medium, 0.0) + num_bytes
+        chosen = min(fitting, key=lambda other: self._traffic.ready_s(host, other, num_bytes))
+        self._traffic.send(host, chosen, num_bytes)
         self.kept[chosen] += num_bytes
         self.neighbours[host] = chosen
 
@@ -190,9 +179,7 @@ class _Chosen:
     def seconds(self) -> float:
         """Returns the seconds of a copy: from the devices to the slowest host's memory, and over the busiest link."""
         given = [self._own[name] / host.memory.shared_bytes_per_s for name, host in self._used.items() if host.memory]
-        rates = self._cluster.media
-        media = [num_bytes / rates[name] for name, num_bytes in self._media_bytes.items() if name in rates]
-        return max(given, default=0.0) + max([*media, *(max(ends) for ends in self._ends_s.values())], default=0.0)
+        return max(given, default=0.0) + self._traffic.seconds
 
 
 def _room(host: Host) -> float:

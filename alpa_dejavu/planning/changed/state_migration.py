@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import Cluster, Link, Model, Moves, StagePlan
+from alpa_dejavu.planning.changed._traffic import Traffic
+from alpa_dejavu.problem import Cluster, Model, Moves, StagePlan
 from alpa_dejavu.problem.run import ScheduleForm
 
 __all__ = ["Settler", "devices_of", "layer_state", "moves"]
@@ -136,7 +136,7 @@ def moves(
         lost: the names of hosts of the cluster that are lost too.
         form: the form of the schedule of both plans, which says which stages share a submesh.
     """
-    traffic = _Traffic(cluster, lost)
+    taken_in = _TakenIn(cluster, lost)
     ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
     held, needed = devices_of(before, form), devices_of(after, form)
     moved: set[int] = set()
@@ -148,11 +148,11 @@ def moves(
                 for n, (host, devices) in enumerate(places.items()):
                     same = _has(new, old, devices, had.get(host)) and among == parts
                     for part, share in _overlaps(n % parts, parts, among):
-                        holders = traffic.left(old.hosts[part::among])
+                        holders = taken_in.left(old.hosts[part::among])
                         if num_bytes and not (same and host in holders):
-                            traffic.take_in(host, holders, num_bytes * share, turn=n)
+                            taken_in.take_in(host, holders, num_bytes * share, turn=n)
                             moved.update(range(first, last + 1))
-    return traffic.moves(moved)
+    return taken_in.moves(moved)
 
 
 def _parts(stage: StagePlan) -> tuple[int, int]:
@@ -184,19 +184,17 @@ def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[in
 
 
 @final
-class _Traffic:
+class _TakenIn:
     """The training state that hosts take in, over a cluster's links and from a checkpoint."""
 
     def __init__(self, cluster: Cluster, lost: Collection[str]) -> None:
-        self._cluster = cluster
-        self._places = {host.name: n for n, host in enumerate(cluster.hosts) if host.name not in lost}
-        self._ends_s = defaultdict[tuple[str, bool], float](float)  # what each host takes in, and what it gives
-        self._media_bytes = defaultdict[str, float](float)
+        self._cluster, self._traffic = cluster, Traffic(cluster)
+        self._left = {host.name for host in cluster.hosts if host.name not in lost}
         self._bytes = self._read_bytes = 0.0
 
     def left(self, hosts: Sequence[str]) -> list[str]:
         """Returns those of some hosts that are left."""
-        return [host for host in hosts if host in self._places]
+        return [host for host in hosts if host in self._left]
 
     def take_in(self, host: str, sources: Sequence[str], num_bytes: float, turn: int) -> None:
         """Has a host take in some bytes over the fastest link from a host that has them; from itself over the link
@@ -213,23 +211,10 @@ class _Traffic:
             return
         asked = [sources[(turn + n) % len(sources)] for n in range(min(len(sources), _ASKED))]
         asked = [host] if host in sources else asked
-        links = {source: self._cluster.links[self._places[source]][self._places[host]] for source in asked}
-        source = min(links, key=lambda name: _seconds(links[name], num_bytes))
-        link, seconds = links[source], _seconds(links[source], num_bytes)
-        self._ends_s[host, True] += seconds
-        self._ends_s[source, False] += seconds
-        for medium in link.shares:
-            self._media_bytes[medium] += num_bytes
+        self._traffic.send(min(asked, key=lambda name: self._traffic.link_s(name, host, num_bytes)), host, num_bytes)
         self._bytes += num_bytes
 
     def moves(self, layers: Collection[int]) -> Moves:
         """Returns what moves of some layers: all hosts take in and give at a time, over links and media."""
-        media = [self._media_bytes[name] / rate for name, rate in self._cluster.media.items()]
-        seconds = max([*media, *self._ends_s.values()], default=0.0)
-        moved = Moves(tuple(sorted(layers)), self._bytes, seconds, self._read_bytes)
+        moved = Moves(tuple(sorted(layers)), self._bytes, self._traffic.seconds, self._read_bytes)
         return moved.read_at(self._cluster.checkpoint_bytes_per_s)
-
-
-def _seconds(link: Link, num_bytes: float) -> float:
-    latency_s, bytes_per_s = link.sending
-    return latency_s + num_bytes / bytes_per_s
