@@ -57,22 +57,13 @@ def with_confidence(plan: Plan, chosen: Chosen) -> Plan:
     """Returns the plan with how probable it is that it is nearly the best of those it was compared with, and how far
     its step, stages and layers spread in joint draws of their costs.
     """
-    from alpa_dejavu.planning.search.uncertainty import (
-        Errors,
-        Resolver,
-        confidence,
-        drawn_stages,
-        layer_draws,
-        meet_plan,
-    )
+    from alpa_dejavu.planning.search.uncertainty import confidence, drawn_stages, layer_draws, numbered_errors
 
     phase("confidence")
     best, errors, resolver = chosen.compared[0], chosen.found.errors, chosen.found.resolver
     known = confidence(chosen.compared, errors=errors, resolver=resolver)
     # These are the draws that the expected step is from: the seed and the errors are the same.
-    alone = resolver if errors is not None and resolver is not None else Resolver()
-    meet_plan(best, alone)
-    errors = errors or Errors.unmeasured(alone)
+    errors, alone = numbered_errors([best], errors, None if errors is None else resolver)
     draws = layer_draws(best, alone, errors, errors.drawn(known.draws))
     factor = 1.0 if plan.correction is None else plan.correction.factor
     chosen.clock.lap("confidence")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from alpa_dejavu.problem import Cluster, checks
-
-if TYPE_CHECKING:
-    from alpa_dejavu.problem import Cluster
 
 __all__ = ["ClusterJob", "HostChange", "Pool", "StepCurve", "Workload", "planned_curve"]
 

@@ -8,16 +8,17 @@ from alpa_dejavu.planning.search.uncertainty._confidence import (
     confidence,
     confidence_of_draws,
     drawn_steps,
+    numbered_errors,
     worth_trying,
 )
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
-from alpa_dejavu.planning.search.uncertainty._steps import closed_form, drawn_stages, layer_draws, meet_plan, step_draws
+from alpa_dejavu.planning.search.uncertainty._steps import closed_form, drawn_stages, layer_draws, step_draws
 from alpa_dejavu.planning.search.uncertainty._table_draws import meet, redrawn
 
 __all__ = [
     "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "assumed_spread", "closed_form",
-    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "layer_draws", "meet", "meet_plan", "redrawn",
-    "step_draws", "worth_trying",
+    "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "layer_draws", "meet", "numbered_errors",
+    "redrawn", "step_draws", "worth_trying",
 ]  # fmt: skip

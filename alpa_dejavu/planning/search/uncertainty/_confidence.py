@@ -15,7 +15,7 @@ from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.search.uncertainty._steps import meet_plan, step_draws
 from alpa_dejavu.problem import Confidence, Slicing
 
-__all__ = ["NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "worth_trying"]
+__all__ = ["NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "numbered_errors", "worth_trying"]
 
 NEARLY = 1.05
 """A plan of so many times the best one's step is as good as the best."""
@@ -82,11 +82,20 @@ def drawn_steps(
         resolver: the object that has numbered the errors in `errors`; None: a new one.
         seed: the seed of the draws.
     """
+    errors, resolver = numbered_errors(candidates, errors, resolver)
+    return step_draws(candidates, resolver, errors, errors.drawn(count, seed))
+
+
+def numbered_errors(
+    candidates: Sequence[Candidate], errors: Errors | None, resolver: Resolver | None
+) -> tuple[Errors, Resolver]:
+    """Returns the distribution of the errors of candidate plans' predictions, and the object that has numbered them;
+    where they are None, as the cost models tell it, and a new one.
+    """
     resolver = resolver or Resolver()
     for candidate in candidates:
         meet_plan(candidate, resolver)
-    errors = errors or Errors.unmeasured(resolver)
-    return step_draws(candidates, resolver, errors, errors.drawn(count, seed))
+    return errors or Errors.unmeasured(resolver), resolver
 
 
 def _missed(slicing: Slicing) -> float:

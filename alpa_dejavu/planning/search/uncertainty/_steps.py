@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +14,6 @@ from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors, entry_seconds, layer_seconds
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver
 from alpa_dejavu.problem import DrawnSeconds, Run, StageChoice, StagePlan
-
-if TYPE_CHECKING:
-    from alpa_dejavu.planning.search._candidate import Candidate
-    from alpa_dejavu.planning.search.uncertainty._errors import Factors
-    from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 
 __all__ = ["closed_form", "drawn_stages", "layer_draws", "meet_plan", "resolved_stage", "step_draws"]
 
