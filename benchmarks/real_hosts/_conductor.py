@@ -110,13 +110,17 @@ class _Conductor:
         if missing:
             self._shaped.limits.limit(None)
         nodes = {str(node["NodeManagerAddress"]): str(node["NodeID"]) for node in ray.nodes() if node["Alive"]}
+        launched: dict[int, Any] = {}
         for number in missing:
             address = self._net.address(number)
             place = NodeAffinitySchedulingStrategy(nodes[address], soft=False)
-            actor = ray.remote(num_cpus=0, scheduling_strategy=place)(RealWorker)
-            self._actors[number] = actor.remote(number, address, self._key, self._setting.job)
-        for number in missing:  # one after the other: each has a processor of its own
-            self._pids[number] = self._of(number, "pid")
+            # Ray ends an actor whose owner it can't ask on a busy machine; a detached one has no owner.
+            kind = ray.remote(num_cpus=0, scheduling_strategy=place)(RealWorker)
+            named = kind.options(lifetime="detached", name=f"worker-{number}-{secrets.token_hex(8)}")
+            launched[number] = named.remote(number, address, self._key, self._setting.job)
+        for number, actor in launched.items():  # one after the other: each has a processor of its own
+            self._pids[number] = ray.get(actor.pid.remote(), timeout=_PATIENCE_S)
+            self._actors[number] = actor
             self._shaped.limits.put(number, [self._pids[number]])
             repeats = self._repeats.get(number)
             self._repeats[number] = self._of(number, "calibrate", self._setting.processor_s[number], repeats)
