@@ -156,11 +156,11 @@ def _may_change(name: str, example: Example) -> bool:
 
 
 def _half(path: pathlib.Path) -> str:
-    """Why a file that was written isn't whole; nothing where it is, as JSON, as Python or as a page."""
+    """Why a file that was written isn't whole; nothing where it is, as JSON, as Python, as a table or as a page."""
     if not path.is_file() or path.suffix in (".js", ".sqlite"):
         return ""
     content = path.read_bytes()
-    if content.rstrip().endswith(b"</html>"):
+    if content.rstrip().endswith(b"</html>") or _whole_table(content):
         return ""
     try:
         json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
@@ -170,6 +170,12 @@ def _half(path: pathlib.Path) -> str:
             return ""
         return str(error)
     return ""
+
+
+def _whole_table(content: bytes) -> bool:
+    """Whether these are rows of one length, each with its end, as `--order` writes them into a file of any name."""
+    rows = [line.split(b",") for line in content.splitlines()]
+    return content.endswith(b"\n") and len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
 
 
 def _digests(folder: pathlib.Path) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,9 @@ _CASES = pathlib.Path(__file__).resolve().parents[1]
 _ROOT = _CASES.parents[1]
 _PATH = os.pathsep.join((str(_CASES), str(_ROOT / "benchmarks"), str(_ROOT)))
 
+_MOST_EXAMPLES = 200
+"""A process is replaced after so many, since what it keeps of each counts for the next ones' memory."""
+
 Run = Callable[[Example, pathlib.Path], Ended]
 
 
@@ -110,6 +113,7 @@ class Worker:
     def __init__(self, limits: Limits) -> None:
         self._limits, self._stack = limits, contextlib.ExitStack()
         self._connection: Connection | None = None
+        self._examples = 0
 
     def __enter__(self) -> Worker:
         return self
@@ -119,7 +123,10 @@ class Worker:
 
     def run(self, example: Example, folder: pathlib.Path) -> Ended:
         """Runs it there, for at most three times as long as it may take; after twice as long it is interrupted."""
+        if self._examples == _MOST_EXAMPLES:
+            self._end()
         connection = self._connection or self._started()
+        self._examples += 1
         started = time.perf_counter()
         where = "code that can't be interrupted"
         connection.send((example, folder))
@@ -130,9 +137,13 @@ class Worker:
                     return answer
         except EOFError:
             where = "the process died"
+        seconds = time.perf_counter() - started
+        self._end()
+        return Ended(None, "", "", seconds, 0.0, where)
+
+    def _end(self) -> None:
         self._stack.close()
-        self._connection = None
-        return Ended(None, "", "", time.perf_counter() - started, 0.0, where)
+        self._connection, self._examples = None, 0
 
     def _started(self) -> Connection:
         from alpa_dejavu._util.child_process import child_process
