@@ -128,7 +128,8 @@ def _said_wrong(example: Example, ended: Ended) -> Iterator[str]:
 
 def _before_ours(ended: Ended) -> bool:
     """Whether an interrupt met Python itself, before any line of ours was run."""
-    return ended.code == -signal.SIGINT and "/alpa_dejavu/" not in ended.stderr
+    while_starting = "init_import_site" in ended.stderr or ended.code == -signal.SIGINT
+    return while_starting and "/alpa_dejavu/" not in ended.stderr
 
 
 def _took_too_much(ended: Ended, limits: Limits) -> Iterator[str]:
