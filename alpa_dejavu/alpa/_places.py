@@ -81,9 +81,9 @@ def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
     """
     names, equal = _names(mesh, cluster), equal_hosts(mesh)
     wanted = {host for stage in plan.stages for host in stage.hosts}
-    known = {name: number for name, number in names.items() if name in wanted}
-    if known:
-        return known
+    numbers = {name: number for name, number in names.items() if name in wanted}
+    if numbers:
+        return numbers
     hardware = _hardware(plan, mesh)
     if not hardware.alike or len(hardware.hosts) != len(equal):
         return {}
@@ -100,9 +100,9 @@ def _may_leave_some(plan: Plan, mesh: Any, names: Mapping[str, int]) -> bool:
 
     It is by its hosts' names; or, of alike hosts, if it is for as many and takes those whole that it takes.
     """
-    taken = plan.devices_of_hosts
-    if taken.keys() <= set(names):
+    devices = plan.devices_of_hosts
+    if devices.keys() <= set(names):
         return True
     hardware = _hardware(plan, mesh)
-    whole = plan.num_devices == len(taken) * int(mesh.num_devices_per_host)
+    whole = plan.num_devices == len(devices) * int(mesh.num_devices_per_host)
     return whole and hardware.alike and len(hardware.hosts) == len(equal_hosts(mesh))

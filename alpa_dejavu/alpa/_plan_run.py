@@ -29,9 +29,7 @@ class PlanRun:
             function that isn't trusted.
     """
 
-    def __init__(
-        self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False) -> None:
         import alpa
 
         from alpa_dejavu.alpa.layer_option import DejavuLayerOption
@@ -99,7 +97,7 @@ def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Ca
     except TypeError:
         return None
     if shapes(result) == wanted:
-        return lambda made: made
+        return lambda result: result
     if isinstance(result, tuple) and result and shapes(result[0]) == wanted:
-        return lambda made: made[0]
+        return lambda result: result[0]
     return None

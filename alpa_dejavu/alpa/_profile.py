@@ -85,6 +85,6 @@ def _kind_differences(plan: Plan) -> Iterator[str]:
     machine = (plan.hardware or hosts_by_names(plan)).machine
     if machine not in known_machines():
         return
-    wanted, there = "cpu" if machine == "local-cpu" else "gpu", global_config.backend
-    if wanted != there:
-        yield f"its devices are those of {machine}, but the cluster's are {there.upper()}s"
+    wanted, backend = "cpu" if machine == "local-cpu" else "gpu", global_config.backend
+    if wanted != backend:
+        yield f"its devices are those of {machine}, but the cluster's are {backend.upper()}s"

@@ -91,7 +91,7 @@ def _solve(
     submeshes: Sequence[tuple[int, int]],
     num_configs: int,
     costs: Any,
-    room: Any,
+    max_n_succ_stages: Any,
     objective: str,
     choice: str | Slicer,
 ) -> tuple[float, Solution | None]:
@@ -105,7 +105,7 @@ def _solve(
         submesh_sizes=np.array([math.prod(submesh) for submesh in submeshes]),
         num_devices=num_devices,
         num_micro_batches=num_micro_batches,
-        max_n_succ_stages=room,
+        max_n_succ_stages=max_n_succ_stages,
         objective=objective,
     )
     sliced = chosen.slice(problem)

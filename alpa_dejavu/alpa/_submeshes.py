@@ -59,13 +59,13 @@ def _sliced(virtual_mesh: Any, shapes: Sequence[Sequence[int]], places: Places) 
     Of equal ones the last stage does, as in Alpa.
     """
     hosts = alpa_hosts(virtual_mesh)
-    taken = [0] * len(hosts)
+    used = [0] * len(hosts)
     submeshes: list[Any] = [None] * len(shapes)
     for n in sorted(range(len(shapes)), key=lambda n: (shapes[n][1], n), reverse=True):
         devices = shapes[n][1]
-        own = [tuple(range(taken[host], taken[host] + devices)) for host in places[n]]
+        own = [tuple(range(used[host], used[host] + devices)) for host in places[n]]
         for host in places[n]:
-            taken[host] += devices
+            used[host] += devices
         # Not by `slice_2d`: it looks a host's devices up by the host's place in the slice.
         submeshes[n] = type(virtual_mesh)(
             host_ids=[hosts[host].host_id for host in places[n]],
