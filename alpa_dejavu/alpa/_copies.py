@@ -179,8 +179,8 @@ class Copies:
             if 2 * num_bytes > room_bytes:
                 raise RuntimeError(
                     f"{names[node]} has {units.size(room_bytes)} of memory free, but must have "
-                    f"{units.size(2 * num_bytes)} for copies of its own stages and of its neighbours', this one and the "
-                    "last; give neighbours={...} that have more, or write checkpoints instead"
+                    f"{units.size(2 * num_bytes)} for copies of its own stages and of its neighbours', this one and "
+                    "the last; give neighbours={...} that have more, or write checkpoints instead"
                 )
 
     def _keeper(self, node: str) -> Any:

@@ -75,7 +75,7 @@ def _is_in(function: Callable[..., Any]) -> bool:
 
 
 def _hooks() -> dict[str, Hook]:
-    from alpa_dejavu.alpa import _checks, _costs, _recorder, _search, _stages, _submeshes
+    from alpa_dejavu.alpa import _checks, _places, _recorder, _search, _stages
 
     construction, compilation = "alpa.pipeline_parallel.stage_construction", "alpa.pipeline_parallel.compile_executable"
 
@@ -87,12 +87,12 @@ def _hooks() -> dict[str, Hook]:
         "stages": Hook(
             "cluster_layers_and_slice_mesh", (construction, compilation), _stages.PARAMETERS, _stages.planning
         ),
-        "submeshes": Hook("get_sliced_virtual_submeshes", (construction,), _submeshes.PARAMETERS, _submeshes.slicing),
+        "submeshes": Hook("get_sliced_virtual_submeshes", (construction,), _places.PARAMETERS, _places.slicing),
         "checks": Hook(
             "compile_pipeshard_executable", (compilation, "alpa.parallel_method"), _checks.PARAMETERS, _checks.checking
         ),
         "shutdown": Hook("shutdown_global_cluster", ("alpa.device_mesh", "alpa.api"), (), _recorder.recording),
-        "get_compute_cost": like(_costs.get_compute_cost, construction),
+        "get_compute_cost": like(_search.get_compute_cost, construction),
         "training_dp": like(_search.training_dp, construction, drop=1),
         "inference_dp": like(_search.inference_dp, construction),
     }

@@ -60,9 +60,8 @@ def _addresses(nodes: Sequence[str], names: Sequence[str]) -> list[str]:
         if node not in addresses:
             raise MeasurementError(f"host {name!r} has left the cluster")
     node_addresses = [addresses[node] for node in nodes]
-    return (
-        [_LOOPBACK] * len(node_addresses) if set(node_addresses) == {ray.util.get_node_ip_address()} else node_addresses
-    )
+    on_one_machine = set(node_addresses) == {ray.util.get_node_ip_address()}
+    return [_LOOPBACK] * len(node_addresses) if on_one_machine else node_addresses
 
 
 @final
@@ -101,13 +100,13 @@ def _answers(asked: Mapping[Any, str], patience_s: float) -> list[Any]:
     _, late = ray.wait(list(asked), num_returns=len(asked), timeout=patience_s)
     if late:
         raise MeasurementError(f"{asked[late[0]]}: no answer in {units.seconds(patience_s)}")
-    ports = []
+    answers = []
     for call, about in asked.items():
         try:
-            ports.append(ray.get(call))
+            answers.append(ray.get(call))
         except ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None) or error
             # Of an actor that didn't start, the last line says why.
             reason = str(cause).strip().splitlines()[-1]
             raise MeasurementError(f"{about}: {type(cause).__name__}: {reason}") from error
-    return ports
+    return answers

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu.alpa._given_plan import checked
 from alpa_dejavu.alpa._measure_stage import StageBench
-from alpa_dejavu.alpa._places import places
+from alpa_dejavu.alpa._places import on_hosts, places
 from alpa_dejavu.alpa._playoff import most_entrants
 from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, StageRunner
-from alpa_dejavu.alpa._submeshes import on_hosts
 from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
 from alpa_dejavu.alpa.ray_cluster import cluster_of
