@@ -23,9 +23,9 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "get_compute_cost": "_costs",
+    "get_compute_cost": "_search",
     **dict.fromkeys(("HookError", "install", "installed", "uninstall"), "_hooks"),
-    "PlanRun": "_plan_run",
+    "PlanRun": "_profile",
     **dict.fromkeys(("connection", "profile"), "_profile"),
     "record": "_recorder",
     **dict.fromkeys(("inference_dp", "training_dp"), "_search"),
