@@ -68,10 +68,12 @@ def _plan(cluster: Cluster, model: Callable[..., Any], rows: int, layers: int, s
 
     described = model_of_step(trace(model, batch=rows), layers)
     config = MeshConfig((1, 1), 1, 1, {"force_batch_dim_to_mesh_dim": 0})
-    each = layers // stages
-    given = [GivenStage(first, first + each - 1, Submesh(1, 1), config) for first in range(0, layers, each)]
+    stage_layers = layers // stages
+    slicing = [
+        GivenStage(first, first + stage_layers - 1, Submesh(1, 1), config) for first in range(0, layers, stage_layers)
+    ]
     batch = rows * _MICRO_BATCHES
-    return estimate(described, cluster, Run(_MICRO_BATCHES), given, name="small", batch=batch).plan
+    return estimate(described, cluster, Run(_MICRO_BATCHES), slicing, name="small", batch=batch).plan
 
 
 def _relay(batch_size: int) -> Any:

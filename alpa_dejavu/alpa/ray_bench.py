@@ -197,15 +197,15 @@ def _ask(workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> li
 def _told(error: Exception) -> MeasurementError:
     """Returns an error that says what failed in a line: Ray's errors have a whole traceback in their text."""
     cause = getattr(error, "cause", None) or error
-    said = str(cause).strip().partition("\n")[0]
-    return MeasurementError(f"{type(cause).__name__}: {said}")
+    reason = str(cause).strip().partition("\n")[0]
+    return MeasurementError(f"{type(cause).__name__}: {reason}")
 
 
 def _run_program(workers: Sequence[Any], probe: Probe) -> dict[str, float]:
     assert isinstance(probe, Program), "programs are run on devices"
     _ask(workers, _prepare, probe)
-    found = _ask(workers, _time, time.time() + _AHEAD_S)
-    return {"run_s": statistics.median(itertools.chain(*found))}
+    clocks = _ask(workers, _time, time.time() + _AHEAD_S)
+    return {"run_s": statistics.median(itertools.chain(*clocks))}
 
 
 def _prepare(worker: Any, program: Program) -> None:
@@ -213,7 +213,7 @@ def _prepare(worker: Any, program: Program) -> None:
     import jax
 
     with jax.default_device(worker.local_devices[0]):
-        runs = [one.compiled() for one in program.passes()]
+        runs = [compiled.compiled() for compiled in program.passes()]
     for run in runs:
         run()
     setattr(worker, _PROGRAM, runs)
@@ -221,23 +221,23 @@ def _prepare(worker: Any, program: Program) -> None:
 
 def _time(worker: Any, start: float) -> list[float]:
     """Returns the seconds of each run in a worker, from a moment on that all workers have in common."""
-    runs, found = getattr(worker, _PROGRAM), list[float]()
+    runs, seconds = getattr(worker, _PROGRAM), list[float]()
     time.sleep(max(start - time.time(), 0.0))
     stop = time.perf_counter() + _MEASURED_S
-    while len(found) < _FEWEST_RUNS or time.perf_counter() < stop:
+    while len(seconds) < _FEWEST_RUNS or time.perf_counter() < stop:
         before = time.perf_counter()
         for run in runs:
             run()
-        found.append(time.perf_counter() - before)
-    return found
+        seconds.append(time.perf_counter() - before)
+    return seconds
 
 
 def _run_host_probe(workers: Sequence[Any], stand_in: bool, probe: Probe) -> dict[str, float]:
     assert isinstance(probe, HostProbe), "a host's memory is probed"
     chosen = workers[: probe.num_devices]
     if probe.name != "copies":
-        (found,) = _ask(chosen, _probe_host, probe, stand_in)
-        return dict(found)
+        (measured,) = _ask(chosen, _probe_host, probe, stand_in)
+        return dict(measured)
     _ask(chosen, _open_copies, probe.num_bytes, stand_in)
     try:
         every = _ask(chosen, _copy, time.time() + _AHEAD_S)
