@@ -38,6 +38,7 @@ class Trainings:
         self._unravel = ravel_pytree(model.init(jax.random.PRNGKey(0)))[1]
         self._gradient = jax.jit(jax.value_and_grad(lambda vector, batch: model.loss(self._unravel(vector), batch)))
         self._update = jax.jit(self._updated)
+        self._raced = functools.cache(self._racing_step)  # all seeds of a rate share a program
 
     def batches(self, times: int, rate: float, seed: int) -> Iterator[float]:
         """Yields the loss of each step of a training.
@@ -67,9 +68,8 @@ class Trainings:
         rounds = starts.bit_length() - 1
         rungs = [race_steps // 2 ** (rounds - 1) * 2**number for number in range(rounds)]
         result = parallel_initialize(
-            self._start, self._raced, lambda step: self._batch(seed, step), num_candidates=starts,
-            budget_steps=rungs[-1], rungs=rungs, init="sobol", judge="last_loss", seed=seed, rates=(rate,), lanes=1,
-            average=False,
+            self._start, self._raced(rate), lambda step: self._batch(seed, step), num_candidates=starts,
+            budget_steps=rungs[-1], rungs=rungs, init="sobol", judge="last_loss", seed=seed, lanes=1,
         )  # fmt: skip
         yield from result.losses.tolist()
         vector, _ = ravel_pytree(result.state["params"])
@@ -109,11 +109,14 @@ class Trainings:
         params = self._model.init(key)
         return {"params": params, "moments": self._optimizer.init(ravel_pytree(params)[0])}
 
-    def _raced(self, state: Any, batch: Any, rate: Any) -> Any:
-        vector, _ = ravel_pytree(state["params"])
-        loss, gradient = self._gradient(vector, batch)
-        vector, moments = self._updated(vector, state["moments"], gradient, rate)
-        return {"params": self._unravel(vector), "moments": moments}, loss
+    def _racing_step(self, rate: float) -> Callable[[Any, Any], Any]:
+        def step(state: Any, batch: Any) -> Any:
+            vector, _ = ravel_pytree(state["params"])
+            loss, gradient = self._gradient(vector, batch)
+            vector, moments = self._updated(vector, state["moments"], gradient, rate)
+            return {"params": self._unravel(vector), "moments": moments}, loss
+
+        return step
 
 
 @final
