@@ -4,7 +4,7 @@ A model is traced to a jaxpr, which is then run with a function after each matri
 weights on one side. Products of activations with each other, as in attention, and tables that are looked up have none.
 
 What a part of the weights puts out is what comes of its product by elementwise steps, its bias and activation among
-them: until then it is `_Held`, and it is multiplied by its factor where anything else uses it.
+them: until then it is `_Held`, and the parts that are removed become zero where anything else uses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from alpa_dejavu.training.resilience.parts import Owner, Parts, paths_of
 
-__all__ = ["ProductSite", "activation_parts", "clipped", "sites", "with_factors", "with_strikes"]
+__all__ = ["ProductSite", "activation_parts", "clipped", "sites", "with_strikes", "without"]
 
 Model: TypeAlias = Callable[[Any, Any], Any]
 """Takes parameters and inputs."""
@@ -108,23 +108,23 @@ def with_strikes(apply_fn: Model, strike: Strike) -> Model:
     return struck
 
 
-def with_factors(apply_fn: Model, parts: Parts, factors: Any) -> Model:
-    """Returns a model in which what each unit of its weights puts out is multiplied by a factor.
+def without(apply_fn: Model, parts: Parts, hit: jax.Array) -> Model:
+    """Returns a model in which what some units of its weights put out is zero, NaN included.
 
     Args:
         apply_fn: the model.
         parts: the units, in its parameters.
-        factors: for each unit, shape (count,); 0 makes NaN 0, too.
+        hit: which units are removed, shape (count,), bool.
 
     Raises:
         ValueError: weights are reshaped before their product, so that units can't be followed; when the model runs.
     """
 
-    def multiplied(params: Any, inputs: Any) -> Any:
+    def removed(params: Any, inputs: Any) -> Any:
         owners = dict(zip(paths_of(params), parts.owners, strict=True))
-        return _Run(lambda number, site, values: values, (owners, factors)).outputs(apply_fn, params, inputs)
+        return _Run(lambda number, site, values: values, (owners, hit)).outputs(apply_fn, params, inputs)
 
-    return multiplied
+    return removed
 
 
 def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> Model:
@@ -182,10 +182,10 @@ class _Weights(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A value of data that is to be multiplied before anything but elementwise steps uses it."""
+    """A value of data of which a part is to be zero before anything but elementwise steps uses it."""
 
     values: Any
-    factor: jax.Array
+    kept: jax.Array
     key: tuple[str, tuple[int, ...]]
 
 
@@ -195,11 +195,11 @@ class _Run:
 
     Args:
         strike: what is done to what a site puts out.
-        factors: the owners of each array of the weights by its path, and a factor for each unit; None: no factors.
+        removed: the owners of each array of the weights by its path, and which units are removed; None: none are.
     """
 
-    def __init__(self, strike: Strike, factors: tuple[dict[str, tuple[Owner, ...]], Any] | None = None) -> None:
-        self._strike, self._factors = strike, factors
+    def __init__(self, strike: Strike, removed: tuple[dict[str, tuple[Owner, ...]], jax.Array] | None = None) -> None:
+        self._strike, self._removed = strike, removed
         self._names: collections.Counter[str] = collections.Counter()
         self._number = 0
         self.unreached: set[str] = set()
@@ -269,12 +269,12 @@ class _Run:
         site = ProductSite(name if again == 1 else f"{name}#{again}", tuple(values.shape), _features(equation, side))
         self._number += 1
         values = self._strike(self._number - 1, site, values)
-        return values if self._factors is None else self._held(equation, side, weights, values)
+        return values if self._removed is None else self._held(equation, side, weights, values)
 
     def _held(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
-        """Returns what a product puts out, held with the factors of the units whose columns its weights have."""
-        assert self._factors is not None
-        (owners, factors), factor, found = self._factors, jnp.ones(()), list[int]()
+        """Returns what a product puts out, held with which of the units are kept whose columns its weights have."""
+        assert self._removed is not None
+        (owners, hit), kept, axes = self._removed, jnp.ones((), bool), list[int]()
         outputs = _outputs(equation, side)
         for owner in owners[weights.name]:
             if owner.axis is not None and owner.axis not in weights.axes and -1 in weights.axes:
@@ -282,13 +282,13 @@ class _Run:
                                  "where parts are removed; give the fault 'zeroed', or other parts")  # fmt: skip
             axis = None if owner.axis not in weights.axes else outputs.get(weights.axes.index(owner.axis))
             if axis is not None:
-                own = factors[owner.units.reshape(-1)] if owner.scaled else factors[owner.units.reshape(-1)] != 0
-                factor = factor * own.reshape([-1 if n == axis else 1 for n in range(values.ndim)])
-                found.append(axis)
+                own = ~hit[owner.units.reshape(-1)]
+                kept = kept & own.reshape([-1 if n == axis else 1 for n in range(values.ndim)])
+                axes.append(axis)
             elif owner.axis is None and owner.units.size == 1:
-                factor = factor * factors[owner.units.reshape(())]
-                found.append(-1)
-        return _Held(values, factor, (weights.name, tuple(found))) if found else values
+                kept = kept & ~hit[owner.units.reshape(())]
+                axes.append(-1)
+        return _Held(values, kept, (weights.name, tuple(axes))) if axes else values
 
     def _scan(
         self, equation: Any, given: Sequence[Any], of: Sequence[_Weights | None]
@@ -317,11 +317,7 @@ class _Run:
 
 def _released(value: Any) -> Any:
     """Returns a value as others than elementwise steps may use it."""
-    if not isinstance(value, _Held):
-        return value
-    if not jnp.issubdtype(value.values.dtype, jnp.inexact):
-        return jnp.where(value.factor == 0, jnp.zeros_like(value.values), value.values)
-    return jnp.where(value.factor == 0, 0, value.values * value.factor.astype(value.values.dtype))
+    return jnp.where(value.kept, value.values, jnp.zeros_like(value.values)) if isinstance(value, _Held) else value
 
 
 def _axes(equation: Any, axes: tuple[int, ...]) -> tuple[int, ...]:

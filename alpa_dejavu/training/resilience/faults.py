@@ -62,33 +62,7 @@ class Removed(_ValueFault):
     Models are run so by `resilience`, `critical` and `hardening`. Parameters alone can say it of parts that have those
     who read them among their axes (`parts_of_axes`); of others `faulty` zeroes the numbers, which is the same where an
     activation of 0 is 0.
-
-    Attributes:
-        rescaled: whether what those left of a group put out is multiplied by its size over their number, as dropout
-            does; in parameters, their numbers.
     """
-
-    rescaled: bool = False
-
-    def faulty(self, params: Any, parts: Parts, hit: jax.Array, key: jax.Array) -> Any:
-        changed = super().faulty(params, parts, hit, key)
-        if not self.rescaled:
-            return changed
-        factor = self.factors(parts, hit)
-        leaves, tree = jax.tree_util.tree_flatten(changed)
-        for number, owners in enumerate(parts.owners):
-            for owner in owners:
-                if owner.scaled:
-                    kept = jnp.where(hit, 1, factor)[owner.units]
-                    leaves[number] = leaves[number] * kept.astype(leaves[number].dtype)
-        return jax.tree_util.tree_unflatten(tree, leaves)
-
-    def factors(self, parts: Parts, hit: jax.Array) -> Any:
-        """Returns by what each unit's output is multiplied, shape (units,)."""
-        sizes = jnp.asarray(parts.sizes)
-        left = sizes - jax.ops.segment_sum(hit.astype(jnp.int32), parts.group_of, len(parts.sizes))
-        factor = (sizes / jnp.maximum(left, 1))[parts.group_of] if self.rescaled else 1.0
-        return jnp.where(hit, 0.0, factor)
 
     def _values(self, leaf: Any, key: jax.Array) -> Any:
         return jnp.zeros_like(leaf)
@@ -213,6 +187,6 @@ def fault(choice: str | Fault) -> Fault:
     """Returns the fault that a name stands for, one of `FAULTS`, or the given fault itself.
 
     >>> fault("removed")
-    Removed(rescaled=False)
+    Removed()
     """
     return resolve("fault", choice, FAULTS, Fault)  # type: ignore[type-abstract]

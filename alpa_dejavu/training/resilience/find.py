@@ -78,7 +78,7 @@ def parts_of_axes(params: Any, kind: str, groups: Mapping[str, Sequence[Axis]]) 
     Raises:
         ValueError: there is no such array or axis, or an axis doesn't divide into the units.
 
-    >>> heads = {"block": [Axis("qkv", width=2, units=4), Axis("mixed", axis=0, width=2, scaled=False)]}
+    >>> heads = {"block": [Axis("qkv", width=2, units=4), Axis("mixed", axis=0, width=2)]}
     >>> parts_of_axes({"qkv": np.zeros((8, 24)), "mixed": np.zeros((8, 8))}, "heads", heads).sizes
     (4,)
     """
@@ -155,9 +155,9 @@ def _heads(arrays: _Arrays) -> Parts:
         module, _, name = path.rpartition("/")
         block, _, role = module.rpartition("/")
         if is_wanted and role in _PROJECTIONS and name in ("kernel", "bias") and len(shape) == 2 + (name == "kernel"):
-            groups.setdefault(block, []).append(Axis(path, -2, scaled=role == "value"))
+            groups.setdefault(block, []).append(Axis(path, -2))
         elif is_wanted and role == "out" and name == "kernel" and len(shape) == 3:
-            groups.setdefault(block, []).append(Axis(path, 0, scaled=False))
+            groups.setdefault(block, []).append(Axis(path, 0))
     groups = {name: axes for name, axes in groups.items() if len(axes) > 1}
     return _along("heads", arrays.paths, arrays.shapes, groups)
 
@@ -199,7 +199,7 @@ def _along(kind: str, paths: Sequence[str], shapes: _Shapes, groups: Mapping[str
             shape = [1] * len(shapes[leaf])
             shape[axis] = shapes[leaf][axis]
             units = (np.arange(shape[axis]) // one.width % counts[0] + sum(sizes)).astype(np.int32).reshape(shape)
-            owners[leaf].append(Owner(units, one.scaled, axis, one.width, number))
+            owners[leaf].append(Owner(units, axis, one.width, number))
         sizes.append(counts[0])
     return Parts(kind, tuple(groups), tuple(sizes), tuple(map(tuple, owners)), tuple(shapes))
 

@@ -1,7 +1,6 @@
 """Training by which more parts may fail: under faults that are drawn anew each step, with averaged weights.
 
-In: a loss, parameters and data. Out: trained parameters. Dropout is training under removed and rescaled neurons, weight
-noise under noisy weights; clipped activations are `activations.clipped`, and cost no training.
+In: a loss, parameters and data. Out: trained parameters. Weight noise is training under noisy weights; clipped activations are `activations.clipped`, and cost no training.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import jax.numpy as jnp
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.resilience._subject import checked_shares, struck
-from alpa_dejavu.training.resilience.faults import Fault, Noisy, Removed
+from alpa_dejavu.training.resilience.faults import Fault, Noisy
 from alpa_dejavu.training.resilience.parts import Parts, drawn
 
-__all__ = ["Drill", "dropout", "hardened", "weight_noise"]
+__all__ = ["Drill", "hardened", "weight_noise"]
 
 
 @final
@@ -40,15 +39,6 @@ class Drill:
 
     def __post_init__(self) -> None:
         checked_shares((self.most,))
-
-
-def dropout(parts: Parts, share: float) -> Drill:
-    """Returns training under removed parts, of which the others of a group are rescaled.
-
-    References:
-        Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting, JMLR 2014.
-    """
-    return Drill(Removed(rescaled=True), parts, share)
 
 
 def weight_noise(parts: Parts, spread: float) -> Drill:
