@@ -55,21 +55,10 @@ class Shards:
     """The samples of each worker.
 
     Attributes:
-        rows: for each worker the indices of its samples; from `real` on they are those of synthetic ones.
-        real: the number of samples that there were.
-        made_inputs, made_targets: the synthetic samples, as many of both; None: there are none.
+        rows: for each worker the indices of its samples.
     """
 
     rows: tuple[Ints, ...]
-    real: int
-    made_inputs: NDArray[Any] | None = None
-    made_targets: NDArray[Any] | None = None
-
-    @property
-    def synthetic(self) -> NDArray[np.bool_]:
-        """Returns of all samples which are synthetic, shape (real and synthetic ones,)."""
-        count = 0 if self.made_targets is None else len(self.made_targets)
-        return np.arange(self.real + count) >= self.real
 
 
 class Split(abc.ABC):

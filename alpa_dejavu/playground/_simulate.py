@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.progress_bar import progress_bar
-from alpa_dejavu.playground._data import Shards
 from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
@@ -81,15 +80,12 @@ def simulate(
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
     shards = job.split(cluster, seed)
-    job = _with_shards(job, shards)
+    job = dataclasses.replace(job, shards=None if shards is None else shards.rows)
     learner = Learner(job.samples) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
     num_bytes = 4.0 * learner.start(0).size if job.num_bytes is None else float(job.num_bytes)
     recorder = Recorder(job, until, looks, len(hosts), intervals)
     world = VirtualWorld(job, cluster, learner, until, seed, recorder, num_bytes)
     recorder.world = world
-    if shards is not None and shards.synthetic.any():
-        recorder.note(f"{shards.synthetic.sum()} of {len(shards.synthetic)} training samples are synthetic: those from "
-                      f"number {shards.real} on")  # fmt: skip
     recorder.observers = [condition.observer(job, world) for condition in conditions]
     for fault in faults:
         world.spawn(None, fault.run(world))
@@ -117,17 +113,6 @@ def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int
         return
     with progress_bar(total=total, desc=name, unit=" steps") as bar:
         yield lambda steps: bar.update(steps - bar.n)
-
-
-def _with_shards(job: Job, shards: Shards | None) -> Job:
-    """Returns a job with given shards, whose problem has their synthetic samples, too."""
-    if shards is None or shards.made_inputs is None or job.problem is None or shards.made_targets is None:
-        return dataclasses.replace(job, shards=None if shards is None else shards.rows)
-    parts = zip(job.problem.train, (shards.made_inputs, shards.made_targets), strict=True)
-    inputs, targets = (np.concatenate(both) for both in parts)
-    return dataclasses.replace(
-        job, shards=shards.rows, problem=dataclasses.replace(job.problem, train=(inputs, targets))
-    )
 
 
 def _said(job: Job) -> dict[str, object]:

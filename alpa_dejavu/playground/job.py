@@ -176,8 +176,7 @@ class Job:
         """
         hosts = self.worker_hosts(cluster)
         if not isinstance(self.shards, Split):
-            rows = None if self.shards is None else tuple(np.asarray(shard, np.int64) for shard in self.shards)
-            return None if rows is None else Shards(rows, 0 if self.problem is None else len(self.problem.train[0]))
+            return None if self.shards is None else Shards(tuple(np.asarray(rows, np.int64) for rows in self.shards))
         assert self.problem is not None, "it was checked"
         compute_s = np.broadcast_to(np.asarray(self.compute_s, np.float64), len(hosts))
         return self.shards.split(SplitTask(*self.problem.train, hosts, tuple(compute_s.tolist()), seed))

@@ -55,7 +55,7 @@ class Dirichlet(Split):
         labels, generator = labels_of(task.targets, self.bins), task.generator()
         by_label = [generator.permutation(np.flatnonzero(labels == label)) for label in range(labels.max() + 1)]
         draw = self._over_workers if self.definition == DEFINITIONS[0] else self._over_labels
-        return Shards(draw(task, by_label, generator), task.samples)
+        return Shards(draw(task, by_label, generator))
 
     def _over_workers(self, task: SplitTask, by_label: list[Ints], generator: np.random.Generator) -> tuple[Ints, ...]:
         lengths = np.array([len(rows) for rows in by_label])

@@ -137,7 +137,7 @@ class Independent(Split):
     def split(self, task: SplitTask) -> Shards:
         check_enough(task)
         order = task.generator().permutation(task.samples)
-        return Shards(shares(order, sizes(task, self.by_speed)), task.samples)
+        return Shards(shares(order, sizes(task, self.by_speed)))
 
 
 @final
@@ -156,7 +156,7 @@ class Sorted(Split):
         ranks = labels_of(task.targets, None)
         mixed = task.generator().permutation(task.samples)
         order = mixed[np.argsort(ranks[mixed], kind="stable")]
-        return Shards(shares(order, sizes(task, self.by_speed)), task.samples)
+        return Shards(shares(order, sizes(task, self.by_speed)))
 
 
 @final
@@ -192,4 +192,4 @@ class ByLabel(Split):
         check_enough(task, task.size * self.labels)
         parts = pieces(labels_of(task.targets, self.bins), task.size * self.labels, task.generator())
         groups = groups_of(task, self.group)
-        return Shards(dealt(parts, groups, self.labels, self.groups == "similar"), task.samples)
+        return Shards(dealt(parts, groups, self.labels, self.groups == "similar"))

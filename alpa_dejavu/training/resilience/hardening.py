@@ -1,6 +1,7 @@
 """Training by which more parts may fail: under faults that are drawn anew each step, with averaged weights.
 
-In: a loss, parameters and data. Out: trained parameters. Weight noise is training under noisy weights; clipped activations are `activations.clipped`, and cost no training.
+In: a loss, parameters and data. Out: trained parameters. Weight noise is training under noisy weights; clipped
+activations are `activations.clipped`, and cost no training.
 """
 
 from __future__ import annotations
