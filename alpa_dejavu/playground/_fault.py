@@ -75,6 +75,7 @@ class Fault(abc.ABC):
 
 def scaled(world: Changed, links: Sequence[tuple[int, int]], factor: float, at_s: float, until_s: float) -> Program:
     """Gives links between two hosts each a factor of their rates for a while."""
+
     def scale(ends: bool) -> None:
         for link in links:
             world.scale_link(*link, factor, ends=ends)

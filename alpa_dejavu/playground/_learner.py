@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.extras import need
 from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._gradient import Gradient, Rows, Vector
+from alpa_dejavu.playground._gradient import Gradient, Rows, Vector, programs
 from alpa_dejavu.playground._journal import Journal
-from alpa_dejavu.playground._left_out import drop_multipliers
-from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._problem import drop_multipliers
 from alpa_dejavu.playground.job import Job, Problem
 
 __all__ = ["JaxLearner", "Learner", "batches"]
@@ -259,6 +258,7 @@ class JaxLearner(Learner):
 
     def with_second_moment(self, state: Any, values: Vector) -> Any:
         """Returns the optimizer's state with another tracker of the second moment."""
+
         def changed(node: Any) -> Any:
             return node._replace(nu=self._programs.tree(values)) if _is_adam(node) else node
 
@@ -271,9 +271,7 @@ class JaxLearner(Learner):
     def score(self, params: Vector) -> tuple[float, float]:
         """Returns the held-out loss and accuracy of parameters; not a number where there is none."""
         inputs, targets = self._problem.held_out
-        (figures,) = self._journal.next(
-            lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),)
-        )
+        (figures,) = self._journal.next(lambda: (np.array(self._programs.score(params, inputs, targets), np.float64),))
         return float(figures[0]), float(figures[1])
 
     def _flat(self, tree: Any) -> Vector:

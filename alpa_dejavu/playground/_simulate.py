@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.progress_bar import progress_bar
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
-from alpa_dejavu.playground._left_out import AffordedVectors
+from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._virtual_world import VirtualWorld
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.fault import Fault
@@ -91,6 +91,7 @@ def simulate(
         world.spawn(None, fault.run(world))
     world.begin(way)
     with _bar(progress, type(way).__name__, None if until.steps is None else until.steps * len(hosts)) as show:
+
         def told() -> None:
             recorder.happened(world.now_s)
             show(recorder.steps)

@@ -17,17 +17,16 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._fault import WrongStage, change
 from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
-from alpa_dejavu.playground._left_out import AffordedVectors
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
+from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground._queue import Message, Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
-from alpa_dejavu.playground._world import Computing, Program, Worker, World, stalled
+from alpa_dejavu.playground._world import Computing, Exchange, Program, Worker, World, stalled
 from alpa_dejavu.playground.history import COMPUTING, FAILED, SENDING
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster

@@ -21,7 +21,7 @@ from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import Until
 
-__all__ = ["Computing", "Effect", "Program", "Worker", "World", "stalled"]
+__all__ = ["Computing", "Effect", "Exchange", "Program", "Worker", "World", "stalled"]
 
 
 @final
@@ -80,9 +80,7 @@ class Worker:
         """Sends a message, which nothing waits for; one to a worker itself is there at once, and counts no bytes."""
         self.world.send(self.number, target, tag, payload, num_bytes)
 
-    def receive(
-        self, tag: Hashable, count: int | Callable[[], int] = 1, timeout_s: float | None = None
-    ) -> Receiving:
+    def receive(self, tag: Hashable, count: int | Callable[[], int] = 1, timeout_s: float | None = None) -> Receiving:
         """Yield it to wait for messages with a tag; gives a list of `Message`, ordered by sender, then arrival.
 
         Args:
@@ -255,6 +253,7 @@ class World(abc.ABC):
         if messages is not None:
             self._resume_at(self.now_s, process, messages)
         elif wanted.timeout_s is not None:
+
             def late() -> None:
                 self._resume(process, self._mail.give_up(wanted))
 
@@ -269,3 +268,33 @@ def stalled(waits: Mapping[int, Sequence[Hashable]]) -> str:
     """Returns the end of a run in which nothing goes on, though workers wait for messages with some tags."""
     waited = {number: [*tags] for number, tags in waits.items()}
     return f"stalled: nothing is under way any more, but these workers wait for messages with these tags: {waited}"
+
+
+class Exchange(abc.ABC):
+    """A way in which workers train together; `alpa_dejavu.playground.testing.check_exchange` says if one is sound.
+
+    Exchanges are frozen dataclasses of their settings: what changes while they run lies in the workers, the world's
+    board, and the program's own variables.
+    """
+
+    @abc.abstractmethod
+    def run(self, worker: Worker) -> Program:
+        """Runs on each worker from its start on; yields what it waits for.
+
+        A server is a program that one of the workers spawns. A worker that was lost and comes back runs this anew,
+        with the parameters that it had at the beginning.
+
+        Args:
+            worker: the worker that it runs on.
+
+        >>> from alpa_dejavu.playground import Job, Until, simulate
+        >>> from alpa_dejavu.testing import example_cluster
+        >>> class Alone(Exchange):
+        ...     def run(self, worker):
+        ...         while True:
+        ...             gradient = yield worker.compute()
+        ...             worker.update(gradient.values, gradient)
+        >>> history = simulate(Job(None, 0.5, num_bytes=0), example_cluster(), Alone(), until=Until(steps=3))
+        >>> history.end_s, history.end, history.num_bytes
+        (1.5, 'steps', 0.0)
+        """

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
-from alpa_dejavu.playground._left_out import AffordedVectors, compute_seconds, narrowable, narrowed_problem
-from alpa_dejavu.playground._problem import Problem
+from alpa_dejavu.playground._problem import AffordedVectors, Problem, compute_seconds, narrowable, narrowed_problem
 from alpa_dejavu.problem import Cluster, Device, Plan, checks
 
 if TYPE_CHECKING:
@@ -194,6 +193,7 @@ class Job:
             models: the cost models; None: the analytic latency model.
             **more: other attributes of the job.
         """
+
         @functools.cache
         def seconds(device: Device, samples: int, left_out: tuple[float, ...] | None) -> float:
             rest = problem if left_out is None else narrowed_problem(problem, left_out)

@@ -12,8 +12,8 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.playground._data import DataMove, Epoch, Handed, Shards, Split, SplitTask
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.playground.topology import Topology

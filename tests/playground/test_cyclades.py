@@ -12,7 +12,7 @@ from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground.exchanges import Cyclades, HetPipe, PartialReduce, PipeDream
 from alpa_dejavu.playground.exchanges._cyclades import components, cosines, dealt, similar
 from alpa_dejavu.playground.fault import Crash
-from alpa_dejavu.playground.problems._least_squares import sparse_least_squares
+from alpa_dejavu.playground.problems._makers import sparse_least_squares
 from alpa_dejavu.playground.testing import check_exchange
 from alpa_dejavu.testing import example_cluster
 from seen_training import Messages

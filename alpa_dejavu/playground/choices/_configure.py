@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._programs import programs
+from alpa_dejavu.playground._gradient import programs
 from alpa_dejavu.playground._simulate import simulate
 from alpa_dejavu.playground.choices._mixing import Floats, Matrix, Mixing
 from alpa_dejavu.playground.choices._options import Choice, Option, Segments, Vector, options

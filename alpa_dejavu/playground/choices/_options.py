@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._draws import draws
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.exchanges import exchange as resolved
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Rows, Vector
-from alpa_dejavu.playground._world import Effect, Program, Worker
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
 

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any, final
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._queue import Process
-from alpa_dejavu.playground._world import Effect, Program, Worker, World
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.problem import checks
 

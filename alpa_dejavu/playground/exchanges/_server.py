@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Generator
 from typing import Any, final
 
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._gradient import Gradient
 from alpa_dejavu.playground._queue import Message
-from alpa_dejavu.playground._world import Effect, Program, Worker
+from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.playground.exchanges._server_parts import (
     ServerModel,

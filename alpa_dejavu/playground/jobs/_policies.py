@@ -136,9 +136,7 @@ class Sensitivity(Policy):
         return dataclasses.replace(equal, allotments=parts)
 
 
-def by_need(
-    workload: Workload, places: Mapping[int, Places], floor_s: Mapping[int, float]
-) -> dict[int, Allotment]:
+def by_need(workload: Workload, places: Mapping[int, Places], floor_s: Mapping[int, float]) -> dict[int, Allotment]:
     """Returns parts with the places given: each has what its slowest allowed step needs, and then in turn what shortens
     its step as far as there is something left.
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import final
 
 from alpa_dejavu._util.json_file import write_whole
-from alpa_dejavu.playground._exchange import Exchange
 from alpa_dejavu.playground._simulate import simulate
+from alpa_dejavu.playground._world import Exchange
 from alpa_dejavu.playground.condition import Condition
 from alpa_dejavu.playground.fault import Fault
 from alpa_dejavu.playground.history import History

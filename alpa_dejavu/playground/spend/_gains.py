@@ -167,4 +167,3 @@ def _gain(way: Way, reached: Sequence[int | None], plain: Sequence[int | None], 
     ratio = Interval.of([math.log(a / b) for a, b in zip(taken, taken_by_plain, strict=True)]).exp()
     race = RACE * trial.steps / statistics.fmean(taken) if way.kind == "starts" else 0.0
     return Gain(ratio, min(1.0, race), sum(steps is None for steps in reached))
-

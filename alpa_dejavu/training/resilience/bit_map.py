@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.resilience._bits import FORMATS, flipped, kept_as
 from alpa_dejavu.training.resilience._subject import Judge, Subject, accuracy, checked_shares, found_parts
+from alpa_dejavu.training.resilience.faults import FORMATS, flipped, kept_as
 from alpa_dejavu.training.resilience.parts import Parts, counted
 
 __all__ = ["BitMap", "bit_map"]

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._scope import groups_of, parts_of
 from alpa_dejavu.training.robust._arrays import cleared, finite_rows
-from alpa_dejavu.training.robust._buffers import Buffers
-from alpa_dejavu.training.robust._offsets import loss_at_offsets
+from alpa_dejavu.training.robust._buffers import Buffers, loss_at_offsets
 from alpa_dejavu.training.robust._suspects import agreement_of, suspicion_of
 from alpa_dejavu.training.robust.rules import Aggregated, Evidence, Rule, Zeno, ZenoPlusPlus
 from alpa_dejavu.training.robust.rules import rule as chosen_rule

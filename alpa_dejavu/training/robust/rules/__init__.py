@@ -16,8 +16,14 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Prepared, Rule
 from alpa_dejavu.training.robust.rules._centres import CenteredClipping, GeometricMedian, SketchedSuspicion, Suspicion
 from alpa_dejavu.training.robust.rules._coordinates import Meamed, Mean, Median, Sign, TrimmedMean
-from alpa_dejavu.training.robust.rules._distances import DropFarthest, Krum, MinimumDiameter, MultiKrum
-from alpa_dejavu.training.robust.rules._zeno import Zeno, ZenoPlusPlus
+from alpa_dejavu.training.robust.rules._distances import (
+    DropFarthest,
+    Krum,
+    MinimumDiameter,
+    MultiKrum,
+    Zeno,
+    ZenoPlusPlus,
+)
 
 __all__ = [
     "RULES", "Aggregated", "Evidence", "Prepared", "Rule", "Zeno", "ZenoPlusPlus", "replicas_to_tolerate", "rule",
