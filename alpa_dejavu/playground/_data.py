@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import checks
 
-__all__ = ["ByLoss", "DataMove", "Epoch", "Handed", "RandomShare", "Shards", "Split", "SplitTask", "Uses"]
-
 Ints = NDArray[np.int64]
 Uses: TypeAlias = Literal["exactly once", "at most once", "at will"]
 

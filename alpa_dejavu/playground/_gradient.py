@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground._problem import Problem
 
-__all__ = ["Gradient", "Programs", "Rows", "SameCode", "Vector", "programs"]
-
 Vector = NDArray[np.float32]
 Rows = NDArray[np.int64]
 

@@ -9,8 +9,6 @@ from typing import final
 from alpa_dejavu.playground._network import Network
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["Path", "Paths"]
-
 Path = tuple[float, float, tuple[int, ...]]
 """Latency in seconds, the most bytes per second of one message, and the resources that it shares with others."""
 

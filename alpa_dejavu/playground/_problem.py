@@ -15,19 +15,6 @@ from alpa_dejavu.problem import Device, Model, checks
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = [
-    "AffordedVectors",
-    "Narrowable",
-    "Problem",
-    "compute_bytes",
-    "compute_seconds",
-    "drop_multipliers",
-    "kept_units",
-    "layer_widths",
-    "narrowable",
-    "narrowed_problem",
-]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,19 +165,19 @@ class AffordedVectors:
         checks.positive("afforded vectors", "within_s", self.within_s)
         if not len(self.vectors):
             raise ValueError("afforded vectors: vectors is empty, but must be one or more; give the best first")
-        for worker, each in enumerate(self.seconds or ()):
-            if len(each) != len(self.vectors):
-                raise ValueError(f"afforded vectors: seconds[{worker}] is {tuple(each)}, but must be "
+        for worker, of_vectors in enumerate(self.seconds or ()):
+            if len(of_vectors) != len(self.vectors):
+                raise ValueError(f"afforded vectors: seconds[{worker}] is {tuple(of_vectors)}, but must be "
                                  f"{len(self.vectors)} numbers; give those of each vector")  # fmt: skip
-            for seconds in each:
+            for seconds in of_vectors:
                 checks.not_negative("afforded vectors", f"seconds[{worker}]", seconds)
 
     def place(self, worker: int, slowed: float = 1.0) -> int:
         """Returns the place of the vector that a worker takes where its gradients take so many times as long."""
         assert self.seconds is not None, "it was checked"
-        each = [slowed * seconds for seconds in self.seconds[worker]]
-        within = (place for place, seconds in enumerate(each) if seconds <= self.within_s)
-        return next(within, each.index(min(each)))
+        slowed_s = [slowed * seconds for seconds in self.seconds[worker]]
+        within = (place for place, seconds in enumerate(slowed_s) if seconds <= self.within_s)
+        return next(within, slowed_s.index(min(slowed_s)))
 
 
 def compute_seconds(problem: Problem, batch: int, device: Device, models: CostModels | None = None) -> float:
@@ -225,7 +212,7 @@ def _described(problem: Problem, batch: int) -> Model:
     from alpa_dejavu.layers import trace
     from alpa_dejavu.sharding.solved import model_of_step
 
-    inputs, targets = (each[:1].repeat(batch, axis=0) for each in problem.train)
+    inputs, targets = (part[:1].repeat(batch, axis=0) for part in problem.train)
 
     def step(params: Any, data: Any) -> Any:
         gradients = jax.grad(problem.loss)(params, data)

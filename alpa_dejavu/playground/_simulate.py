@@ -25,8 +25,6 @@ from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Until
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["simulate"]
-
 
 def simulate(
     job: Job,

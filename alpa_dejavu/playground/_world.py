@@ -13,15 +13,12 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.playground._draws import draws
 from alpa_dejavu.playground._gradient import Gradient, Vector
 from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._queue import Mail, Process, Queue, Receiving, Sleeping
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import Until
-
-__all__ = ["Computing", "Effect", "Exchange", "Program", "Worker", "World", "stalled"]
 
 
 @final
@@ -167,7 +164,7 @@ class World(abc.ABC):
 
     def _worker(self, number: int) -> Worker:
         params = self.learner.start(number)
-        return Worker(self, number, params, self.learner.state(params), draws(self._seed, 3, number))
+        return Worker(self, number, params, self.learner.state(params), np.random.default_rng([self._seed, 3, number]))
 
     # What exchanges use.
 
@@ -181,7 +178,7 @@ class World(abc.ABC):
 
     def generator(self, *name: int) -> np.random.Generator:
         """Returns random numbers of a name, such as a round's: the same for all workers."""
-        return draws(self._seed, 4, *name)
+        return np.random.default_rng([self._seed, 4, *name])
 
     def finished(self, number: int) -> bool:
         """Returns whether a worker has had its number of steps."""
@@ -218,8 +215,8 @@ class World(abc.ABC):
 
     def _is_done(self, number: int) -> bool:
         """Whether a worker has had its steps, to the end of its program or until it would compute again."""
-        held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
-        return self.finished(number) and (held or self._main[number] not in self._processes[number])
+        is_held = any(self._computing.get(process, 0.0) == math.inf for process in self._processes[number])
+        return self.finished(number) and (is_held or self._main[number] not in self._processes[number])
 
     def _set_there(self, number: int, present: bool) -> None:
         self.there[number] = present

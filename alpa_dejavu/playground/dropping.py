@@ -159,8 +159,10 @@ def _judged(problem: Problem, seed: int) -> Problem:
     """Returns a problem that is judged by a part of its training samples."""
     inputs, targets = problem.train
     order = np.random.default_rng(seed).permutation(len(targets))
-    held, rest = np.split(order, [math.ceil(_JUDGED * len(order))])
-    return dataclasses.replace(problem, train=(inputs[rest], targets[rest]), held_out=(inputs[held], targets[held]))
+    judging, rest = np.split(order, [math.ceil(_JUDGED * len(order))])
+    return dataclasses.replace(
+        problem, train=(inputs[rest], targets[rest]), held_out=(inputs[judging], targets[judging])
+    )
 
 
 def _loss(

@@ -150,8 +150,8 @@ class Partition(Fault):
     """Groups of hosts that don't reach each other for a while.
 
     Messages between them wait, and aren't lost: exchanges send over reliable transports (TCP, or connections of RDMA),
-    which send again. Bytes that had passed before still arrive. Each exchange decides by
-    a timeout of its own when to give up.
+    which send again. Bytes that had passed before still arrive. Each exchange decides by a timeout of its own when to
+    give up.
 
     Attributes:
         groups: indices of the hosts of each group; hosts in none of them reach all.
@@ -199,6 +199,8 @@ class DrawnCrashes(Fault):
         checks.positive("drawn crashes", "back_after_s", 1.0 if self.back_after_s is None else self.back_after_s)
 
     def run(self, world: Changed) -> Program:
+        """Loses workers, and brings them back."""
+
         def lose(worker: int, ends: bool) -> bool:
             if ends:
                 world.start(worker)
@@ -231,6 +233,7 @@ class DrawnSlowDowns(Fault):
         checks.positive("drawn slow-downs", "for_s", self.for_s)
 
     def run(self, world: Changed) -> Program:
+        """Slows workers down, and has them recover."""
         return _drawn(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
                       lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
 
@@ -258,6 +261,7 @@ class DrawnCongestion(Fault):
         checks.positive("drawn congestion", "for_s", self.for_s)
 
     def run(self, world: Changed) -> Program:
+        """Changes links' rates, and has them recover."""
         links = itertools.combinations(sorted(set(world.hosts)), 2)
         return _drawn(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
                       lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip

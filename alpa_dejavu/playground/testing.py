@@ -143,18 +143,18 @@ def _plain(rate: float) -> Any:
 class _Watched(DataMove):
     """A policy of which is noted which samples each worker has, as far as it is known."""
 
-    def __init__(self, move: DataMove, where: str, held: list[set[int]]) -> None:
-        self._move, self._where, self._held, self.epochs, self.moved = move, where, held, 0, 0
+    def __init__(self, move: DataMove, where: str, owned: list[set[int]]) -> None:
+        self._move, self._where, self._held, self.epochs, self.moved = move, where, owned, 0, 0
 
     def choose(self, epoch: Epoch) -> Handed:
         rows, handed = epoch.rows.tolist(), self._move.choose(epoch)
-        given = handed.rows.tolist()
-        elsewhere = {row for number, held in enumerate(self._held) if number != epoch.worker for row in held}
+        handed_rows = handed.rows.tolist()
+        elsewhere = {row for number, owned in enumerate(self._held) if number != epoch.worker for row in owned}
         assert len({*rows}) == len(rows), f"{self._where}: worker {epoch.worker} has a sample twice"
         assert not elsewhere & {*rows}, f"{self._where}: worker {epoch.worker} has samples that others have"
-        assert {*given} < {*rows}, f"{self._where}: worker {epoch.worker} hands on others, or all"
-        self._held[epoch.worker] = {*rows} - {*given}
-        self.epochs, self.moved = self.epochs + 1, self.moved + len(given)
+        assert {*handed_rows} < {*rows}, f"{self._where}: worker {epoch.worker} hands on others, or all"
+        self._held[epoch.worker] = {*rows} - {*handed_rows}
+        self.epochs, self.moved = self.epochs + 1, self.moved + len(handed_rows)
         return handed
 
 

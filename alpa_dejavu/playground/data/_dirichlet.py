@@ -12,8 +12,6 @@ from alpa_dejavu.playground._data import Shards, Split, SplitTask
 from alpa_dejavu.playground.data._plain_splits import check_enough, labels_of, sizes
 from alpa_dejavu.problem import checks
 
-__all__ = ["DEFINITIONS", "Dirichlet"]
-
 Ints = NDArray[np.int64]
 DEFINITIONS = ("labels-over-workers", "workers-over-labels")
 _TRIES = 1000

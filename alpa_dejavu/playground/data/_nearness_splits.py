@@ -14,8 +14,6 @@ from alpa_dejavu.playground._data import Shards, Split, SplitTask, Uses
 from alpa_dejavu.playground.data._plain_splits import check_enough, dealt, groups_of, pieces
 from alpa_dejavu.problem import checks
 
-__all__ = ["Clusters", "MovedPoints"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 PROJECTIONS = ("pca", "umap")

@@ -20,8 +20,6 @@ from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
 
-__all__ = ["Cyclades", "components", "cosines", "dealt", "similar"]
-
 Group = NDArray[np.int64]
 
 
@@ -140,19 +138,21 @@ class Cyclades(Exchange):
             worker.adopt(*message.payload)
 
     def _serve(self, worker: Worker) -> Program:
-        world, held = worker.world, worker.replica()
+        world, model = worker.world, worker.replica()
         for number in itertools.count():
             if worker.finished:
                 return
             members = world.live
             batches = [world.learner.batch(member) for member in members]
-            groups = yield from self._grouped(worker, held.params, batches, number)
+            groups = yield from self._grouped(worker, model.params, batches, number)
             changed = yield from _asked(worker, groups, ("changed", number))
-            each = [_touched(worker, groups[member]) for member in sorted(changed)]
-            held.adopt(_merged(held.params, [changed[member] for member in sorted(changed)], each), held.version + 1)
-            world.shown = held.params
+            touched = [_touched(worker, groups[member]) for member in sorted(changed)]
+            model.adopt(
+                _merged(model.params, [changed[member] for member in sorted(changed)], touched), model.version + 1
+            )
+            world.shown = model.params
             for member in world.live:
-                worker.send(member, "params", (held.params, held.version), _bytes_of(worker, each))
+                worker.send(member, "params", (model.params, model.version), _bytes_of(worker, touched))
 
     def _grouped(self, worker: Worker, params: Vector, batches: Sequence[Rows], number: int
                  ) -> Generator[Effect, Any, dict[int, Rows]]:  # fmt: skip
@@ -196,20 +196,20 @@ def _touched(worker: Worker, rows: Rows) -> Rows | None:
     return None if coordinates is None else np.unique(coordinates)
 
 
-def _bytes_of(worker: Worker, each: Sequence[Rows | None]) -> float:
+def _bytes_of(worker: Worker, touched: Sequence[Rows | None]) -> float:
     """Returns the bytes of the parameters that some changed, at most those of all parameters."""
-    changed = [coordinates for coordinates in each if coordinates is not None]
-    if len(changed) < len(each):
+    changed = [coordinates for coordinates in touched if coordinates is not None]
+    if len(changed) < len(touched):
         return worker.world.num_bytes
     return worker.world.num_bytes * min(2 * len(np.unique(np.concatenate(changed))) / len(worker.params), 1.0)
 
 
-def _merged(before: Vector, after: Sequence[Vector], each: Sequence[Rows | None]) -> Vector:
+def _merged(before: Vector, after: Sequence[Vector], touched_by: Sequence[Rows | None]) -> Vector:
     """Returns parameters with all workers' changes: one worker's as they are, several ones' by their mean."""
-    count, taken, total = np.zeros(len(before), np.int64), before.copy(), np.zeros_like(before)
-    for params, touched in zip(after, each, strict=True):
+    count, last, total = np.zeros(len(before), np.int64), before.copy(), np.zeros_like(before)
+    for params, touched in zip(after, touched_by, strict=True):
         where = slice(None) if touched is None else touched
         count[where] += 1
-        taken[where] = params[where]
+        last[where] = params[where]
         total[where] += params[where] - before[where]
-    return np.where(count > 1, before + total / np.maximum(count, 1).astype(np.float32), taken)
+    return np.where(count > 1, before + total / np.maximum(count, 1).astype(np.float32), last)

@@ -15,8 +15,6 @@ from alpa_dejavu.playground._queue import Message
 from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker, World
 from alpa_dejavu.playground.topology import Topology, topology
 
-__all__ = ["AsynchronousGossip", "Gossip", "PushSum"]
-
 _WEIGHT_BYTES = 4.0
 
 

@@ -13,8 +13,6 @@ from alpa_dejavu.playground.exchanges._all_reduce import all_reduce
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
 
-__all__ = ["PartialReduce"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

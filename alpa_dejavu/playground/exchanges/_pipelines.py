@@ -16,8 +16,6 @@ from alpa_dejavu.playground.exchanges._all_reduce import all_reduce, mean
 from alpa_dejavu.playground.exchanges._server import check_server
 from alpa_dejavu.problem import checks
 
-__all__ = ["HetPipe", "PipeDream"]
-
 _REMEDIES = ("stash", "2bw", "predict", "rate")
 
 
@@ -156,7 +154,7 @@ class HetPipe(Exchange):
             pipeline.begin()
 
     def _serve(self, worker: Worker) -> Program:
-        world, held, waiting = worker.world, worker.replica(), set[int]()
+        world, model, waiting = worker.world, worker.replica(), set[int]()
         waves = dict.fromkeys(world.live, 0)
 
         def allowed() -> list[int]:
@@ -167,14 +165,14 @@ class HetPipe(Exchange):
         while True:
             messages = yield worker.receive("wave", lambda: 0 if allowed() else 1)
             for message in messages:
-                held.adopt(held.params + message.payload, held.version + 1)
+                model.adopt(model.params + message.payload, model.version + 1)
                 # A worker that came back goes on with the fastest.
                 waves[message.sender] = waves.get(message.sender, max(waves.values(), default=1) - 1) + 1
                 waiting.add(message.sender)
-            world.shown = held.params
+            world.shown = model.params
             for member in allowed():
                 waiting.remove(member)
-                worker.send(member, "params", held.params, world.num_bytes)
+                worker.send(member, "params", model.params, world.num_bytes)
 
 
 @final

@@ -21,8 +21,6 @@ from alpa_dejavu.playground.jobs._state import (
 from alpa_dejavu.playground.jobs._workload import Pool, Workload
 from alpa_dejavu.problem import checks
 
-__all__ = ["EqualShares", "Fifo", "Policy", "Sensitivity", "by_need", "in_proportion"]
-
 
 class Policy(abc.ABC):
     """A rule by which a cluster's hosts, cores and memory are allotted to jobs."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground.job import Problem
 
-__all__ = ["digits_cnn", "digits_mlp", "digits_residual", "digits_wide_cnn", "sparse_least_squares", "text_gpt"]
-
 _HELD_OUT = 360
 _WIDE = 32, 64
 
@@ -127,8 +125,8 @@ def digits_residual(*units: int) -> Problem:
     def init(key: Any) -> Any:
         keys = jax.random.split(key, len(units) + 2)
         parts = {"stem": dense(keys[0], 9, _CHANNELS), "out": dense(keys[1], _CHANNELS * _PLACES, 10)}
-        for (into, out), count, each in zip(names, filter(None, units), keys[2:], strict=False):
-            parts |= {into: dense(each, 9 * _CHANNELS, count),
+        for (into, out), count, own_key in zip(names, filter(None, units), keys[2:], strict=False):
+            parts |= {into: dense(own_key, 9 * _CHANNELS, count),
                       out: {"bias": jnp.zeros(_CHANNELS), "kernel": jnp.zeros((9 * count, _CHANNELS))}}  # fmt: skip
         return parts
 

@@ -26,8 +26,6 @@ from alpa_dejavu.playground.scenarios._scenario import Question, Scenario, Targe
 from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["read_scenario"]
-
 T = TypeVar("T")
 _REMEDY = "docs/guides/playground-scenarios.md has every key, and `alpa-dejavu playground list` has all names"
 _BEGINNING = Until(seconds=1e-300)

@@ -25,8 +25,6 @@ from alpa_dejavu.playground.scenarios.scenario_format import ClusterPartData, Sc
 from alpa_dejavu.playground.topology import TOPOLOGIES, Graph, Topology
 from alpa_dejavu.problem import Cluster, Plan
 
-__all__ = ["TOPOLOGY_WORDS", "at", "job_and_cluster", "name_and_settings", "object_named"]
-
 
 def job_and_cluster(data: ScenarioData, folder: pathlib.Path) -> tuple[Job, Cluster]:
     """Returns what a scenario trains, and on which cluster.
@@ -82,8 +80,8 @@ def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster, folder: 
         more["hosts"] = pipelines.hosts
     for key, field in (("workers", "hosts"), ("batch", "batch"), ("drop", "drop")):
         with at(*((key, field) if key == "workers" else (key,))):
-            given = {name: more[name] for name in {"hosts", field} if name in more}
-            Job(trained, 0.0, num_bytes=0.0, **given).worker_hosts(cluster)
+            fields = {name: more[name] for name in {"hosts", field} if name in more}
+            Job(trained, 0.0, num_bytes=0.0, **fields).worker_hosts(cluster)
     compute_s = data["compute_s"]
     with at("compute_s"):
         if compute_s == "predicted":
@@ -197,12 +195,12 @@ def object_named(what: str, entry: Any, kinds: Mapping[str, type[T]], where: Pat
             text = f"{setting!r} is no setting of {name!r}{near(setting, known_settings)} ({has})"
             raise WrongDataError((*inside, setting), text)
     hints = typing.get_type_hints(kind)
-    given = {key: _value(value, hints[key], (*inside, key)) for key, value in settings.items()}
+    values = {key: _value(value, hints[key], (*inside, key)) for key, value in settings.items()}
     for setting, parameter in known_settings.items():
-        if parameter.default is inspect.Parameter.empty and setting not in given:
+        if parameter.default is inspect.Parameter.empty and setting not in values:
             raise WrongDataError(where, f"{name!r} lacks the setting {setting!r}")
     try:
-        return kind(**given)
+        return kind(**values)
     except ValueError as error:
         raise WrongDataError(where, str(error)) from None
 

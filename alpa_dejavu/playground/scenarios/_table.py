@@ -12,8 +12,6 @@ from alpa_dejavu._util.interval import Interval
 from alpa_dejavu.playground.scenarios._comparison import AXES, Compared, answer_lines, compared
 from alpa_dejavu.playground.scenarios._scenario import INTERVALS, Runs, ScenarioRun, Target
 
-__all__ = ["NOTE", "TextTable", "details", "runs_page", "tables", "target_text"]
-
 _MOST_DETAILS = 400
 
 NOTE = (

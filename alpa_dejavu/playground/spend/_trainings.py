@@ -23,8 +23,6 @@ from alpa_dejavu.playground.spend._costs import HISTORY
 from alpa_dejavu.playground.spend._trial_model import TrialModel
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 
-__all__ = ["WINDOW", "Trainings", "means", "steps_to"]
-
 WINDOW = 20
 """Losses are means over so many steps."""
 
@@ -81,15 +79,15 @@ class Trainings:
         vector = self._begun(seed)
         state = walks.init(vector)
         for step in itertools.count():
-            each = [self._batch(seed, step * points + point) for point in range(points)]
-            batches = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *each)
+            of_points = [self._batch(seed, step * points + point) for point in range(points)]
+            batches = jax.tree_util.tree_map(lambda *leaves: np.stack(leaves), *of_points)
             vector, state, report = walks.step(vector, state, evaluator, batches)
             yield float(report.loss)
 
     def _trained(self, vector: Any, moments: Any, times: int, rate: float, seed: int, first: int) -> Iterator[float]:
         for step in itertools.count(first):
-            each = [self._gradient(vector, self._batch(seed, step * times + number)) for number in range(times)]
-            losses, gradients = zip(*each, strict=True)
+            computed = [self._gradient(vector, self._batch(seed, step * times + number)) for number in range(times)]
+            losses, gradients = zip(*computed, strict=True)
             vector, moments = self._update(vector, moments, sum(gradients) / times, rate)
             yield sum(map(float, losses)) / times
 

@@ -17,7 +17,7 @@ from alpa_dejavu.training.initialization._layout import FloatArray, Parameters, 
 from alpa_dejavu.training.initialization._store import read_leaves, write_leaves
 
 _REMEDY = "give the JSON file that parallel_initialize or write_result has written"
-_BEFORE = {"parents": [], "batch_rows": None, "first_step": 0}
+_BEFORE: dict[str, Any] = {"parents": [], "batch_rows": None, "first_step": 0}
 """Keys of candidates in version 1 of the format, by which releases before could say more."""
 
 

@@ -268,4 +268,4 @@ def start(choice: str | Start | Sequence[str | Start]) -> Start:
 
 def name_of_start(chosen: Start) -> str:
     """Returns the name by which users choose a start, or that of its class."""
-    return next((name for name, known in KNOWN.items() if known == chosen), type(chosen).__name__)
+    return next((name for name, candidate in KNOWN.items() if candidate == chosen), type(chosen).__name__)

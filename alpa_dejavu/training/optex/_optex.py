@@ -201,7 +201,7 @@ class OptEx:
         many = jnp.broadcast_to(is_filled, near.shape)
         seen = Seen(history.distances, history.products, near, many)
         scale, noise = self._refitted(state, seen, history)
-        process = of_each(lambda *one: fitted(self.kernel, *one), seen, scale, noise)
+        process = of_each(lambda *group: fitted(self.kernel, *group), seen, scale, noise)
         return walked(self.optimizer, self.kernel, layout, history, seen, process, noise, params, state.optimizer,
                       self.parallel, self.trust)  # fmt: skip
 
@@ -268,7 +268,7 @@ class OptEx:
         levels = self._levels(state, seen)
 
         def anew() -> Any:
-            return of_each(lambda one, noises: self.scale.choose(self.kernel, one, noises, is_newest), seen, levels)
+            return of_each(lambda group, noises: self.scale.choose(self.kernel, group, noises, is_newest), seen, levels)
 
         kept = levels[:, 0] if self.noise != "fitted" else jnp.maximum(state.noise, NOISES[0])
         if self.refit == 1:
@@ -296,8 +296,8 @@ class OptEx:
         if noise is None:
             raise ValueError('noise is "replicas", but the evaluator tells none; give it replicas=2 or more')
         count = jnp.maximum(jnp.sum(is_valid), 1)
-        each = [jnp.sum(jnp.where(is_valid, one, 0)) / count for one in jax.tree_util.tree_leaves(noise)]
-        now = jnp.stack([sum(one for one, of in zip(each, layout.group_of, strict=True) if of == group)
+        by_leaf = [jnp.sum(jnp.where(is_valid, leaf, 0)) / count for leaf in jax.tree_util.tree_leaves(noise)]
+        now = jnp.stack([sum(variance for variance, of in zip(by_leaf, layout.group_of, strict=True) if of == group)
                          for group in range(len(layout.groups))])  # fmt: skip
         mixed = jnp.where(state.noise < 0, now, _MEMORY * state.noise + (1 - _MEMORY) * now)
         return jnp.where(jnp.any(is_valid), mixed, state.noise)

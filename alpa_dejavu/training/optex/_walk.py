@@ -118,7 +118,7 @@ def walked(
     def step(place: _Place) -> _Place:
         walk, at = place.walk, place.count - 1
         weights, variance = of_each(
-            lambda *one: weights_at(kernel, *one), seen, process, place.near, reference(place.leaves)
+            lambda *group: weights_at(kernel, *group), seen, process, place.near, reference(place.leaves)
         )
         length = jnp.einsum("gi,gij,gj->", weights, seen.products, weights)
         expected = jnp.sqrt(jnp.sum(variance) / length)

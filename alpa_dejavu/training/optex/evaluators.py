@@ -69,10 +69,10 @@ def gradient_of_point(loss: Callable[[Any, Any], Any], replicas: int) -> Callabl
         return lambda point, batch: (*jax.value_and_grad(loss)(point, batch), None)
 
     def of_parts(point: Any, batch: Any) -> Any:
-        losses, each = jax.vmap(jax.value_and_grad(loss), (None, 0))(point, parts_of(batch, replicas))
-        mean = jax.tree_util.tree_map(lambda g: jnp.mean(g, axis=0), each)
+        losses, of_replicas = jax.vmap(jax.value_and_grad(loss), (None, 0))(point, parts_of(batch, replicas))
+        mean = jax.tree_util.tree_map(lambda g: jnp.mean(g, axis=0), of_replicas)
         noise = jax.tree_util.tree_map(
-            lambda g, m: jnp.sum((g - m).astype(jnp.float32) ** 2) / (replicas * (replicas - 1)), each, mean
+            lambda g, m: jnp.sum((g - m).astype(jnp.float32) ** 2) / (replicas * (replicas - 1)), of_replicas, mean
         )
         return jnp.mean(losses), mean, noise
 
@@ -117,8 +117,8 @@ class OneByOne(_OfLoss):
     def _program(self) -> Callable[[Any, Any, Any], Any]:
         gradient = gradient_of_point(self.loss, self.replicas)
 
-        def one(carry: None, given: Any) -> Any:
-            place, count, point, batch = given
+        def one(carry: None, row: Any) -> Any:
+            place, count, point, batch = row
             shapes = jax.eval_shape(gradient, point, batch)
 
             def nothing() -> Any:
@@ -257,8 +257,8 @@ class RayWorkers(Evaluator):
         for place, (loss, gradient, own) in answers.items():
             losses[place] = loss
             for kept, new in ((gradients, gradient), (noise, own)):
-                for leaf, one in zip(*map(jax.tree_util.tree_leaves, (kept, new)), strict=True):
-                    leaf[place] = one
+                for leaf, computed in zip(*map(jax.tree_util.tree_leaves, (kept, new)), strict=True):
+                    leaf[place] = computed
         return Evaluated(losses, gradients, noise, np.isin(np.arange(n), list(answers)))
 
 

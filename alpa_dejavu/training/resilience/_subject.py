@@ -66,7 +66,7 @@ class Subject:
         """
         if not (isinstance(data, Sequence) and len(data) == 2):
             raise ValueError(f"data is {type(data).__name__}, but must be (inputs, targets); give both")
-        inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
+        inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
         counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree_util.tree_leaves((inputs, targets))}
         if len(counts) != 1 or 0 in counts:
             raise ValueError(f"data is of {sorted(counts)} samples, but must be of as many inputs as targets, and of "

@@ -61,16 +61,16 @@ def sites(apply_fn: Model, params: Any, inputs: Any) -> tuple[tuple[ProductSite,
     Args:
         apply_fn, params, inputs: the model, and what it takes, or the shapes of that.
     """
-    found: list[ProductSite] = []
+    recorded_sites: list[ProductSite] = []
 
     def recorded(number: int, site: ProductSite, values: Any) -> Any:
         del number
-        found.append(site)
+        recorded_sites.append(site)
         return values
 
     run = _Run(recorded)
-    jax.eval_shape(lambda *given: run.outputs(apply_fn, *given), params, inputs)
-    return tuple(found), tuple(sorted(run.unreached))
+    jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
+    return tuple(recorded_sites), tuple(sorted(run.unreached))
 
 
 def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "features") -> Parts:
@@ -85,18 +85,18 @@ def activation_parts(apply_fn: Model, params: Any, inputs: Any, kind: str = "fea
     """
     if kind not in ("features", "values"):
         raise ValueError(f"kind is {kind!r}, but must be 'features' or 'values'; name one of them")
-    found, unreached = sites(apply_fn, params, inputs)
-    if not found:
+    products, unreached = sites(apply_fn, params, inputs)
+    if not products:
         why = f"; loops that aren't reached: {', '.join(unreached)}" if unreached else ""
         raise ValueError(f"apply_fn has no product of data with weights, but must have one{why}; strike its weights")
-    sizes = [site.shape[site.axis] if kind == "features" else int(np.prod(site.shape)) for site in found]
+    sizes = [site.shape[site.axis] if kind == "features" else int(np.prod(site.shape)) for site in products]
     starts = np.cumsum([0, *sizes])
     owners = []
-    for site, start, size in zip(found, starts, sizes, strict=False):
+    for site, start, size in zip(products, starts, sizes, strict=False):
         shape = tuple(n if axis == site.axis or kind == "values" else 1 for axis, n in enumerate(site.shape))
         owners.append((Owner((start + np.arange(size)).astype(np.int32).reshape(shape)),))
-    names = tuple(site.name for site in found)
-    return Parts(f"activations' {kind}", names, tuple(sizes), tuple(owners), tuple(site.shape for site in found))
+    names = tuple(site.name for site in products)
+    return Parts(f"activations' {kind}", names, tuple(sizes), tuple(owners), tuple(site.shape for site in products))
 
 
 def with_strikes(apply_fn: Model, strike: Strike) -> Model:
@@ -153,7 +153,7 @@ def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> M
         with_strikes(apply_fn, looked)(params, inputs)
         return seen
 
-    if any(each.startswith("scan") for each in _looped(apply_fn, params, inputs)):
+    if any(loop.startswith("scan") for loop in _looped(apply_fn, params, inputs)):
         raise ValueError("apply_fn has a scanned loop, but must have its layers one by one to be clipped; unroll it")
     bounds = [(float(low), float(high)) for low, high in ranges(params, inputs)]
 
@@ -168,7 +168,7 @@ def clipped(apply_fn: Model, params: Any, inputs: Any, margin: float = 0.0) -> M
 
 def _looped(apply_fn: Model, params: Any, inputs: Any) -> list[str]:
     run = _Run(lambda number, site, values: values)
-    jax.eval_shape(lambda *given: run.outputs(apply_fn, *given), params, inputs)
+    jax.eval_shape(lambda *arguments: run.outputs(apply_fn, *arguments), params, inputs)
     return run.scanned
 
 
@@ -212,55 +212,55 @@ class _Run:
         origins: list[_Weights | None] = [_Weights(path, tuple(range(jnp.ndim(leaf))))
                                           for path, leaf in zip(paths_of(params), leaves, strict=False)]  # fmt: skip
         origins += [None] * (len(leaves) - len(origins))
-        made, _ = self._run(closed.jaxpr, closed.consts, leaves, origins)
-        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [*map(_released, made)])
+        results, _ = self._run(closed.jaxpr, closed.consts, leaves, origins)
+        return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [*map(_released, results)])
 
     def _run(
         self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any], origins: Sequence[_Weights | None]
     ) -> tuple[list[Any], list[_Weights | None]]:
         """Returns what a jaxpr puts out, and for each of it the weights that it was made of alone."""
-        known: dict[Any, tuple[Any, _Weights | None]] = {
+        by_variable: dict[Any, tuple[Any, _Weights | None]] = {
             **dict(zip(jaxpr.constvars, zip(consts, [_Weights("") for _ in consts], strict=True), strict=True)),
             **dict(zip(jaxpr.invars, zip(values, origins, strict=True), strict=True)),
         }
 
         def read(variable: Any) -> tuple[Any, _Weights | None]:
-            return (variable.val, _Weights("")) if isinstance(variable, jax.core.Literal) else known[variable]
+            return (variable.val, _Weights("")) if isinstance(variable, jax.core.Literal) else by_variable[variable]
 
         for equation in jaxpr.eqns:
-            given, of = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
-            made, made_of = self._equation(equation, given, of)
-            known.update(zip(equation.outvars, zip(made, made_of, strict=True), strict=True))
+            operands, of = zip(*map(read, equation.invars), strict=True) if equation.invars else ((), ())
+            results, made_of = self._equation(equation, operands, of)
+            by_variable.update(zip(equation.outvars, zip(results, made_of, strict=True), strict=True))
         ends = [read(variable) for variable in jaxpr.outvars]
         return [value for value, _ in ends], [origin for _, origin in ends]
 
     def _equation(
-        self, equation: Any, given: Sequence[Any], of: Sequence[_Weights | None]
+        self, equation: Any, operands: Sequence[Any], of: Sequence[_Weights | None]
     ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
         name = equation.primitive.name
         if name in _CALLS:
             inner = equation.params[_CALLS[name]]
-            return self._run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given, of)
+            return self._run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), operands, of)
         if name == "scan":
-            return self._scan(equation, given, of)
-        if name in _LOOPS and any(each in str(equation.params) for each in _PRODUCTS):
+            return self._scan(equation, operands, of)
+        if name in _LOOPS and any(product in str(equation.params) for product in _PRODUCTS):
             self.unreached.add(name)
-        held = [each for each in given if isinstance(each, _Held)]
-        keys = {each.key for each in held}
-        alike = name in _ELEMENTWISE and len(keys) == 1 and len(held) == of.count(None)
-        given = [each.values if alike and isinstance(each, _Held) else _released(each) for each in given]
-        made = equation.primitive.bind(*given, **equation.params)
-        made = made if equation.primitive.multiple_results else [made]
+        held_values = [value for value in operands if isinstance(value, _Held)]
+        keys = {value.key for value in held_values}
+        alike = name in _ELEMENTWISE and len(keys) == 1 and len(held_values) == of.count(None)
+        operands = [value.values if alike and isinstance(value, _Held) else _released(value) for value in operands]
+        results = equation.primitive.bind(*operands, **equation.params)
+        results = results if equation.primitive.multiple_results else [results]
         if alike:
-            made = [held[0]._replace(values=each) for each in made]
+            results = [held_values[0]._replace(values=result) for result in results]
         origin = None
         if None not in of:
-            whole = next((each for each in of if each is not None and each.name), _Weights(""))
+            whole = next((weights for weights in of if weights is not None and weights.name), _Weights(""))
             origin = _Weights(whole.name, _axes(equation, whole.axes))
         elif name in _PRODUCTS:
-            sides = [(n, each) for n, each in enumerate(of) if each is not None and each.name]
-            made = [self._struck(equation, *sides[0], made[0])] if sides else made
-        return made, [origin] * len(made)
+            sides = [(n, weights) for n, weights in enumerate(of) if weights is not None and weights.name]
+            results = [self._struck(equation, *sides[0], results[0])] if sides else results
+        return results, [origin] * len(results)
 
     def _struck(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
         name = weights.name
@@ -291,28 +291,28 @@ class _Run:
         return _Held(values, kept, (weights.name, tuple(axes))) if axes else values
 
     def _scan(
-        self, equation: Any, given: Sequence[Any], of: Sequence[_Weights | None]
+        self, equation: Any, operands: Sequence[Any], of: Sequence[_Weights | None]
     ) -> tuple[Sequence[Any], Sequence[_Weights | None]]:
         """Runs a scanned loop whose body is struck in each turn alike."""
         self.scanned.append("scan")
         settings = equation.params
         consts, carried = settings["num_consts"], settings["num_consts"] + settings["num_carry"]
         inner = settings["jaxpr"]
-        given = [*map(_released, given)]
-        turns = [None if each is None else each._replace(axes=each.axes[1:]) for each in of[carried:]]
+        operands = [*map(_released, operands)]
+        turns = [None if weights is None else weights._replace(axes=weights.axes[1:]) for weights in of[carried:]]
         origins = [*of[:consts], *[None] * settings["num_carry"], *turns]
 
         def body(carry: Sequence[Any], turn: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            made, _ = self._run(inner.jaxpr, inner.consts, [*given[:consts], *carry, *turn], origins)
-            made = [*map(_released, made)]
-            return made[: settings["num_carry"]], made[settings["num_carry"] :]
+            results, _ = self._run(inner.jaxpr, inner.consts, [*operands[:consts], *carry, *turn], origins)
+            results = [*map(_released, results)]
+            return results[: settings["num_carry"]], results[settings["num_carry"] :]
 
         last, every = jax.lax.scan(
-            body, list(given[consts:carried]), list(given[carried:]), settings["length"], settings["reverse"],
+            body, list(operands[consts:carried]), list(operands[carried:]), settings["length"], settings["reverse"],
             settings["unroll"],
         )  # fmt: skip
-        made = [*last, *every]
-        return made, [None] * len(made)
+        results = [*last, *every]
+        return results, [None] * len(results)
 
 
 def _released(value: Any) -> Any:
@@ -323,7 +323,7 @@ def _released(value: Any) -> Any:
 def _axes(equation: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The axes of an array of weights after a step of its own; -1 where they aren't known."""
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
-    before = next((each.aval.shape for each in equation.invars if len(each.aval.shape) == len(axes)), ())
+    before = next((variable.aval.shape for variable in equation.invars if len(variable.aval.shape) == len(axes)), ())
     if not axes:
         return (-1,) * len(shape)
     if name == "transpose":

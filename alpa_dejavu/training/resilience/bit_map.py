@@ -112,6 +112,6 @@ def bit_map(
         return jax.lax.map(one, asked)
 
     judgements = every(subject.params, tuple(np.array(asked).T))
-    judged, not_finite = (np.asarray(each, float).reshape(len(groups), -1) for each in judgements)
+    judged, not_finite = (np.asarray(figures, float).reshape(len(groups), -1) for figures in judgements)
     base = float(subject.judged(apply_fn(subject.params, subject.inputs))[0])
     return BitMap(dtype, groups, base, judged, not_finite)

@@ -88,7 +88,7 @@ def hardened(
     checked_shares((averaged,))
     if sum(drill.parts.kind.startswith("activations") for drill in drills) > 1:
         raise ValueError("drills has several of activations, but must have one at most; leave one out")
-    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, each) for each in data)
+    inputs, targets = (jax.tree_util.tree_map(jnp.asarray, part) for part in data)
     first_averaged = steps - max(1, round(averaged * steps))
 
     def drilled(params: Any, rows: Any, key: jax.Array) -> Any:

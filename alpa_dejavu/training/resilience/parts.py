@@ -78,7 +78,7 @@ class Parts:
     @property
     def offsets(self) -> tuple[int, ...]:
         """Returns for each group the number of its first unit."""
-        return tuple(int(each) for each in np.cumsum((0, *self.sizes[:-1])))
+        return tuple(int(offset) for offset in np.cumsum((0, *self.sizes[:-1])))
 
     @property
     def group_of(self) -> NDArray[np.int32]:

@@ -20,8 +20,6 @@ import numpy as np
 
 from alpa_dejavu.training._scope import groups_of
 
-__all__ = []
-
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +61,8 @@ class Buffers:
         for number, (group, stage, leaf) in enumerate(zip(groups, stages, leaves, strict=True)):
             key = (stage, jnp.result_type(leaf)) if joined else number
             numbers.setdefault(group, {}).setdefault(key, []).append(number)
-        return cls(replicas, tree, tuple(jnp.shape(x) for x in leaves),
-                   {group: tuple(map(tuple, each.values())) for group, each in numbers.items()}, joined)  # fmt: skip
+        groups_of_buffers = {group: tuple(map(tuple, buffers.values())) for group, buffers in numbers.items()}
+        return cls(replicas, tree, tuple(jnp.shape(x) for x in leaves), groups_of_buffers, joined)
 
     def filled(self, gradients: Any) -> dict[str, list[Any]]:
         """Returns each group's buffers [N, ...] of a pytree with leaves [N, ...]."""

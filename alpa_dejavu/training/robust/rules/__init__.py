@@ -61,8 +61,8 @@ def rule(choice: str | Rule, **settings: Any) -> Rule:
     """
     if isinstance(choice, str):
         if choice not in RULES:
-            known = ", ".join(map(repr, RULES))
-            raise ValueError(f"there is no rule named {choice!r}{near(choice, RULES)}; choose one of {known}")
+            names = ", ".join(map(repr, RULES))
+            raise ValueError(f"there is no rule named {choice!r}{near(choice, RULES)}; choose one of {names}")
         return RULES[choice](**settings)
     if not isinstance(choice, Rule) or settings:
         raise TypeError(f"rule is {choice!r} with {settings}, but must be a name with settings or a Rule; give one")
@@ -90,7 +90,7 @@ def replicas_to_tolerate(name: str, wrong: int) -> int:
         return 1
     if isinstance(usual, Mean):
         raise ValueError(f"rule is {name!r}, but must tolerate {wrong} wrong replicas, and a mean none; choose one of "
-                         f"{', '.join(repr(each) for each in RULES if each != name)}")  # fmt: skip
+                         f"{', '.join(repr(other) for other in RULES if other != name)}")  # fmt: skip
     if isinstance(usual, ZenoPlusPlus):
         return wrong + 1
     if not hasattr(usual, "wrong"):
@@ -99,7 +99,7 @@ def replicas_to_tolerate(name: str, wrong: int) -> int:
         gradients = {"all": jnp.zeros((count, 1))}
         evidence = Evidence(jnp.zeros(count), {"all": jnp.zeros(1)})
         try:
-            jax.eval_shape(lambda one, beside: rule(name, wrong=wrong).aggregate(one, None, beside).gradient,
+            jax.eval_shape(lambda rows, beside: rule(name, wrong=wrong).aggregate(rows, None, beside).gradient,
                            gradients, evidence)  # fmt: skip
         except ValueError:
             continue

@@ -27,8 +27,6 @@ from alpa_dejavu.training.robust._arrays import (
 )
 from alpa_dejavu.training.robust.rules._base import Aggregated, Evidence, Rule, check_replicas
 
-__all__ = []
-
 _MOST_SUBSETS = 20_000
 
 
