@@ -19,7 +19,7 @@ class Chosen:
 
         init_fn, train_step, batches = regression(says_norm=False)
         self.state = parallel_initialize(
-            init_fn, train_step, batches, num_candidates=2, budget_steps=16, lanes=1, average=False
+            init_fn, train_step, batches, num_candidates=2, budget_steps=16, lanes=1
         ).state
         self.alone, self.batch = jax.jit(train_step), batches[0]
         method = alpa.Zero3Parallel(devices=LocalPhysicalDeviceMesh(jax.devices()[:4]))
