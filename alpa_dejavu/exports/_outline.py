@@ -130,15 +130,15 @@ class Outline:
         kept, less = StageOffload(self.offload) if self.offload.any else None, "selective" if self.selective else "none"
         stages = [
             StagePlan(
-                layers, places[on[n]][0], config.shape, places[on[n]][1], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+                layers, places[on[n]][0], config.shape, places[on[n]][1],
                 options={"force_batch_dim_to_mesh_dim": 0}, remat="layer" if self.remat[n] else less, zero=self.zero,
                 offload=kept,
             )
             for n, layers in enumerate(self.layers)
         ]  # fmt: skip
         return Plan(
-            tuple(stages), 0.0, 0.0, self.num_micro_batches, self.schedule, cluster.name, {}, model.text, self.batch,
-            layer_option="manual",
+            stages=tuple(stages), step_s=0.0, num_micro_batches=self.num_micro_batches, schedule=self.schedule,
+            cluster=cluster.name, planning_s={}, model=model.text, batch=self.batch, layer_option="manual",
         )  # fmt: skip
 
     def _check(self, cluster: Cluster) -> None:

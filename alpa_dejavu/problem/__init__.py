@@ -41,10 +41,11 @@ from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._offload import NO_OFFLOAD, OFFLOAD_PLACES, OFFLOADED, Offload, StageOffload
 from alpa_dejavu.problem._operators import ATTENTION, ATTENTION_LIBRARIES, FusedAttention, Operator, Operators
-from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
+from alpa_dejavu.problem._plan import MicroBatches, NoPlanError, Plan, Stages, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem._reduction_server import ReductionServer
 from alpa_dejavu.problem._sites import Sites
+from alpa_dejavu.problem._stage_plan import StagePlan
 from alpa_dejavu.problem.run import Run
 from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageChoice
 
@@ -82,6 +83,7 @@ __all__ = [
     "MemoryPart",
     "MemoryShares",
     "MeshConfig",
+    "MicroBatches",
     "Model",
     "Moves",
     "NoPlanError",
@@ -105,6 +107,7 @@ __all__ = [
     "StageChoice",
     "StageOffload",
     "StagePlan",
+    "Stages",
     "StepCorrection",
     "StridedReads",
     "Submesh",

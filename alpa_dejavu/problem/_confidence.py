@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Annotated, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import Rare
+from alpa_dejavu._util.format_fields import Seconds, SecondsAboveZero, Words, said, whole
 from alpa_dejavu.problem import checks
 
 
@@ -29,14 +31,14 @@ class Confidence:
     Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
     """
 
-    probability: float
-    expected_step_s: float
-    interval_s: tuple[float, float]
-    draws: int
-    candidates: int
-    spread_from: str
-    compared: str = ""
-    deviation_s: float = 0.0
+    probability: Annotated[float, said("a number from 0 to 1", ge=0, le=1)]
+    expected_step_s: SecondsAboveZero
+    interval_s: Annotated[tuple[SecondsAboveZero, SecondsAboveZero], said("[lower, upper] in seconds")]
+    draws: Annotated[int, whole("a whole number of draws, at least 1", 1)]
+    candidates: Annotated[int, whole("a whole number of plans, at least 1", 1)]
+    spread_from: Words
+    compared: Words = ""
+    deviation_s: Rare[Seconds] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:

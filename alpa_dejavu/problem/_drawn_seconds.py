@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Annotated, final
 
+from alpa_dejavu._util.dataclass_format import Needed, Stored
+from alpa_dejavu._util.format_fields import Seconds, listed
 from alpa_dejavu.problem import checks
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _LayerSeconds:
+    """The drawn seconds of a layer in files of plans."""
+
+    mean_s: Seconds
+    deviation_s: Seconds
+
+
+_WITHOUT_LAYERS = Stored(
+    tuple[_LayerSeconds, ...],
+    lambda layers: tuple(_LayerSeconds(layer.mean_s, layer.deviation_s) for layer in layers),
+    lambda layers: tuple(DrawnSeconds(layer.mean_s, layer.deviation_s) for layer in layers),
+)
 
 
 @final
@@ -21,9 +39,15 @@ class DrawnSeconds:
     Raises ValueError for seconds that are negative or aren't finite.
     """
 
-    mean_s: float
-    deviation_s: float
-    layers: tuple[DrawnSeconds, ...] = ()
+    mean_s: Seconds
+    deviation_s: Seconds
+    layers: Needed[
+        Annotated[
+            tuple[DrawnSeconds, ...],
+            _WITHOUT_LAYERS,
+            listed("a list of mean and deviation of each layer of the stage"),
+        ]
+    ] = ()
 
     def __post_init__(self) -> None:
         checks.not_negative("drawn", "mean_s", self.mean_s)

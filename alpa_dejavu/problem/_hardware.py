@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import final
+from typing import Annotated, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import Rare
+from alpa_dejavu._util.format_fields import MOST, Bytes, Positive, Text, listed, said, whole
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._cluster import Cluster
 
@@ -34,12 +36,12 @@ class HostSummary:
         slowdown: the factor by which its devices are slower than its machine type's figures say.
     """
 
-    name: str
-    num_devices: int
-    device: str
-    memory_bytes: float
-    kind: int = 0
-    slowdown: float = 1.0
+    name: Text
+    num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST)]
+    device: Annotated[str, said("text: what its devices are")]
+    memory_bytes: Bytes
+    kind: Rare[Annotated[int, whole("a whole number: hosts of equal ones are interchangeable")]] = 0
+    slowdown: Rare[Positive] = 1.0
 
     def __post_init__(self) -> None:
         checks.positive(f"host {self.name}", "num_devices", self.num_devices)
@@ -58,10 +60,12 @@ class ClusterSummary:
         cores: the number of cores of the one CPU that all devices are parts of; None: they aren't.
     """
 
-    hosts: tuple[HostSummary, ...]
-    machine: str = ""
-    machine_file: str = ""
-    cores: int | None = None
+    hosts: Annotated[tuple[HostSummary, ...], listed("a list of at least one host", min_length=1)]
+    machine: Annotated[str, said("text: the machine type that all hosts are of, empty if they aren't of one")] = ""
+    machine_file: Annotated[str, said("text: the path of that type's file, empty if it comes with the package")] = ""
+    cores: Annotated[
+        Annotated[int, whole("", 1, MOST)] | None, said("a whole number of cores, at least 1, or null")
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.hosts:

@@ -262,6 +262,5 @@ def _section_of(path: tuple[str, ...]) -> str:
     return "" if len(path) == 1 else "bf16" if path[-2] == "bfloat16" else path[-2]
 
 
-
 def _whole(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in values)

@@ -83,9 +83,7 @@ class _Said:
             before = self._by_name.setdefault(one.name, one)
             if before.values != one.values:
                 other = f"line {before.line} has {short(before.value)}"
-                raise wrong_line(
-                    path, one.line, f"--{one.name} is {short(one.value)}, but {other}; leave one out"
-                )
+                raise wrong_line(path, one.line, f"--{one.name} is {short(one.value)}, but {other}; leave one out")
 
     def _check(self, one: Argument, strange: Sequence[Argument]) -> None:
         """Raises what is wrong with an argument by itself."""
