@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any, Final, final
 
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
-from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._comments import commented, heading
 from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline, sizes_of
+from alpa_dejavu.exports._settings import unknown_setting
 from alpa_dejavu.exports._target import Files, Writer
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
@@ -114,10 +114,7 @@ class _Said:
         self._file, self._data = file, file.data
         strange = next((key for key in self._data if key not in _KEYS), None)
         if strange is not None:
-            raise self._wrong(
-                strange, f"{strange} isn't known, so it may change what is planned{near(strange, _KEYS)}; leave it out "
-                "if it doesn't",
-            )  # fmt: skip
+            raise self._wrong(strange, unknown_setting(strange, strange, _KEYS))
 
     def outline(self, num_devices: int) -> Outline:
         """Returns the plan on so many devices."""

@@ -14,7 +14,7 @@ from alpa_dejavu._util.json_file import read_text
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline
-from alpa_dejavu.exports.torchtitan._known import APPLIED, OFF, WITHOUT_EFFECT
+from alpa_dejavu.exports._settings import settings_of, unknown_setting
 from alpa_dejavu.exports.torchtitan._settings import Settings, read_settings
 from alpa_dejavu.exports.torchtitan._writer import NAMES, module_names
 from alpa_dejavu.layers.models import Transformer
@@ -66,22 +66,19 @@ class _Said:
 
     def _check(self, section: str, values: Mapping[str, Any]) -> None:
         """Raises for a setting that isn't known, or is of what isn't planned."""
-        aside, off = WITHOUT_EFFECT.get(section, frozenset()), OFF.get(section, {})
-        known = (*APPLIED.get(section, ()), *off, *(aside or ()))
-        if not known and aside is not None:
-            sections = (*APPLIED, *WITHOUT_EFFECT)
+        sections = settings_of("torchtitan")
+        settings = sections.get(section)
+        if settings is None:
             said = f"[{section}] isn't known, so it may change what is planned{near(section, sections)}; leave it out"
             raise self._wrong(section, "", said)
         for key, value in values.items():
-            if key in off and value is not None and not _is_one_of(value, off[key]):
-                said = f"{section}.{key} is {short(value)}, which isn't planned; make it {off[key][0]!r}"
+            setting = settings.get(key, settings.get("*"))
+            if setting is None:
+                raise self._wrong(section, key, unknown_setting(f"{section}.{key}", key, settings))
+            if setting.use == "off" and value is not None and not _is_one_of(value, setting.allowed):
+                said = f"{section}.{key} is {short(value)}, which isn't planned; make it {setting.allowed[0]!r}"
                 raise self._wrong(section, key, said)
-            if key not in known and aside is not None:
-                raise self._wrong(
-                    section, key, f"{section}.{key} isn't known, so it may change what is planned{near(key, known)}; "
-                    "leave it out if it doesn't",
-                )  # fmt: skip
-            if aside is None or key in aside:
+            if setting.use == "aside" or "*" in settings:
                 line = self._settings.lines.get((section, key), 0)
                 self._aside.setdefault(line, []).append(f"{section}.{key}")
 
