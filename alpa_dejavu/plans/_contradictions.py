@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 from alpa_dejavu._util.json_text import Path
 from alpa_dejavu.problem.run import schedule_form
 
-__all__ = ["contradictions"]
-
 _Data: TypeAlias = Mapping[str, Any]
 _ROUNDED = 1e-6
 """Figures are equal up to this share."""

@@ -13,8 +13,6 @@ from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.report._style import COLORS, finished
 
-__all__ = ["cost_map"]
-
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:
     """Returns a chart of a plan's cost table: for each submesh a heat map of the seconds that a stage of any range of

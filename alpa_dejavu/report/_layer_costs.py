@@ -12,8 +12,6 @@ from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 
-__all__ = ["entry_of", "layer_costs"]
-
 
 def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | None:
     """Returns a stage's submesh and config by their index in the search space; None if the space doesn't have them."""

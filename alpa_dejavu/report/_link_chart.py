@@ -11,8 +11,6 @@ from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Cluster, StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 
-__all__ = ["link_chart"]
-
 _HEIGHT, _ROW = 420, 26
 _ORANGE = "#ff7f0e"
 """Seen on all colours of the map."""

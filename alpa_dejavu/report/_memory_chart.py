@@ -14,8 +14,6 @@ from alpa_dejavu.report._lanes import lane_names
 from alpa_dejavu.report._style import COLORS, finished, stage_colors
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["fullest_stage", "memory_chart"]
-
 _POINTS = 800
 """How many times a line is drawn for; where there are more, each point is the most of its time."""
 

@@ -26,8 +26,6 @@ from alpa_dejavu.report._tables import (
 from alpa_dejavu.report._template import template
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["html_report"]
-
 
 def html_report(planned: PlanningResult, measured: Timeline | None = None, steps: int | None = None) -> str:
     """Returns an HTML page about a plan, which opens in a browser without network.

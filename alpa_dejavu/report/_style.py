@@ -8,8 +8,6 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-__all__ = ["COLORS", "finished", "stage_colors"]
-
 COLORS = {
     "forward": "#5b8def",
     "backward": "#1f9e89",

@@ -19,11 +19,6 @@ from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.simulation.sensitivity import sensitivities
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = [
-    "Table", "facts", "layer_rows", "memory_rows", "notes", "origins", "planning_rows", "runner_up_rows",
-    "sensitivity_rows", "stage_table", "whole_table",
-]  # fmt: skip
-
 
 class Table(TypedDict):
     """A table of text for the report page: the heads of its columns, and rows of as many cells."""

@@ -10,14 +10,12 @@ from typing import Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import CheckedFile, read_checked
-from alpa_dejavu.exports._foreign import Foreign, Reader, short
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports._settings import settings_of, unknown_setting
+from alpa_dejavu.exports._target import Foreign, short
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
 from alpa_dejavu.sharding.transformers import execution
-
-__all__ = ["DeepSpeedReader"]
 
 _REMEDY = 'a configuration of DeepSpeed\'s is a JSON object, such as {"train_batch_size": 32}'
 _ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "fused_adam")
@@ -27,17 +25,12 @@ _SETTINGS = settings_of("deepspeed")
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class DeepSpeedReader(Reader):
-    """A reader of DeepSpeed's JSON. Without `pipeline.parts` it says a plan of one stage, or of equal stages."""
-
-    def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
-        said = _Said(read_checked(path, dict[str, Any], _REMEDY))
-        sizes = None if model is None else dataclasses.replace(model, precision=said.precision())
-        outline = said.outline(num_devices, sizes)
-        return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
+def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
+    """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
+    said = _Said(read_checked(path, dict[str, Any], _REMEDY))
+    sizes = None if model is None else dataclasses.replace(model, precision=said.precision())
+    outline = said.outline(num_devices, sizes)
+    return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
 
 
 @final

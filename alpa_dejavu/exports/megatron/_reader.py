@@ -9,17 +9,21 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.exports._command_line import Argument, CommandLine, command_line_of, wrong_line
-from alpa_dejavu.exports._foreign import Foreign, Reader, short
+from alpa_dejavu.exports._command_line import (
+    MOST_DIGITS,
+    Argument,
+    CommandLine,
+    check_processes,
+    command_line_of,
+    wrong_line,
+)
 from alpa_dejavu.exports._outline import Outline
 from alpa_dejavu.exports._settings import Setting, settings_of
-from alpa_dejavu.exports.megatron._launch import check_processes
-from alpa_dejavu.exports.megatron._layout import blocks_of_layout
-from alpa_dejavu.exports.megatron._sizes import MOST_DIGITS, WrongArgumentError, precision_of, sizes_of_arguments
+from alpa_dejavu.exports._target import Foreign, short
+from alpa_dejavu.exports.megatron._sizes import WrongArgumentError, precision_of, sizes_of_arguments
+from alpa_dejavu.exports.megatron._writer import blocks_of_layout
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import NO_OFFLOAD, Offload
-
-__all__ = ["MegatronReader", "megatron_sizes"]
 
 _MOST_NAMES, _LONGEST = 10, 60
 """So many names does an error list, and so many characters of each."""
@@ -36,18 +40,13 @@ _OTHER_PROGRAMS: Final = re.compile(
 )
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class MegatronReader(Reader):
-    """A reader of Megatron-LM's command line, in a script or a text file."""
-
-    def read(self, path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
-        """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
-        said = _Said(path, command_line_of(path, _TELLING))
-        sizes = said.sizes() if model is None else dataclasses.replace(model, precision=said.precision())
-        outline = said.outline(num_devices, sizes.num_blocks)
-        ignored, divided = tuple(said.ignored()), said.sequence_parallel
-        return Foreign(outline, sizes, ignored, said.priced_by(), sequence_parallel=divided)
+def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
+    """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
+    said = _Said(path, command_line_of(path, _TELLING))
+    sizes = said.sizes() if model is None else dataclasses.replace(model, precision=said.precision())
+    outline = said.outline(num_devices, sizes.num_blocks)
+    ignored, divided = tuple(said.ignored()), said.sequence_parallel
+    return Foreign(outline, sizes, ignored, said.priced_by(), sequence_parallel=divided)
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:

@@ -7,19 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, final
 
-from alpa_dejavu.exports._foreign import short
+from alpa_dejavu.exports._command_line import MOST_DIGITS
+from alpa_dejavu.exports._target import short
 from alpa_dejavu.layers.models import Transformer
-
-__all__ = [
-    "MOST_DIGITS", "WrongArgumentError", "precision_of", "size_arguments", "sizes_of_arguments",
-]  # fmt: skip
 
 _NEEDED = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
 _FREQUENCY = re.compile(r"[\d,\[\]()+* ]{1,500}")
 _MOST_BLOCKS = 100_000
 _UNIT = 128
-MOST_DIGITS = 18
-"""So many digits may a number have."""
 
 
 @final
