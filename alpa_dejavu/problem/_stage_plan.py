@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias, final
 from alpa_dejavu._util.dataclass_format import Key, Needed, Rare, Stored
 from alpa_dejavu._util.format_fields import MOST, Bytes, Seconds, Size, Text, listed, said, whole
 from alpa_dejavu.problem import checks
-from alpa_dejavu.problem._drawn_seconds import DrawnSeconds
+from alpa_dejavu.problem._confidence import DrawnSeconds
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Remat, Submesh, Zero, is_plain
 from alpa_dejavu.problem._offload import NO_OFFLOAD, Offload, StageOffload
 
