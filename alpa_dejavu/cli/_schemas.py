@@ -16,8 +16,8 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.clusters.cluster_format import ClusterData
     from alpa_dejavu.clusters.machine_format import MachineData
     from alpa_dejavu.planning.given.comparison.comparison_format import ComparisonData
-    from alpa_dejavu.planning.inference.serving_format import ServingData
-    from alpa_dejavu.plans.plan_format import PlanData
+    from alpa_dejavu.planning.inference.serving_file import serving_format
+    from alpa_dejavu.plans.plan_file import plan_format
     from alpa_dejavu.playground.scenarios.runs_file import RunsData
     from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
     from alpa_dejavu.training.initialization.result_format import ResultData
@@ -29,10 +29,10 @@ def schema_texts() -> dict[str, str]:
         "database-1": ("A converted profiling database", DatabaseData),
         "initialization-1": ("A result of parallel_initialize", ResultData),
         "machine-1": ("A machine", MachineData),
-        "plan-1": ("A plan", PlanData),
+        "plan-1": ("A plan", plan_format()),
         "runs-1": ("The runs of a scenario", RunsData),
         "scenario-1": ("A scenario of the playground", ScenarioData),
-        "serving-1": ("A plan for inference", ServingData),
+        "serving-1": ("A plan for inference", serving_format()),
     }
     texts = {}
     for name, (title, kind) in formats.items():

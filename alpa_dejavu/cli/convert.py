@@ -123,5 +123,4 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
             from alpa_dejavu.calibration.database_plots import draw_database
 
             written = draw_database(found, plots)
-        for path in written:
-            to.print(f"wrote {path}")
+        to.wrote(written)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pathlib
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from alpa_dejavu._util.json_file import read_checked, write_whole
-from alpa_dejavu.planning.inference.serving_plan import Phase, ServingMemory, ServingPlan
+from alpa_dejavu._util.dataclass_format import data_of, object_of, typed_dict_of
+from alpa_dejavu._util.format_fields import WHOLE, said
+from alpa_dejavu._util.json_file import CheckedFile, read_checked, write_whole
+from alpa_dejavu.planning.inference.serving_plan import ServingPlan
 
-__all__ = ["read_serving_plan", "serving_text", "write_serving_plan"]
+__all__ = ["read_serving_plan", "serving_format", "serving_text", "write_serving_plan"]
 
 _VERSION = 1
+_VERSION_KEY = Annotated[Literal[1], said("1, the version of plans for inference that this release reads"), WHOLE]
 _REMEDY = "`alpa-dejavu plan --inference` writes such files, and schemas/serving-1.json says what each key may be"
+
+
+def serving_format() -> Any:
+    """Returns the `TypedDict` of the data of a plan for inference: every key, and what it must be."""
+    return typed_dict_of(ServingPlan, {"version": _VERSION_KEY})
 
 
 def serving_text(plan: ServingPlan) -> str:
     """Returns the JSON text of a plan for inference."""
-    return json.dumps({"version": _VERSION, **dataclasses.asdict(plan)}, indent=1) + "\n"
+    return json.dumps({"version": _VERSION, **data_of(plan)}, indent=1) + "\n"
 
 
 def write_serving_plan(plan: ServingPlan, path: str | os.PathLike[str]) -> None:
@@ -37,18 +44,5 @@ def read_serving_plan(path: str | os.PathLike[str]) -> ServingPlan:
     Raises:
         ValueError: the file can't be read, or isn't as the format asks; says what is wrong where.
     """
-    from alpa_dejavu.planning.inference.serving_format import ServingData
-
-    data: dict[str, Any] = dict(read_checked(pathlib.Path(path), ServingData, _REMEDY).data)
-    del data["version"]
-    for field in dataclasses.fields(ServingPlan):
-        if field.type == "int":
-            data[field.name] = int(data[field.name])
-    data |= {name: _phase(data[name]) for name in ("first_token", "next_token")}
-    data |= {"memory": ServingMemory(**data["memory"]), "notes": tuple(data["notes"])}
-    return ServingPlan(**data)
-
-
-def _phase(data: dict[str, Any]) -> Phase:
-    low, high = data["interval_s"]
-    return Phase(**{**data, "interval_s": (low, high)})
+    file: CheckedFile[dict[str, Any]] = read_checked(pathlib.Path(path), serving_format(), _REMEDY)
+    return object_of(ServingPlan, file.data)

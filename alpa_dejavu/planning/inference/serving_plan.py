@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Annotated, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.dataclass_format import Needed, chosen
+from alpa_dejavu._util.format_fields import (
+    Bytes,
+    Count,
+    Positive,
+    Seconds,
+    SecondsAboveZero,
+    Text,
+    Words,
+    listed,
+    said,
+)
 
 __all__ = ["OBJECTIVES", "Phase", "ServingMemory", "ServingPlan", "phase_rows", "plan_facts"]
 
@@ -29,14 +41,14 @@ class Phase:
         interval_s: the 90 % interval of `seconds`.
     """
 
-    computing_s: float
-    cache_s: float
-    collectives_s: float
-    transfers_s: float
-    waiting_s: float
-    hidden_s: float
-    weights_s: float
-    interval_s: tuple[float, float]
+    computing_s: Seconds
+    cache_s: Seconds
+    collectives_s: Seconds
+    transfers_s: Seconds
+    waiting_s: Seconds
+    hidden_s: Seconds
+    weights_s: Seconds
+    interval_s: Annotated[tuple[Seconds, Seconds], said("the two ends of an interval")]
 
     @property
     def seconds(self) -> float:
@@ -56,10 +68,10 @@ class ServingMemory:
     limit that they stay below.
     """
 
-    weights_bytes: float
-    cache_bytes: float
-    temporary_bytes: float
-    limit_bytes: float
+    weights_bytes: Bytes
+    cache_bytes: Bytes
+    temporary_bytes: Bytes
+    limit_bytes: Bytes
 
     @property
     def peak_bytes(self) -> float:
@@ -100,32 +112,32 @@ class ServingPlan:
         notes: sentences on what the figures rest on.
     """
 
-    model: str
-    cluster: str
-    objective: str
-    prompt_tokens: int
-    output_tokens: int
-    high_prompt_tokens: int
-    reserved_tokens: int
-    tensor_parallel: int
-    stages: int
-    replicas: int
-    batch: int
-    prefill_batch: int
-    division: str
-    first_token: Phase
-    next_token: Phase
-    high_first_token_s: float
-    tokens_per_s: float
-    cache_bytes_per_token: float
-    memory: ServingMemory
-    latency_limit_s: float | None
-    first_token_limit_s: float | None
-    latency: str
-    communication: str
-    calibration: str
-    runtime: str
-    notes: tuple[str, ...] = ()
+    model: Text
+    cluster: Text
+    objective: Annotated[str, chosen(OBJECTIVES), said('"latency" or "throughput"')]
+    prompt_tokens: Count
+    output_tokens: Count
+    high_prompt_tokens: Count
+    reserved_tokens: Count
+    tensor_parallel: Count
+    stages: Count
+    replicas: Count
+    batch: Count
+    prefill_batch: Count
+    division: Annotated[str, chosen(("engine", "even")), said('"engine" or "even"')]
+    first_token: Annotated[Phase, said("an object: the parts of prefill")]
+    next_token: Annotated[Phase, said("an object: the parts of decoding")]
+    high_first_token_s: SecondsAboveZero
+    tokens_per_s: Positive
+    cache_bytes_per_token: Positive
+    memory: Annotated[ServingMemory, said("an object: the bytes on the fullest device")]
+    latency_limit_s: Annotated[SecondsAboveZero | None, said("seconds above 0, or null")]
+    first_token_limit_s: Annotated[SecondsAboveZero | None, said("seconds above 0, or null")]
+    latency: Words
+    communication: Words
+    calibration: Words
+    runtime: Words
+    notes: Needed[Annotated[tuple[Words, ...], listed("a list of sentences")]] = ()
 
     @property
     def num_devices(self) -> int:

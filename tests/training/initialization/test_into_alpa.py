@@ -111,4 +111,4 @@ def test_spare_workers_need_alpa_on_ray(example):
 def example():
     from alpa_dejavu.problem import Plan
 
-    return Plan((), 1.0, 1.0, 1, "1f1b", "none", {})
+    return Plan(stages=(), step_s=1.0, num_micro_batches=1, schedule="1f1b", cluster="none", planning_s={})
