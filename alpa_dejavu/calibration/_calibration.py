@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
     from alpa_dejavu.costs.latency.product_curve import ProductCurve
 
-FAMILY_SPREAD, KIND_SPREAD = 0.2, 0.3
-"""How far a family of programs is from the roofline of the best figures, and a kind of collective from alpha-beta:
-standard deviations of logarithms. Fits reckon with them, and so do the models that are made of fits."""
+_OWN_SPREAD = 0.2
+"""How far an operator is from the roofline of measured figures: the standard deviation of a logarithm."""
+KIND_SPREAD = 0.3
+"""The same of a kind of collective and the alpha-beta model; fits of links reckon with it, too."""
+_STARTS = {"dispatch_s", "step_s"}
 
 
 @final
@@ -33,10 +35,10 @@ class Fit:
     """A record of how well one part of a calibration was fitted.
 
     Attributes:
-        part: what was fitted: "programs on v100", "collectives within hosts", "collectives across hosts" ...
+        part: what was fitted: "collectives within hosts", "collectives across hosts" ...
         origin: which measurements it was fitted to, for people.
         rows: how many of these measurements are of the calibration's devices.
-        left_out: what was left out in turn for the errors: "program", "mesh" ...; empty if nothing was.
+        left_out: what was left out in turn for the errors: "collective", "mesh" ...; empty if nothing was.
         held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
         figures: what was found, by name with its unit, where the file doesn't hold the model itself.
     """
@@ -163,9 +165,17 @@ class Calibration:
         """Returns the names of all devices that the calibration has measured figures of, sorted."""
         return tuple(sorted(self.devices))
 
+    @property
+    def knows_operators(self) -> bool:
+        """Returns whether anything is known of the seconds of operators: the starts of computations and of steps aren't
+        among them, which is all that `alpa-dejavu calibrate` measures of devices by itself.
+        """
+        starts_alone = all(set(spread) <= _STARTS for spread in self.device_spread.values())
+        return bool(self.devices) and (bool(self.products) or not self.device_spread or not starts_alone)
+
     def latency(self) -> LatencyModel:
         """Returns the model that predicts the seconds of operators: the roofline, with measured spreads."""
-        measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from, self.products)
+        measured = MeasuredRoofline(self.device_spread, _OWN_SPREAD, self._spread_from, self.products)
         return measured if self.device_spread else AnalyticLatency()
 
     def communication(self) -> CommunicationModel:
@@ -222,7 +232,6 @@ class Calibration:
         if self.links:
             applied.check_rates()
         return applied if self.host_links is None else self.host_links.applied_to(applied, self.name)
-
 
     def _measured(self, host: Host) -> Host:
         """Returns the host with the measured figures of its devices and its memory, where there are some."""

@@ -13,7 +13,7 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
-from alpa_dejavu.calibration._log_fit import summary
+from alpa_dejavu.calibration._fit_links import summary
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, Seconds
 from alpa_dejavu.costs.latency.product_curve import ProductCurve

@@ -120,7 +120,7 @@ def prices(
         communication = usual[1] if communication == AUTO else communication
         return Prices(cluster, CostModels.named(latency, communication, runtime))
     model = communication_model(communication) if communication == "links" else known.communication()
-    operators = known.latency() if known.device_names else latency_model(usual[0])
+    operators = known.latency() if known.knows_operators else latency_model(usual[0])
     return Prices(known.applied_to(cluster), CostModels(operators, model, runtime_profile(runtime)), known)
 
 

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import TypeAlias, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration.operators import Program
 from alpa_dejavu.costs.communication import MEASURED
 
 __all__ = [
@@ -142,26 +141,25 @@ class HostProbe:
         return _HOST_FIGURES[self.name]
 
 
-Probe: TypeAlias = Program | Collective | Pipeline | Flows | HostProbe
+Probe: TypeAlias = Collective | Pipeline | Flows | HostProbe
 
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Place:
-    """A place of a cluster where probes of one kind are measured: a kind of device, or links within a host or between
-    two.
+    """A place of a cluster where probes of one kind are measured: hosts of a kind of device, or links within a host or
+    between two.
 
     Attributes:
-        what: "programs", "stages", "collectives", "pipelines", "links" or `HOST_MEMORY`.
-        where: a device's name for programs, stages and the memory of its hosts, `WITHIN` or `BETWEEN` for the others.
+        what: "collectives", "pipelines", "links" or `HOST_MEMORY`.
+        where: the name of the hosts' device for their memory, `WITHIN` or `BETWEEN` for the others.
     """
 
     what: str
     where: str
 
     def __str__(self) -> str:
-        joined = {"programs": " on", "stages": " on", HOST_MEMORY: " of hosts with"}.get(self.what, "")
-        return f"{self.what}{joined} {self.where}"
+        return f"{self.what}{' of hosts with' if self.what == HOST_MEMORY else ''} {self.where}"
 
 
 class Bench(abc.ABC):
@@ -172,8 +170,8 @@ class Bench(abc.ABC):
         """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields a function
         that measures a probe.
 
-        The function takes a probe and returns seconds by name: "run_s" of a program, a stage or a collective;
-        "dispatch_s", "step_s" and "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`;
+        The function takes a probe and returns seconds by name: "run_s" of a collective; "dispatch_s", "step_s" and
+        "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`;
         of a host's memory seconds and bytes by `HostProbe.names`. It raises MeasurementError where one probe can't be
         measured, though others may.
         """

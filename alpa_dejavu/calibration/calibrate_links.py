@@ -138,9 +138,7 @@ def _equal(cluster: Cluster) -> bool:
     return len({dataclasses.replace(host, name="") for host in cluster.hosts}) == 1
 
 
-def _links(
-    known: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]
-) -> HostLinks:
+def _links(known: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]) -> HostLinks:
     count = len(known.hosts)
     measured = before is not None and any(not link.within for link in before.links)
 

@@ -134,13 +134,9 @@ def read_database(path: pathlib.Path) -> Database:
             size = size_name(one["name"])
             left_out = tuple((row.get(size, 0.0), row["seconds"], row["reason"]) for row in one["left_out"])
             groups = tuple(map(tuple, one["groups"]))
-            series.append(
-                Series(one["name"], one["dtype"], groups, tuple(one[size]), tuple(one["seconds"]), left_out)
-            )
+            series.append(Series(one["name"], one["dtype"], groups, tuple(one[size]), tuple(one["seconds"]), left_out))
         hosts, devices = mesh["mesh"]
-        meshes.append(
-            MeshProfile(mesh["cluster"], hosts, devices, mesh["available_bytes_per_device"], tuple(series))
-        )
+        meshes.append(MeshProfile(mesh["cluster"], hosts, devices, mesh["available_bytes_per_device"], tuple(series)))
     return Database(data["origin"], tuple(meshes))
 
 

@@ -1,14 +1,12 @@
-"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each collective, and maps
-of the links from host to host.
-
-A calibration holds no measurements, so none are drawn: how far off the fit was of them is in its `fits`.
+"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each collective, maps of the links
+from host to host, and what `calibrate` measured of collectives beside what its fit says of them.
 """
 
 from __future__ import annotations
 
 import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,10 @@ import numpy as np
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
+from alpa_dejavu.calibration._fit_links import predicted_s
 from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration._measured_plots import measured_pages
+from alpa_dejavu.calibration.bench import WITHIN, Collective
+from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
 from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.costs.communication import MEASURED, Group
 from alpa_dejavu.costs.left_out_errors import Array
@@ -50,7 +50,7 @@ def draw(
     )
     links = calibration.host_links
     maps = () if links is None else matrix_pages(links, calibration.name)
-    measured = () if measurements is None else measured_pages(calibration, measurements)
+    measured = () if measurements is None else _measured_pages(calibration, measurements)
     return write_pages(folder, itertools.chain(curves, maps, measured))
 
 
@@ -115,6 +115,41 @@ def _figure(title: str, axis: str, sizes: Array, lines: Lines) -> Any:
     figure.update_layout(
         title=f"{title}: fit, and the interval that holds 90 %",
         xaxis={"title": axis, "type": "log"},
+        yaxis={"title": "seconds", "type": "log"},
+    )
+    return figure
+
+
+def _measured_pages(calibration: Calibration, path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+    """Yields a page for each collective that was measured, beside what a fit says of it: its name, and a figure."""
+    rows = kept_measurements(path)
+    for link in calibration.links:
+        within = [row for row in rows if (row.place.where == WITHIN) == link.within]
+        names = (row.probe.name for row in within if isinstance(row.probe, Collective))
+        for name in dict.fromkeys(names):
+            alike = [row for row in within if isinstance(row.probe, Collective) and row.probe.name == name]
+            title = f"{name.replace('_', '-')} {'within' if link.within else 'across'} hosts"
+            yield title.replace(" ", "-"), _measured_figure(title, link, alike)
+
+
+def _measured_figure(title: str, link: MeasuredLink, rows: Sequence[Measurement]) -> Any:
+    """Measured beside fitted, the shortest first; latency and rate of a link err together."""
+    import plotly.graph_objects as go
+
+    probes = [row.probe for row in rows if isinstance(row.probe, Collective)]
+    per_host = [probe.size // 2 if probe.across else probe.size * probe.concurrent for probe in probes]
+    mean = np.array([predicted_s(probe, link.link, n) for probe, n in zip(probes, per_host, strict=True)])
+    order = np.argsort(mean)
+    names, mean = [str(probes[n]) for n in order], mean[order]
+    factor = np.exp(REACH_90 * max(link.spread.values(), default=0.0))
+    error: Mapping[str, Any] = {"symmetric": False, "array": mean * factor - mean, "arrayminus": mean - mean / factor}
+    figure = go.Figure()
+    figure.add_scatter(x=names, y=mean, error_y=error, mode="markers", name="fit", marker={"color": "#4269d0"})
+    seconds = [rows[n].seconds["run_s"] for n in order]
+    figure.add_scatter(x=names, y=seconds, mode="markers", name="measured", marker={"color": "#ff725c", "symbol": "x"})
+    figure.update_layout(
+        title=f"{title}: measured, and the fit with the interval that holds 90 %",
+        xaxis={"title": "collective"},
         yaxis={"title": "seconds", "type": "log"},
     )
     return figure

@@ -100,9 +100,7 @@ def _text(value: Any, indent: str, where: str) -> str:
     if len(line) <= _WIDTH or any(isinstance(each, str) for each in value):
         return line if len(line) <= _WIDTH else _lines("[", items, "]", indent)
     # A number such as 1e-05 stays in one piece.
-    folded = textwrap.wrap(
-        line, _WIDTH, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False
-    )
+    folded = textwrap.wrap(line, _WIDTH, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
     return "\n".join(folded)
 
 

@@ -152,9 +152,7 @@ class HiddenSeconds:
             return np.asarray(sum((each.of_layer(n) for each in sent), np.zeros_like(fetched.total_s)))
 
         exposed = [
-            behind_layers_s(
-                layers, functools.partial(computed, of_device), fetched.of_layer, all_sent, self._overlap
-            )
+            behind_layers_s(layers, functools.partial(computed, of_device), fetched.of_layer, all_sent, self._overlap)
             for of_device in free
         ]
         return np.asarray(np.max(exposed, axis=0))

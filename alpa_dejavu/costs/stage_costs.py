@@ -123,9 +123,7 @@ class StageCostModel:
         if config.offload.any:
             exchanged = self._combined_s(devices, config, "step", lambda kind: kind != "all_gather")
             added = self.offload_s(devices, config)
-            parts = with_offload(
-                parts, added, config.offload, np.minimum(exchanged, parts[4]), self._fixed_s(devices)
-            )
+            parts = with_offload(parts, added, config.offload, np.minimum(exchanged, parts[4]), self._fixed_s(devices))
         return rounded(np.stack(parts))
 
     def _without_offload(self, devices: StageDevices, config: MeshConfig) -> StageParts:
@@ -334,9 +332,7 @@ class StageCostModel:
         servers where that takes less.
         """
         groups = self.places.groups(devices, config, exchange.axis)
-        slowest = functools.reduce(
-            np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups)
-        )
+        slowest = functools.reduce(np.maximum, (self._in_group_s(exchange, group, phase == "step") for group in groups))
         return self.models.runtime.sent_s(slowest, phase)
 
     def _in_group_s(self, exchange: AxisCollectives, group: Group, gradients: bool) -> FloatArray:

@@ -162,7 +162,7 @@ def test_drives_that_fail_are_named_and_nothing_else_is_lost(tmp_path):
 
 def test_what_time_was_too_short_for_is_said_and_measured_later(tmp_path):
     cluster, bench = cluster_of(PRIOR, LINK, devices=1), MemoryAlone()
-    first = measure(tmp_path, cluster, bench, budget_s=10.0)
+    first = measure(tmp_path, cluster, bench, budget_s=3.0)
     (said,) = (one for one in first.missing if "update beside copies" in one)
     assert "the time was over; go on with --resume" in said
     again = MemoryAlone()

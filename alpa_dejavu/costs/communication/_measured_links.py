@@ -62,8 +62,6 @@ class MeasuredAlphaBeta(CommunicationModel):
         latency = "send_latency_s" if send and link.send_latency_s is not None else "latency_s"
         rate = "send_bytes_per_s" if send and link.send_bytes_per_s is not None else "bytes_per_s"
         start_s = np.minimum(self.seconds(collective, _NEXT_TO_NOTHING, group), seconds)
-        off_s = np.hypot(
-            start_s * known.get(latency, _UNMEASURED), (seconds - start_s) * known.get(rate, _UNMEASURED)
-        )
+        off_s = np.hypot(start_s * known.get(latency, _UNMEASURED), (seconds - start_s) * known.get(rate, _UNMEASURED))
         relative = np.divide(off_s, seconds, out=np.zeros_like(off_s), where=seconds > 0)
         return np.asarray(relative if send else np.hypot(relative, self.own))
