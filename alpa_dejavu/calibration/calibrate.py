@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -35,11 +35,13 @@ from alpa_dejavu.calibration.bench import (
     Place,
     Probe,
 )  # fmt: skip
-from alpa_dejavu.calibration.database import Database
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.costs.latency.product_curve import ProductCurve
 from alpa_dejavu.problem import Cluster, Device, Link
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.database_format import DatabaseData
 
 __all__ = ["calibrate", "identity"]
 
@@ -72,7 +74,7 @@ def calibrate(
     name: str,
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
-    database: Database | None = None,
+    database: DatabaseData | None = None,
     folder: str = "",
 ) -> Calibration:
     """Measures a cluster until all predictions are sure or the time is over; returns the calibration that is fitted to
@@ -267,7 +269,7 @@ def _fitted_links(
 
 
 def _fitted_products(
-    cluster: Cluster, devices: Mapping[str, Device], database: Database | None
+    cluster: Cluster, devices: Mapping[str, Device], database: DatabaseData | None
 ) -> tuple[dict[str, Mapping[str, ProductCurve]], list[Fit]]:
     """Fits the products of a database, which are of the first host's devices."""
     if database is None:
