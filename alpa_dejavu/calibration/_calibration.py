@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
 from alpa_dejavu.calibration.text import calibration_text
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from alpa_dejavu._util.json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
-from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
 from alpa_dejavu.calibration.text import calibration_text
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, Place, Probe
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster
 

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, final
 
-from alpa_dejavu.calibration._net import Net, Pair
-from alpa_dejavu.calibration._probe_links import CONTENDED, Prober, Round, even_rates
+from alpa_dejavu.calibration._probe_links import CONTENDED, Net, Pair, Prober, Round, even_rates
 
 __all__ = ["Shared", "probe_cards", "shares_of", "switches"]
 

@@ -6,17 +6,14 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration._net import Net, Pair, rounds
 from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, Place, Probe
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
-
-__all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "grouped", "probe_all", "probe_alone", "settled"]
 
 PLACE = Place("links", BETWEEN)
 _RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
@@ -31,6 +28,21 @@ _SLOPE = 0.1
 _FEW_HOSTS = 4
 """Up to so many hosts have few enough pairs for all of them to be probed."""
 _CLASSES, _SAMPLES = 6, 2
+
+Pair: TypeAlias = tuple[int, int]
+"""The indices of a host that sends and of one that receives."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Net:
+    """The latency, in seconds, and the rate, in bytes per second, of the network between two hosts, for one message at
+    a time.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
 
 Round = Mapping[Pair, Net]
 """The latency and rate of each of some pairs that send at the same time."""
@@ -115,6 +127,28 @@ class Prober:
                     )
             self._measurements.add(Measurement(PLACE, probe, known))
         return {pair: known[name] for pair, name in zip(pairs, probe.names, strict=True)}
+
+
+def rounds(count: int) -> list[list[Pair]]:
+    """Returns rounds of disjoint pairs of `count` hosts, in which each pair occurs once: count - 1 rounds, or count if
+    that is odd.
+
+    References:
+        The circle method: Kirkman, On a problem in combinations, Cambridge and Dublin Mathematical Journal 2, 1847.
+
+    >>> rounds(4)
+    [[(0, 3), (1, 2)], [(0, 2), (3, 1)], [(0, 1), (2, 3)]]
+    >>> [len(each) for each in rounds(5)]
+    [2, 2, 2, 2, 2]
+    """
+    seats: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    found = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append([(a, b) for a, b in facing if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return found
 
 
 def probe_all(prober: Prober, equal: bool) -> list[Round]:

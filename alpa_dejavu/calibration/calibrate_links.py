@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.calibration._calibration import Calibration, Fit
-from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._media import Shared, probe_cards, shares_of, switches
-from alpa_dejavu.calibration._net import Net, Pair, carried
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
+    Net,
+    Pair,
     Prober,
     even_latencies,
     even_rates,
@@ -23,6 +23,7 @@ from alpa_dejavu.calibration._probe_links import (
 )
 from alpa_dejavu.calibration.bench import Bench, MeasurementError
 from alpa_dejavu.calibration.calibrate import identity
+from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Link
 
@@ -30,6 +31,7 @@ __all__ = ["calibrate_links", "links_identity", "with_host_links"]
 
 _PART = "links from host to host"
 _CPU = "cpu"
+_LEAST_S = 1e-7
 _EVEN = {
     "latency_s": even_latencies,
     "bytes_per_s": even_rates,
@@ -153,6 +155,43 @@ def _links(known: Cluster, before: Calibration | None, nets: Mapping[Pair, Net],
     links = tuple(tuple(found.get((a, b)) for b in range(count)) for a in range(count))
     names = tuple(host.name for host in known.hosts)
     return HostLinks(names, links, {medium.name: medium.bytes_per_s for medium in narrow})
+
+
+def carried(known: Link, net: Net, reference: Net | None, copied: bool) -> Link:
+    """Returns the link between two hosts that follows from a known link and the network that was measured between them.
+
+    Bytes of devices that are CPUs, and of sends that go by the runtime's transport, are copied before and after the
+    network carries them, so the seconds of copying and of the network add up. Others go over the network alone.
+
+    Args:
+        known: the link as it is known: by an estimate, or by measured collectives and pipelines.
+        net: the network that was measured between these hosts.
+        reference: the network between the two hosts that `known` was measured on; None: `known` is an estimate.
+        copied: whether the devices are CPUs.
+    """
+    send: tuple[float | None, float | None] = (None, None)
+    if known.send_latency_s is not None or known.send_bytes_per_s is not None or copied:
+        send = _added(known.sending, net, reference)
+    if copied:
+        latency_s, rate = _added((known.latency_s, known.bytes_per_s), net, reference)
+    elif reference is None:
+        latency_s, rate = net.latency_s, net.bytes_per_s
+    else:
+        latency_s = max(known.latency_s + net.latency_s - reference.latency_s, _LEAST_S)
+        rate = known.bytes_per_s * net.bytes_per_s / reference.bytes_per_s
+    return Link(latency_s, rate, *send)
+
+
+def _added(known: tuple[float, float], net: Net, reference: Net | None) -> tuple[float, float]:
+    """Latency and rate of what is copied and sent: what is known without the network it was measured over, and the new.
+
+    An estimate is taken for that of the copies alone.
+    """
+    latency_s, per_byte = known[0], 1 / known[1]
+    if reference is not None:
+        latency_s = max(latency_s - reference.latency_s, 0.0)
+        per_byte = max(per_byte - 1 / reference.bytes_per_s, 0.0)
+    return latency_s + net.latency_s, 1 / (per_byte + 1 / net.bytes_per_s)
 
 
 def _evened(links: Mapping[Pair, Link]) -> dict[Pair, Link]:

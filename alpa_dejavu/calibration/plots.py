@@ -15,8 +15,8 @@ from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
 from alpa_dejavu.calibration._fit_links import predicted_s
-from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration.bench import WITHIN, Collective
+from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
 from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.costs.communication import MEASURED, Group

@@ -9,8 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
 from alpa_dejavu.problem import Device, Link
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
-    from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+    from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 
 _RATES = {
     "bytes_per_s": ("bandwidth, by Adam's update", "update"),

@@ -10,8 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.calibration.measurement._tasks import StageTasks, TaskTime, stage_tasks
-from alpa_dejavu.calibration.measurement.notes import SEND, StepNotes
+from alpa_dejavu.calibration.measurement.notes import SEND, StageTasks, StepNotes, TaskTime, stage_tasks
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
