@@ -19,7 +19,7 @@ from alpa_dejavu.problem import Cluster, Device, Host, Link, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
-    from alpa_dejavu.costs.latency.product_curve import ProductCurve
+    from alpa_dejavu.costs.latency import ProductCurve
 
 _OWN_SPREAD = 0.2
 """How far an operator is from the roofline of measured figures: the standard deviation of a logarithm."""

@@ -76,7 +76,7 @@ def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) ->
 def _calibration(data: CalibrationData) -> Calibration:
     """From what the format has found right: what figures have to do with each other is still unknown."""
     from alpa_dejavu.costs.communication.learned import FittedCollectives
-    from alpa_dejavu.costs.latency.product_curve import ProductCurve
+    from alpa_dejavu.costs.latency import ProductCurve
 
     return Calibration(
         name=data["name"],

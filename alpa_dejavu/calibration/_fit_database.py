@@ -16,7 +16,7 @@ from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration._fit_links import summary
 from alpa_dejavu.calibration.database import sizes_of
 from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, Seconds
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
+from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from alpa_dejavu.costs.communication import (
     communication_name,
     communication_names,
 )
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model, latency_name, latency_names
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
+from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile, runtime_profile
 from alpa_dejavu.problem import Cluster, PricedBy
 
 __all__ = ["AUTO", "NONE", "Prices", "check_choice", "models_of", "prices"]

@@ -37,7 +37,7 @@ from alpa_dejavu.calibration.bench import (
 )  # fmt: skip
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.costs.communication import MEASURED
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
+from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device, Link
 
 if TYPE_CHECKING:

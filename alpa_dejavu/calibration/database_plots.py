@@ -13,8 +13,8 @@ import numpy as np
 from alpa_dejavu.calibration._fit_database import FittedAlone, errors_of, fit_alone, products_of, spans
 from alpa_dejavu.calibration.database import sizes_of
 from alpa_dejavu.calibration.plots import add_lines, write_pages
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
-from alpa_dejavu.costs.left_out_errors import interval_ends
+from alpa_dejavu.costs.communication.learned import interval_ends
+from alpa_dejavu.costs.latency import ProductCurve
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData

@@ -18,11 +18,22 @@ from numpy.typing import NDArray
 from alpa_dejavu._util import units
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.clusters.gpus import gpu_of
-from alpa_dejavu.costs.latency import Latency
+from alpa_dejavu.costs.communication import CommunicationModel, communication_model
+from alpa_dejavu.costs.latency import Latency, LatencyModel, latency_model
 from alpa_dejavu.costs.overlap import NO_OVERLAP, OVERLAP_TEXT, Overlap, named_overlap
 from alpa_dejavu.problem import Cluster, Device, Host, Operators
 
-__all__ = ["ALPA", "BOUNDS", "FILE", "RuntimeProfile", "launches", "runtime_names", "runtime_profile", "with_overlap"]
+__all__ = [
+    "ALPA",
+    "BOUNDS",
+    "FILE",
+    "CostModels",
+    "RuntimeProfile",
+    "launches",
+    "runtime_names",
+    "runtime_profile",
+    "with_overlap",
+]
 
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
@@ -208,3 +219,42 @@ def with_overlap(profile: RuntimeProfile, overlap: str | Overlap) -> RuntimeProf
     usual = _bundled()[name].overlap if name in _bundled() else NO_OVERLAP
     text = "" if chosen == usual else f"+{chosen.text}"
     return dataclasses.replace(profile, name=name + text, overlap=chosen)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CostModels:
+    """A latency model of operators, a communication model of collectives and a runtime profile, which go together.
+
+    Attributes:
+        latency: the model that predicts the seconds of operators on a device.
+        communication: the model that predicts the seconds of collectives among devices and of sends between them.
+        runtime: what the training framework adds to both, and what it does at the same time.
+    """
+
+    latency: LatencyModel
+    communication: CommunicationModel
+    runtime: RuntimeProfile = ALPA
+
+    @classmethod
+    def named(
+        cls,
+        latency: str | LatencyModel = "analytic",
+        communication: str | CommunicationModel = "alpha-beta",
+        runtime: str | RuntimeProfile = ALPA,
+    ) -> CostModels:
+        """Returns the latency model, the communication model and the runtime profile of these names; a model in place
+        of a name is taken as it is.
+
+        Raises:
+            ValueError: a name is unknown.
+            TypeError: something is neither a name nor a model.
+        """
+        return cls(latency_model(latency), communication_model(communication), runtime_profile(runtime))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Returns the class names of the latency model and of the communication model, by which files record which
+        models their predictions come from.
+        """
+        return type(self.latency).__name__, type(self.communication).__name__

@@ -16,13 +16,12 @@ from alpa_dejavu.costs._hidden import HiddenSeconds
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.communication.reduction_servers import served_s
-from alpa_dejavu.costs.computable import check_computable
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
 from alpa_dejavu.costs.offload import StageParts, added_s, copies, known_share, with_offload
-from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces
+from alpa_dejavu.costs.runtime import CostModels
+from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces, check_computable
 from alpa_dejavu.problem import (
     PHASES,
     AxisCollectives,

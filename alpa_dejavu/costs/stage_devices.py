@@ -5,14 +5,20 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import range_sum
+from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.communication import Group
-from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Submesh
+from alpa_dejavu.costs.kernels import check_fused
+from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Operator, SearchSpace, Submesh
 
-__all__ = ["StageDevices", "StagePlaces", "slowest_device"]
+__all__ = ["StageDevices", "StagePlaces", "allowed_ranges", "check_computable", "slowest_device"]
 
 
 def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
@@ -139,3 +145,85 @@ def _usual_dtype(model: Model) -> str:
         for dtype in set(operators.dtype.tolist()):
             work[dtype] = work.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
     return max(work, key=lambda dtype: work[dtype])
+
+
+def allowed_ranges(
+    model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
+) -> NDArray[np.bool_]:
+    """Returns which ranges of layers i..j may be a stage on a submesh by Alpa's rules, as booleans of shape (L, L) for
+    L layers, False below the diagonal.
+
+    A submesh of all devices may only have all layers. Layers are cut by the search space's `cuts`. A range's share of
+    the matrix products' operations may differ from the submesh's share of the computing rate by `allowed_imbalance` of
+    the search space plus one, as a factor.
+
+    Args:
+        model: the model with the layers.
+        submesh: the submesh that a stage would run on.
+        cluster: the cluster that the submesh is a part of.
+        space: the search space that the submesh belongs to.
+        place: the index of the submesh in the search space.
+    """
+    num_layers, imbalance = model.num_layers, space.allowed_imbalance
+    allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
+    allowed &= space.cuts.allowed(num_layers, cluster.num_devices // submesh.num_devices)
+    if submesh.num_devices == cluster.num_devices:
+        allowed[:] = False
+        allowed[0, num_layers - 1] = True
+    if np.isfinite(imbalance):
+        work = range_sum([layer.forward.product_flop + layer.backward.product_flop for layer in model.layers])
+        share = work / max(work[0, -1], 1.0)
+        devices = _rate(cluster, space, place)
+        allowed &= (devices <= share * (1 + imbalance)) & (devices >= share / (1 + imbalance))
+    return allowed
+
+
+def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
+    """Returns a submesh's share of the computing rate of all hosts: its share of the devices, if hosts are alike."""
+    devices = space.submeshes[submesh].num_devices
+    if space.hosts is None:
+        return devices / cluster.num_devices
+    whole = sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
+    return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole
+
+
+_EIGHT_BITS = "float8"
+
+
+def check_computable(model: Model, cluster: Cluster) -> None:
+    """Checks that a cluster's devices have products of 8 bits where a model's are, and that libraries have kernels of
+    its fused attention for them.
+
+    Raises:
+        ValueError: a device can't compute the model.
+    """
+    devices = {host.device.name: host.device for host in cluster.hosts}.values()
+    narrow, heads = _needs(model)
+    for device in devices:
+        gpu = gpu_of(device.name)
+        rates = device.flop_per_s if gpu is None else {**gpu.flop_per_s, **device.flop_per_s}
+        if narrow and _EIGHT_BITS not in rates:
+            raise ValueError(
+                f"the model's products are in {_EIGHT_BITS}, but {device.name} computes none of 8 bits (it has "
+                f"{', '.join(rates)}); give another precision, or GPUs of the Ada or Hopper generation or "
+                "a later one"
+            )
+        if gpu is not None and heads:
+            check_fused(gpu, heads)
+
+
+def _needs(model: Model) -> tuple[bool, float]:
+    """Whether a model has products of 8 bits, and the elements of a head of its fused attention; 0: it has none."""
+    forward = {id(layer.forward): layer.forward for layer in model.layers}
+    narrow = any(_narrow(record) for each in forward.values() for record in each.records)
+    heads = (head for each in forward.values() for record in each.records for head in _heads(record))
+    return narrow, max(heads, default=0.0)
+
+
+def _narrow(record: Operator) -> bool:
+    return record.dtype.startswith(_EIGHT_BITS) and record.kind in ("dot", "grouped")
+
+
+def _heads(record: Operator) -> Iterator[float]:
+    if record.kind == "attention":
+        yield float(record.input_shapes[0][-1])

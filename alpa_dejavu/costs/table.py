@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.clusters.placement import devices_of_kinds
-from alpa_dejavu.costs._allowed_ranges import allowed_ranges
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.costs.memory import MemoryLimits, StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
-from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.costs.stage_devices import StageDevices, allowed_ranges
 from alpa_dejavu.problem import Cluster, Host, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 

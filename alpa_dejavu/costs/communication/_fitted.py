@@ -4,20 +4,20 @@ Seconds are those of a launch and of the messages one after the other, within ho
 the volume times a slowdown(n, hosts, sharing), and a smooth bend where the two are about equal (the library changes its
 protocol there). Collectives share the dependence and deviate from it a little: what one of them says of a group that
 another wasn't measured on helps the other.
+
+References:
+    Barber, Candès, Ramdas and Tibshirani, Predictive inference with the jackknife+, Annals of Statistics 49(1), 2021.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._collectives import Array, Collectives
-from alpa_dejavu.costs.left_out_errors import Seconds, interval_ends, left_out_errors
-
-if TYPE_CHECKING:
-    from alpa_dejavu.costs.fitted_format import CollectivesData
+from alpa_dejavu.costs.communication._collectives import Array, Collectives, Seconds, interval_ends
 
 _LOSS = 0.04
 _CURVE = 0.5
@@ -61,8 +61,11 @@ class FittedCollectives:
         rows, measured, groups = rows.take(kept), measured[kept], np.asarray(groups)[kept]
         self._curve = _Curve().fit(rows, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
-        errors = left_out_errors(lambda some, seconds: _Curve().fit(some, seconds), rows, measured, fold, self._curve)
-        self.left_out_errors = errors
+        self.left_out_errors = errors = np.zeros(len(rows))
+        for out in (fold == number for number in np.unique(fold)):
+            # One fold alone can't be left out.
+            curve = self._curve if out.all() else _Curve().fit(rows.take(~out), measured[~out])
+            errors[out] = np.log(measured[out]) - curve.log_seconds(rows.take(out))
         seen = np.zeros(len(rows), dtype=np.bool_)
         for out in (fold == held for held in np.unique(fold)):
             seen[out] = out.all() or np.isin(rows.size[out], rows.size[~out])
@@ -81,7 +84,7 @@ class FittedCollectives:
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
-    def state(self) -> CollectivesData:
+    def state(self) -> dict[str, Any]:
         """Returns the parameters of the fitted model of collectives as JSON's types, without the measurements."""
         return {
             "collectives": self._curve.names,
@@ -93,7 +96,7 @@ class FittedCollectives:
         }
 
     @classmethod
-    def of_state(cls, state: CollectivesData) -> FittedCollectives:
+    def of_state(cls, state: Mapping[str, Any]) -> FittedCollectives:
         """Returns the fitted model of collectives with the parameters in `state`, as its method `state` gives them.
 
         Raises:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
-from alpa_dejavu.costs.communication._flows import Lines, lines
-from alpa_dejavu.costs.communication._ring_order import around, ring_orders
+from alpa_dejavu.costs.communication._rings import Lines, around, lines, ring_orders
 from alpa_dejavu.problem import Cluster
 
 

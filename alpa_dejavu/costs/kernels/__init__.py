@@ -8,7 +8,15 @@ Out: seconds. `alpa_dejavu.costs.latency.KernelLatency` is the latency model of 
 from __future__ import annotations
 
 from alpa_dejavu.costs.kernels._attention import AttentionSizes, attention_seconds, check_fused, has_fused
-from alpa_dejavu.costs.kernels._classes import dtype_class, family, matrix_rate, width_bytes
+from alpa_dejavu.costs.kernels._classes import (
+    IN_STEPS_FILE,
+    InSteps,
+    dtype_class,
+    family,
+    in_steps,
+    matrix_rate,
+    width_bytes,
+)
 from alpa_dejavu.costs.kernels._figures import (
     FILE,
     AttentionFigures,
@@ -30,9 +38,7 @@ from alpa_dejavu.costs.kernels._grouped import (
     grouped_seconds,
     tokens_of_fullest,
 )
-from alpa_dejavu.costs.kernels._in_steps import IN_STEPS_FILE, InSteps, in_steps
-from alpa_dejavu.costs.kernels._products import product_seconds
-from alpa_dejavu.costs.kernels._streams import stream_seconds
+from alpa_dejavu.costs.kernels._products import product_seconds, stream_seconds
 
 __all__ = [
     "FILE", "IN_STEPS_FILE", "AttentionFigures", "AttentionSizes", "ExpertFigures", "ExpertTokens", "Fitted",

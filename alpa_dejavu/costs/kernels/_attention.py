@@ -10,7 +10,7 @@ import numpy as np
 from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import matrix_rate, width_bytes
 from alpa_dejavu.costs.kernels._figures import AttentionFigures
-from alpa_dejavu.costs.kernels._streams import Array, longer_of
+from alpa_dejavu.costs.kernels._products import Array, longer_of
 from alpa_dejavu.problem import FusedAttention
 
 _QUERIES = 128.0

@@ -11,8 +11,7 @@ import numpy as np
 from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import width_bytes
 from alpa_dejavu.costs.kernels._figures import GroupedFigures, ProductFigures, StreamFigures
-from alpa_dejavu.costs.kernels._products import HEIGHTS, tiles_seconds
-from alpa_dejavu.costs.kernels._streams import Array, longer_of, traffic_seconds
+from alpa_dejavu.costs.kernels._products import HEIGHTS, Array, longer_of, tiles_seconds, traffic_seconds
 
 _DRAWS = 64
 _LARGEST = 0.8

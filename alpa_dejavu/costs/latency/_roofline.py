@@ -1,20 +1,89 @@
-"""The roofline on figures that were measured, with how far each of them may be off."""
+"""The roofline: an operator takes as long as its operations or its memory traffic, whichever takes longer."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.normal import REACH_90
-from alpa_dejavu.costs.latency._analytic import roofline_parts
+from alpa_dejavu._util.range_sums import FloatArray as Array
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
-from alpa_dejavu.costs.latency.product_curve import ProductCurve
 from alpa_dejavu.problem import Device, Operators
+
+__all__ = []
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AnalyticLatency(LatencyModel):
+    """A latency model by the roofline of a device's peak figures: the baseline.
+
+    Each operator that writes to memory also pays the start of a kernel, and a device may say what compiled programs
+    don't reach of its peaks. The predicted spread is zero: the model can't say how sure it is.
+
+    References:
+        Williams, Waterman and Patterson, Roofline: An Insightful Visual Performance Model, CACM 52(4), 2009.
+    """
+
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Returns the roofline's seconds of each operator on a device, with a spread of zero."""
+        mean = roofline_parts(operators, device).once_s * operators.count
+        return Latency(mean, np.zeros_like(mean))
+
+
+@final
+class RooflineParts(NamedTuple):
+    """The parts of each operator's roofline seconds per run: the longer of work and traffic counts, plus start, strided
+    reads and weights.
+    """
+
+    work_s: NDArray[np.float64]
+    traffic_s: NDArray[np.float64]
+    start_s: NDArray[np.float64]
+    strided_s: NDArray[np.float64]
+    uncached_s: NDArray[np.float64]
+
+    @property
+    def once_s(self) -> NDArray[np.float64]:
+        """Returns the seconds of one run of each operator, shape (operators,)."""
+        return np.maximum(self.work_s, self.traffic_s) + self.start_s + self.strided_s + self.uncached_s
+
+
+def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
+    """Returns the parts of the roofline's seconds of each operator on a device: work, traffic, start, strided reads,
+    and weights, which are parameters and their gradients.
+
+    Strided reads take nothing on a device that declares no rate for them, and weights are part of the traffic.
+    """
+    rate = np.full(len(operators), device.vector_flop_per_s)
+    products = operators.dtype[operators.is_product].tolist()
+    rate[operators.is_product] = [device.rate(dtype) for dtype in products]
+    work = operators.flop + device.transcendental_flop * operators.transcendental
+    traffic = operators.read_bytes + operators.written_bytes
+    start_s = np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
+    small = device.small_products
+    if small is not None:
+        few = operators.flop < small.below_flop
+        rate[operators.is_single & few] *= small.share
+        start_s[operators.is_single & ~few] += small.library_s or 0.0
+    if device.dilated_flop_per_s is not None:
+        rate[operators.is_dilated] = device.dilated_flop_per_s
+    if device.extreme_flop_per_s is not None:
+        rate[operators.is_extreme] = device.extreme_flop_per_s
+    strided, strided_s = device.strided, np.zeros(len(operators))
+    if strided is not None:
+        strided_s = operators.strided_bytes / strided.rate(operators.strided_cache_bytes)
+    uncached_s = np.zeros(len(operators))
+    if device.uncached_bytes_per_s is not None:
+        uncached = operators.unbatched_read_bytes + operators.unbatched_written_bytes + operators.passed_bytes
+        traffic, uncached_s = traffic - uncached, uncached / device.uncached_bytes_per_s
+    return RooflineParts(work / rate, traffic / device.memory_bytes_per_s, start_s, strided_s, uncached_s)
+
 
 _UNMEASURED = math.log(2) / REACH_90
 """The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
@@ -113,3 +182,60 @@ class MeasuredRoofline(LatencyModel):
             for name in set(nearest.tolist()):
                 found[nearest == name] = self.figure_spread(device, f"strided[{name}]")
         return found
+
+
+_CENTRE_FLOP = 1e11
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ProductCurve:
+    """A correction of predicted seconds of matrix products by their size.
+
+    Measured over predicted is exp(level + slope x + bend x²), with x = log10(flop / 1e11).
+
+    Attributes:
+        level, slope, bend: the fitted coefficients.
+        least_flop, most_flop: the operations of the smallest and of the largest product that it was fitted to; smaller
+            and larger ones are corrected as these two are.
+    """
+
+    level: float
+    slope: float
+    bend: float
+    least_flop: float
+    most_flop: float
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(value) for value in dataclasses.astuple(self)):
+            raise ValueError(f"curve of products: {self} has a figure that isn't finite; fit it again")
+        if not 0 < self.least_flop <= self.most_flop:
+            raise ValueError(f"curve of products: least_flop is {self.least_flop}, most_flop {self.most_flop}")
+
+    @classmethod
+    def fit(cls, flop: Array, ratio: Array) -> ProductCurve:
+        """Fits the curve to ratios of measured to predicted seconds of products of at least three sizes, by least
+        squares of logarithms.
+
+        >>> curve = ProductCurve.fit(np.array([1e10, 1e11, 1e12]), np.array([2.0, 1.0, 2.0]))
+        >>> curve.factor(np.array([1e9, 1e11])).round(6).tolist()
+        [2.0, 1.0]
+        """
+        bend, slope, level = np.polyfit(np.log10(flop / _CENTRE_FLOP), np.log(ratio), 2).tolist()
+        return cls(level, slope, bend, float(flop.min()), float(flop.max()))
+
+    @classmethod
+    def left_out_errors(cls, flop: Array, ratio: Array) -> Array:
+        """Returns for each of at least four products the logarithm of its ratio over what a curve says that is fitted
+        to all others.
+        """
+        found = np.zeros(len(flop))
+        for n in range(len(flop)):
+            others = np.arange(len(flop)) != n
+            found[n] = np.log(ratio[n] / cls.fit(flop[others], ratio[others]).factor(flop[n : n + 1])[0])
+        return found
+
+    def factor(self, flop: Array) -> Array:
+        """Returns the factor by which predicted seconds of products of so many FLOP are multiplied."""
+        x = np.log10(np.clip(flop, self.least_flop, self.most_flop) / _CENTRE_FLOP)
+        return np.asarray(np.exp(self.level + self.slope * x + self.bend * x**2))
