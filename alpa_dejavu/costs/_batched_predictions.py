@@ -21,9 +21,8 @@ _Key = tuple[str, tuple[int, ...], int]
 def latencies(
     model: LatencyModel, many: Sequence[Operators], device: Device, at_a_time: int = 1 << 16
 ) -> list[Latency]:
-    """Returns a latency model's prediction on a device for each of many sets of operators, in their order.
-
-    Sets are joined until they have about `at_a_time` operators, which the model then predicts in one call.
+    """Returns a latency model's prediction on a device for each of many sets of operators, in their order; sets are
+    joined until they have about `at_a_time` operators, which the model then predicts in one call.
     """
     found: list[Latency] = []
     for part in _parts(many, at_a_time):
@@ -60,11 +59,8 @@ class SentSeconds:
         self._known: dict[_Key, tuple[FloatArray, FloatArray]] = {}
 
     def ask(self, wanted: Iterable[tuple[str, FloatArray, Group]]) -> None:
-        """Predicts and caches the seconds of collectives that aren't cached yet, in one call of the communication model
-        for each kind of collective and group.
-
-        Args:
-            wanted: the name of each collective, its sizes in bytes, and the group of devices that runs it.
+        """Predicts and caches what isn't cached yet, in one call of the model for each kind of collective and group;
+        `wanted` has the names of collectives, their sizes in bytes, and their groups.
         """
         sizes: dict[_Key, list[FloatArray]] = {}
         groups: dict[_Key, Group] = {}

@@ -30,10 +30,6 @@ class HiddenSeconds:
 
     The collectives of activations hide behind independent operators of their layer's pass. What a stage sends for all
     its layers hides behind other layers, in buckets of a layer each. Optimizer updates hide nothing.
-
-    Args:
-        costs: the model of what stages compute and send when they do nothing at the same time.
-        overlap: how much the streams slow each other down.
     """
 
     def __init__(self, costs: StageCostModel, overlap: Overlap) -> None:
@@ -160,16 +156,11 @@ class HiddenSeconds:
 
 @final
 class _Buckets:
-    """A pool of what stages of layers i..j of L send for all their layers together, in a bucket for each layer.
+    """A pool of what stages of layers i..j of L send for all their layers together, in a bucket for each layer, which
+    takes as long as what its layer sends would take alone, or longer where the whole takes longer than its parts.
 
-    A bucket takes as long as what its layer sends would take alone, or longer where the whole takes longer than its
-    parts.
-
-    Args:
-        sent: for each collective the seconds of all layers of a stage together, shape (L, L), and of each layer variant
-            alone, shape (V,).
-        division: the division of the layers, which says which variant each has in which stage.
-        num_layers: the number of layers, L.
+    `sent` has for each collective the seconds of all layers of a stage together, shape (L, L), and of each layer
+    variant alone, shape (V,).
     """
 
     def __init__(self, sent: Sequence[tuple[FloatArray, FloatArray]], division: Division, num_layers: int) -> None:

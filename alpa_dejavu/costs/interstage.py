@@ -33,10 +33,7 @@ _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
 @dataclasses.dataclass(frozen=True, eq=False)
 class CutBytes:
     """The bytes and the number of tensors that one micro-batch sends from stage to stage if a model of L layers is cut
-    before a layer, each of shape (L,).
-
-    Those are all tensors that are made on one side of the cut and used on the other, in the forward and in the backward
-    pass; none for layer 0.
+    before a layer, each of shape (L,): those made on one side of the cut and used on the other; none for layer 0.
     """
 
     forward_bytes: FloatArray
@@ -46,9 +43,7 @@ class CutBytes:
 
     @classmethod
     def of(cls, model: Model) -> CutBytes:
-        """Returns the bytes and the number of a model's tensors that one micro-batch sends across a cut before each
-        layer.
-        """
+        """Returns what one micro-batch of a model sends across a cut before each layer."""
         num_layers = model.num_layers
         steps = np.zeros((4, num_layers + 1))
         for tensor in model.tensors:
@@ -68,8 +63,8 @@ class CutBytes:
 
     @property
     def largest(self) -> float:
-        """Returns the bytes of the largest tensor that is sent from one stage to another, wherever layers are cut;
-        tensors that cross the same cut count with their mean size.
+        """Returns the bytes of the largest tensor that crosses any cut; those that cross the same cut count with their
+        mean.
         """
         ways = (self.forward_bytes, self.forward_tensors), (self.backward_bytes, self.backward_tensors)
         return max(float(np.max(num_bytes / np.maximum(tensors, 1))) for num_bytes, tensors in ways)
@@ -109,17 +104,11 @@ class InterstageTable:
     def sites(
         self, cluster: Cluster, space: SearchSpace, num_micro_batches: int, available: NDArray[np.int64]
     ) -> Sites:
-        """Returns the seconds of transfers between stages, and the devices that each submesh takes, as `Sites`, the
-        form that slicers take.
+        """Returns the seconds of transfers between stages, and the devices that each submesh takes, as slicers take
+        them; `available` has how many devices there are of each of K kinds of hosts.
 
         Where all devices share a CPU of C cores, a transfer is the work of one of them. It counts 1 / C times, and once
         a step in full: the rest is hidden by the work on other micro-batches.
-
-        Args:
-            cluster: the cluster that the submeshes are parts of.
-            space: the search space with the table's submeshes.
-            num_micro_batches: B, the number of micro-batches of a step.
-            available: shape (K,), how many devices there are of each of K kinds of hosts.
         """
         links, seconds = self.links, self.forward_s + self.backward_s
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
@@ -154,20 +143,15 @@ class InterstageTransfer:
         self._known: dict[tuple[_Ends, int, int], FloatArray] = {}
 
     def scaled(self, within: float, between: float) -> InterstageTransfer:
-        """Returns the model of interstage transfers in which sends within a host take `within` times, and sends between
-        hosts `between` times, the seconds that the communication model predicts.
+        """Returns the model in which sends within a host, and sends between hosts, take so many times the predicted
+        seconds.
         """
         return InterstageTransfer(self.model, self._cluster, self._communication, self._runtime, (within, between))
 
     def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> FloatArray:
-        """Returns the seconds of one micro-batch's transfer across the cut before each of L layers, shape (2, L): the
-        first row forward, the second backward.
-
-        Args:
-            ends: the indices of the hosts of the stage before the cut and of the one behind it; forward goes over the
-                link from the first to the second, backward over the link back.
-            shares: into how many shares, sent at the same time, each tensor is cut.
-            at_a_time: how many pipelines send over the link at the same time.
+        """Returns the seconds of one micro-batch's transfer across the cut before each of L layers, forward and
+        backward, shape (2, L): forward over the link from the first host of `ends` to the second, each tensor cut into
+        `shares` that are sent at the same time, `at_a_time` pipelines over the same link.
         """
         key = ends, shares, at_a_time
         if key not in self._known:
@@ -185,17 +169,12 @@ class InterstageTransfer:
     def between(
         self, layer: int, before: Sequence[int], after: Sequence[int], at_a_time: Mapping[_Ends, int] = _ALONE
     ) -> tuple[float, float]:
-        """Returns the forward and backward seconds of a micro-batch's transfer between two successive stages on given
-        hosts.
+        """Returns the forward and backward seconds of a micro-batch's transfer between two successive stages, of which
+        the second begins with `layer`, on the given hosts of each of their devices.
 
         All pairs of a host of one stage and a host of the other send; each direction takes as long as its slowest pair.
-
-        Args:
-            layer: the first layer of the second stage.
-            before: the index of the host of each device of the first stage.
-            after: the index of the host of each device of the second stage.
-            at_a_time: how many pipelines send from one host to another at the same time, by the pair of their indices;
-                1 for a pair that isn't in it.
+        `at_a_time` says how many pipelines send from one host to another at the same time, 1 for a pair that isn't in
+        it.
         """
         kinds, sending, receiving = kinds_of(self._cluster), set(before), set(after)
         inside = len(sending | receiving) == 1

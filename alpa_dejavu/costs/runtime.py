@@ -102,11 +102,8 @@ class RuntimeProfile:
                 )
 
     def computed_s(self, device_s: _Seconds, launches: _Seconds) -> _Seconds:
-        """Returns the seconds that a layer's pass takes, or an array of them.
-
-        Args:
-            device_s: predicted seconds of its operators on the device.
-            launches: how many operators are launched.
+        """Returns the seconds of a layer's pass, or an array of them, given its operators' on the device and their
+        launches.
         """
         if self.launch_s == 0:
             return device_s
@@ -210,11 +207,7 @@ def _named(choice: str) -> RuntimeProfile:
 
 
 def with_overlap(profile: RuntimeProfile, overlap: str | Overlap) -> RuntimeProfile:
-    """Returns a runtime profile whose devices do other things at the same time; its name says so.
-
-    Raises:
-        ValueError: there is no overlap of that name.
-    """
+    """Returns a runtime profile whose devices do other things at the same time; its name says so."""
     chosen, name = named_overlap(overlap), profile.name.partition("+")[0]
     usual = _bundled()[name].overlap if name in _bundled() else NO_OVERLAP
     text = "" if chosen == usual else f"+{chosen.text}"
@@ -224,12 +217,8 @@ def with_overlap(profile: RuntimeProfile, overlap: str | Overlap) -> RuntimeProf
 @final
 @dataclasses.dataclass(frozen=True)
 class CostModels:
-    """A latency model of operators, a communication model of collectives and a runtime profile, which go together.
-
-    Attributes:
-        latency: the model that predicts the seconds of operators on a device.
-        communication: the model that predicts the seconds of collectives among devices and of sends between them.
-        runtime: what the training framework adds to both, and what it does at the same time.
+    """A latency model of operators, a communication model of collectives and sends, and a runtime profile, which says
+    what the training framework adds to both and what it does at the same time.
     """
 
     latency: LatencyModel
@@ -243,18 +232,12 @@ class CostModels:
         communication: str | CommunicationModel = "alpha-beta",
         runtime: str | RuntimeProfile = ALPA,
     ) -> CostModels:
-        """Returns the latency model, the communication model and the runtime profile of these names; a model in place
-        of a name is taken as it is.
-
-        Raises:
-            ValueError: a name is unknown.
-            TypeError: something is neither a name nor a model.
+        """Returns the models of these names; a model in place of a name is taken as it is. ValueError for an unknown
+        name, TypeError for what is neither.
         """
         return cls(latency_model(latency), communication_model(communication), runtime_profile(runtime))
 
     @property
     def names(self) -> tuple[str, str]:
-        """Returns the class names of the latency model and of the communication model, by which files record which
-        models their predictions come from.
-        """
+        """Returns the class names of both models, by which files record which models their predictions come from."""
         return type(self.latency).__name__, type(self.communication).__name__

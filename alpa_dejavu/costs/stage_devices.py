@@ -36,8 +36,7 @@ class StageDevices:
     Attributes:
         hosts: for each device the index of its host in the cluster, tensor-parallel neighbours next to each other.
         kinds: one `Device` for each kind of device among them, the slowest first.
-        share: the least of the memory of its host that a device has, and of the rates of it; None where nothing is
-            known of some host's memory.
+        share: the least that a device has of its host's memory and its rates; None where some host's aren't known.
     """
 
     hosts: tuple[int, ...]
@@ -47,9 +46,8 @@ class StageDevices:
 
 @final
 class StagePlaces:
-    """A factory of `StageDevices`: the devices that a model's stages run on in a cluster.
-
-    It makes one and the same object for all devices on which everything takes the same time.
+    """A factory of the devices that a model's stages run on: one and the same object for all on which everything takes
+    the same time.
     """
 
     def __init__(self, model: Model, cluster: Cluster) -> None:
@@ -58,10 +56,7 @@ class StagePlaces:
         self._groups: dict[tuple[StageDevices, tuple[object, ...], int], list[Group]] = {}
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
-        """Returns the devices of a stage, given the index of the host of each device.
-
-        It is the same object for hosts on which everything takes the same time.
-        """
+        """Returns the devices of a stage, given the index of the host of each device."""
         kinds, hosts = kinds_of(self._cluster), tuple(hosts)
         places = list(dict.fromkeys(hosts))
         first = {kinds[host]: host for host in reversed(places)}
@@ -95,9 +90,7 @@ class StagePlaces:
 
     def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
         """Returns the groups of devices that communicate along an axis of a stage's mesh, as `MeshConfig.groups` has
-        them.
-
-        Several groups on hosts of the same kinds take equally long: only one of them is returned.
+        them; of several on hosts of the same kinds, which take equally long, only one.
         """
         key = devices, config.division_key, axis
         if key not in self._groups:
@@ -150,19 +143,12 @@ def _usual_dtype(model: Model) -> str:
 def allowed_ranges(
     model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
 ) -> NDArray[np.bool_]:
-    """Returns which ranges of layers i..j may be a stage on a submesh by Alpa's rules, as booleans of shape (L, L) for
-    L layers, False below the diagonal.
+    """Returns which ranges of layers i..j may be a stage on a submesh of a search space (the one with the index
+    `place`) by Alpa's rules, shape (L, L).
 
     A submesh of all devices may only have all layers. Layers are cut by the search space's `cuts`. A range's share of
     the matrix products' operations may differ from the submesh's share of the computing rate by `allowed_imbalance` of
     the search space plus one, as a factor.
-
-    Args:
-        model: the model with the layers.
-        submesh: the submesh that a stage would run on.
-        cluster: the cluster that the submesh is a part of.
-        space: the search space that the submesh belongs to.
-        place: the index of the submesh in the search space.
     """
     num_layers, imbalance = model.num_layers, space.allowed_imbalance
     allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
@@ -179,7 +165,7 @@ def allowed_ranges(
 
 
 def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
-    """Returns a submesh's share of the computing rate of all hosts: its share of the devices, if hosts are alike."""
+    """Returns a submesh's share of the computing rate of all hosts."""
     devices = space.submeshes[submesh].num_devices
     if space.hosts is None:
         return devices / cluster.num_devices
@@ -191,11 +177,8 @@ _EIGHT_BITS = "float8"
 
 
 def check_computable(model: Model, cluster: Cluster) -> None:
-    """Checks that a cluster's devices have products of 8 bits where a model's are, and that libraries have kernels of
-    its fused attention for them.
-
-    Raises:
-        ValueError: a device can't compute the model.
+    """Raises ValueError where a cluster's devices have no products of 8 bits and a model's are, or no library has
+    kernels of its fused attention for them.
     """
     devices = {host.device.name: host.device for host in cluster.hosts}.values()
     narrow, heads = _needs(model)

@@ -61,13 +61,11 @@ _NEXT_TO_NOTHING = 1e-9
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredAlphaBeta(CommunicationModel):
-    """The alpha-beta model of collectives with error intervals, from the measured spread of links' latencies and rates.
+    """The alpha-beta model with error intervals, from the measured spread of links' latencies and rates.
 
     Attributes:
-        spread: for each link that was measured, the standard deviation of the logarithm of its figures, by the name of
-            `Link`'s field; other links aren't in it.
-        own: the standard deviation of the logarithm by which a kind of collective is off the alpha-beta model, however
-            well the link's figures are known.
+        spread: for each measured link, the standard deviation of the logarithm of its figures, by the name of the field.
+        own: that of a kind of collective beside the alpha-beta model, however well the link's figures are known.
         spread_from: where the spread comes from, in a few words.
     """
 
@@ -116,18 +114,11 @@ class Free(CommunicationModel):
 
 
 def link_bytes(collective: str, num_bytes: float, group: Group) -> dict[tuple[int, int], float]:
-    """Returns the bytes that one collective of a group sends, by the pair of the indices of the hosts that send and
-    receive; a host with itself are its devices among themselves.
+    """Returns the bytes that one collective of a group (but "send") sends, by the pair of the indices of the hosts that
+    send and receive; a host with itself are its devices among themselves.
 
-    A ring goes through the devices of a host one after the other, and through the hosts in the order of their numbers:
-    each device sends (n - 1) / n of the bytes to the next one, and twice that in an all-reduce. In an all-to-all each
-    device sends 1 / n of them to each other one. The models of seconds may take another order of hosts, or two levels
-    of rings, which send about as much.
-
-    Args:
-        collective: its name, one of `COLLECTIVES` but "send".
-        num_bytes: as `CommunicationModel.seconds` takes them.
-        group: the devices.
+    A ring goes through the devices of a host one after the other, and through the hosts in the order of their numbers.
+    The models of seconds may take another order of hosts, or two levels of rings, which send about as much.
 
     >>> from alpa_dejavu.testing import example_cluster
     >>> link_bytes("all_reduce", 4.0, Group(example_cluster(2), (0, 0, 1, 1)))

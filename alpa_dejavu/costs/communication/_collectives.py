@@ -52,8 +52,7 @@ class Collectives:
 
     @property
     def volume_s(self) -> Array:
-        """Returns the seconds that each collective's bytes take at the full rate of the narrowest link, shape (rows,):
-        that of a device, or between hosts that of a host.
+        """Returns the seconds that each collective's bytes take at the full rate of the narrowest link, shape (rows,).
 
         Rings of n devices pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice; for
         an all-reduce across hosts n is the number of hosts, as with trees. In an all-to-all each device sends its share
@@ -69,9 +68,7 @@ class Collectives:
 
     @property
     def hops(self) -> tuple[Array, Array]:
-        """Returns how many messages each measured collective sends one after the other: between hosts, and within them.
-
-        What goes around a ring passes from host to host once for each host; an all-reduce goes around twice. In an
+        """Returns how many messages each collective sends one after the other: between hosts, and within them. In an
         all-to-all a device sends to all others in turn.
         """
         rounds = np.where(self.name == "all_reduce", 2.0, 1.0)
@@ -89,10 +86,8 @@ class Collectives:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seconds:
-    """Predicted seconds of some rows (such as kernels or collectives): the means, and both ends of 90 % intervals, each
-    of shape (rows,).
-
-    `in_domain` says which rows are like those that the predicting model was fitted to.
+    """Predicted seconds of some rows, and both ends of 90 % intervals, each of shape (rows,); `in_domain` says which
+    rows are like those that the model was fitted to.
     """
 
     mean: Array
@@ -102,12 +97,8 @@ class Seconds:
 
     @classmethod
     def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
-        """Returns the predicted seconds of some rows, with both ends of their 90 % intervals, from logarithms.
-
-        Args:
-            log_s: the natural logarithms of the predicted seconds, shape (rows,).
-            ends: the errors that are added to them for the lower and the upper end, shape (2,) or (rows, 2).
-            in_domain: whether each row is like those that the predicting model was fitted to, shape (rows,).
+        """Returns seconds from their logarithms and the errors that are added to these for both ends, shape (2,) or
+        (rows, 2).
         """
         return cls(np.exp(log_s), np.exp(log_s + ends[..., 0]), np.exp(log_s + ends[..., 1]), in_domain)
 
@@ -129,14 +120,10 @@ class Suspect:
 
 def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list[Suspect]:
     """Returns the rows of a profile of collectives that a fit must leave out, each with the first reason that holds for
-    it.
+    it: times that aren't finite or above zero, sizes that can't be, repeated sizes, times that are exactly twice those
+    of half the size (filled in by doubling), and times below three quarters of a smaller size's.
 
-    Args:
-        series: what each row belongs to (the same collective, group and dtype), of shape (rows,).
-        num_bytes: the bytes of each row, shape (rows,).
-        seconds: the seconds of each row, shape (rows,). Times that aren't finite, negative or zero times, sizes that
-            aren't finite numbers of at least 0, repeated sizes, times that are exactly twice those of half the size
-            (filled in by doubling), and times below three quarters of a smaller size's are suspect.
+    `series` has what each row belongs to (the same collective, group and dtype).
 
     >>> suspects(["a"] * 4, np.array([1.0, 2, 4, 8]), np.array([1.0, 1.5, 3.0, np.inf]))
     [Suspect(row=2, reason='exactly twice the time of half the size'), Suspect(row=3, reason='not finite')]

@@ -40,12 +40,8 @@ class FittedCollectives:
     """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
-        """Fits the model to measured seconds, and its 90 % interval to the errors on groups that were left out in turn.
-
-        Args:
-            rows: the collectives that were measured.
-            seconds: the measured seconds of each row.
-            groups: a label of each row, such as its mesh; rows of one label are left out together.
+        """Fits the model to measured seconds, and its 90 % interval to the errors on groups that were left out in turn;
+        `groups` has a label of each row, such as its mesh.
 
         Raises:
             ValueError: rows within and across hosts are mixed, or seconds aren't finite and above zero.
@@ -97,10 +93,8 @@ class FittedCollectives:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> FittedCollectives:
-        """Returns the fitted model of collectives with the parameters in `state`, as its method `state` gives them.
-
-        Raises:
-            ValueError: there are more values, or fewer, than its collectives have.
+        """Returns the fitted model with the parameters that `state` gives; ValueError for another number of values than
+        its collectives have.
         """
         made, curve, ends = cls(), _Curve(), state["ends"]
         curve.names, curve.values_ = list(state["collectives"]), np.array(state["values"], dtype=np.float64)

@@ -23,17 +23,12 @@ Lines: TypeAlias = NDArray[np.float64]
 
 def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], concurrent: int) -> Lines:
     """Returns the latency in seconds and the seconds per byte of each of a group's messages, all sent at the same time,
-    shape (k, 2); only the k messages that may be the slowest for some number of bytes.
+    shape (k, 2); only the k messages that may be the slowest for some number of bytes. `members` has how many devices
+    of the group each host has.
 
     A link between hosts that names no shared medium is divided among all messages over it, of all groups that
     communicate at the same time. So is a host's network card, one for each direction, which is as fast as the fastest
     of its links in use. A medium that links share (`Link.shares`) is divided among all messages over any of them.
-
-    Args:
-        cluster: the cluster with the links.
-        hops: for each message of one group the indices of the hosts that send and receive it.
-        members: how many devices of the group each host has, by the host's index.
-        concurrent: how many such groups communicate on these hosts at the same time.
     """
     counted = Counter(hops)
     over: Counter[str] = Counter()
@@ -83,16 +78,11 @@ _Cost: TypeAlias = tuple[float, float, float]
 
 def ring_orders(cluster: Cluster, members: Mapping[int, int], concurrent: int) -> list[tuple[int, ...]]:
     """Returns the best orders of a group's hosts (indices) for a ring: that with the fastest slowest hop, and that with
-    the least latency; only one order where both are the same.
+    the least latency of its longest hop; only one order where both are the same.
 
-    An order's latency is that of its longest hop. A ring goes one way round, so an order and its reverse are two. For
-    more than six hosts only some orders are tried: those given, and those made from different starts by going on to the
-    host with the best link among those that are left.
-
-    Args:
-        cluster: the cluster with the links.
-        members: how many devices of the group each host has, by the host's index.
-        concurrent: how many such rings communicate at the same time.
+    A ring goes one way round, so an order and its reverse are two. For more than six hosts only some orders are tried:
+    those given, and those made from different starts by going on to the host with the best link among those that are
+    left.
     """
     hosts = tuple(members)
     if len(hosts) < 3 or _all_equal(cluster, hosts):
@@ -104,9 +94,7 @@ def ring_orders(cluster: Cluster, members: Mapping[int, int], concurrent: int) -
 
 
 def around(order: Sequence[int]) -> list[Hop]:
-    """Returns the hops of a ring as pairs of a host and the next one, the last back to the first; none for a single
-    host.
-    """
+    """Returns the hops of a ring: pairs of a host and the next one, the last back to the first; none for one host."""
     return [(a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True) if a != b]
 
 

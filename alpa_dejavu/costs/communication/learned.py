@@ -57,10 +57,8 @@ class LearnedCommunication(CommunicationModel):
         return np.where(sizes > 0, predicted.mean.reshape(sizes.shape), 0.0)
 
     def interval(self, collective: str, num_bytes: ArrayLike, group: Group) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Returns the lower and the upper ends of 90 % intervals of a collective's seconds for each size in bytes, and
-        whether the model was fitted to such groups.
-
-        All three have the shape of `num_bytes`.
+        """Returns the lower and the upper ends of 90 % intervals of a collective's seconds, and whether the model was
+        fitted to such groups; all three have the shape of `num_bytes`.
         """
         sizes = np.asarray(num_bytes, dtype=np.float64)
         predicted = self._predicted(collective, sizes, group)

@@ -67,13 +67,9 @@ IN_STEPS_FILE = Path(__file__).with_name("in_steps.json")
 @final
 @dataclasses.dataclass(frozen=True)
 class InSteps:
-    """Factors on the seconds of kernels in a training step.
-
-    Attributes:
-        products: that on products and attention, beside the power limit, which the models of kernels have: caches are
-            busy with other tensors, and clocks vary.
-        attention_backward: the further one on backward passes of attention, of which forward passes alone were
-            measured.
+    """Factors on the seconds of kernels in a training step: on products and attention, beside the power limit, since
+    caches are busy with other tensors and clocks vary; and a further one on backward passes of attention, of which
+    forward passes alone were measured.
     """
 
     products: float = 1.0

@@ -55,10 +55,9 @@ class RooflineParts(NamedTuple):
 
 
 def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
-    """Returns the parts of the roofline's seconds of each operator on a device: work, traffic, start, strided reads,
-    and weights, which are parameters and their gradients.
-
-    Strided reads take nothing on a device that declares no rate for them, and weights are part of the traffic.
+    """Returns the parts of the roofline's seconds of each operator on a device. Strided reads take nothing on a device
+    that declares no rate for them, and weights (parameters and their gradients) are part of the traffic on one without
+    theirs.
     """
     rate = np.full(len(operators), device.vector_flop_per_s)
     products = operators.dtype[operators.is_product].tolist()
@@ -131,10 +130,9 @@ class MeasuredRoofline(LatencyModel):
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
 
     def common_share(self, operators: Operators, device: Device) -> NDArray[np.float64]:
-        """Returns for each operator, on this device, the share of the variance of its latency error that all operators
-        of its class (matrix products, or all others) have in common, shape (operators,).
-
-        It comes from the figure that bounds most of the class: a device's rate of products, or that of its memory.
+        """Returns for each operator the share of the variance of its latency error that all operators of its class
+        (matrix products, or all others) have in common, shape (operators,): from the figure that bounds most of the
+        class, a device's rate of products, or that of its memory.
         """
         shares = [self._common_share(figure) for figure in ("memory_bytes_per_s", "flop_per_s[float32]")]
         return np.array(shares)[operators.is_product.astype(int)]
@@ -190,14 +188,9 @@ _CENTRE_FLOP = 1e11
 @final
 @dataclasses.dataclass(frozen=True)
 class ProductCurve:
-    """A correction of predicted seconds of matrix products by their size.
-
-    Measured over predicted is exp(level + slope x + bend x²), with x = log10(flop / 1e11).
-
-    Attributes:
-        level, slope, bend: the fitted coefficients.
-        least_flop, most_flop: the operations of the smallest and of the largest product that it was fitted to; smaller
-            and larger ones are corrected as these two are.
+    """A correction of predicted seconds of matrix products by their size: measured over predicted is exp(level + slope
+    x + bend x²), with x = log10(flop / 1e11). Products smaller than `least_flop`, or larger than `most_flop`, are
+    corrected as these two are.
     """
 
     level: float
@@ -226,8 +219,8 @@ class ProductCurve:
 
     @classmethod
     def left_out_errors(cls, flop: Array, ratio: Array) -> Array:
-        """Returns for each of at least four products the logarithm of its ratio over what a curve says that is fitted
-        to all others.
+        """Returns the logarithm of the ratio of each of at least four products over what a curve says that is fitted to
+        all others.
         """
         found = np.zeros(len(flop))
         for n in range(len(flop)):
