@@ -102,14 +102,14 @@ class EvenDivision:
             ("forward", 3): [("all_gather", parameters)],
             ("backward", 3): [("all_gather", parameters), ("reduce_scatter", gradients)],
         }
-        found = kinds.get((phase, self.zero), [])
-        return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in found]
+        collectives = kinds.get((phase, self.zero), [])
+        return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in collectives]
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer adds to `combined` in a phase, which is what it sends as a stage of its own."""
         return [
-            AxisCollectives(one.kind, one.axis, np.diag(one.num_bytes), np.diag(one.counts))
-            for one in self.combined(phase)
+            AxisCollectives(collective.kind, collective.axis, np.diag(collective.num_bytes), np.diag(collective.counts))
+            for collective in self.combined(phase)
         ]
 
     def memory(self, remat: str = "none") -> MemoryShares:
@@ -131,5 +131,6 @@ class EvenDivision:
 def _divided(layers: Sequence[Layer], phase: str, ways: tuple[int, int]) -> list[Operators]:
     """Returns each layer's operators of a phase on one device; those of alike layers are divided once."""
     whole = [layer.operators(phase) for layer in layers]
-    divided = {id(one): one.split(*ways) for one in {id(one): one for one in whole}.values()}
-    return [divided[id(one)] for one in whole]
+    distinct = {id(operators): operators for operators in whole}
+    divided = {number: operators.split(*ways) for number, operators in distinct.items()}
+    return [divided[id(operators)] for operators in whole]

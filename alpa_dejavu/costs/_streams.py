@@ -46,8 +46,8 @@ def makespan_s(computed_s: FloatArray, sent_s: FloatArray, edges: NDArray[np.int
         raise ValueError("edges has nodes that wait for each other, but must be without a cycle; mend the flow")
     slowdowns = overlap.compute_slowdown, overlap.transfer_slowdown
     priorities = np.argsort(np.stack([np.argsort(-path, kind="stable"), np.lexsort((-path, collective))]), axis=1)
-    found = min(_run(seconds, len(computed_s), first, after, priority, *slowdowns) for priority in priorities)
-    return min(found, one_by_one)
+    ends_s = min(_run(seconds, len(computed_s), first, after, priority, *slowdowns) for priority in priorities)
+    return min(ends_s, one_by_one)
 
 
 @compiled("(f8[::1], i8, i8[::1], i8[::1])")
@@ -133,8 +133,8 @@ def _run(
                 for place in range(first[node], first[node + 1]):
                     waits[after[place]] -= 1
                     if waits[after[place]] == 0:
-                        one = after[place]
-                        heapq.heappush(computes if one < num_computed else sends, (priority[one], one))
+                        follower = after[place]
+                        heapq.heappush(computes if follower < num_computed else sends, (priority[follower], follower))
         computing = -1 if compute_ends else computing
         sending = -1 if send_ends else sending
     return now
@@ -157,15 +157,15 @@ def behind_layers_s(
     slow, slow_load = overlap.compute_slowdown, overlap.transfer_slowdown
     exposed, backlog = np.zeros(()), np.zeros(())
     before: Row = np.zeros(())
-    made: Row = 0.0
+    sent: Row = 0.0
     for layer in layers:
         wanted = fetched_s(layer)
         # Computing of the layer before it, beside which this one's parameters come.
         both = np.minimum(before, (wanted + backlog) * slow_load / slow)
         carried = both * slow / slow_load
         exposed = exposed + both * (slow - 1) + np.maximum(wanted - carried, 0.0)
-        backlog = np.maximum(backlog - np.maximum(carried - wanted, 0.0), 0.0) + made
-        before, made = computed_s(layer), sent_s(layer)
+        backlog = np.maximum(backlog - np.maximum(carried - wanted, 0.0), 0.0) + sent
+        before, sent = computed_s(layer), sent_s(layer)
     both = np.minimum(before, backlog * slow_load / slow)
-    found: FloatArray = exposed + both * (slow - 1) + backlog - both * slow / slow_load + made
-    return found
+    longer_s: FloatArray = exposed + both * (slow - 1) + backlog - both * slow / slow_load + sent
+    return longer_s

@@ -49,17 +49,17 @@ class CutBytes:
         for tensor in model.tensors:
             if tensor.role != "activation" or not tensor.users:
                 continue
-            made = model.layer_of(tensor.producer)
+            producer = model.layer_of(tensor.producer)
             users = [model.layer_of(position) for position in tensor.users]
             back = tensor.producer >= num_layers
-            start, end = (min(users) + 1, made + 1) if back else (made + 1, max(users) + 1)
+            start, end = (min(users) + 1, producer + 1) if back else (producer + 1, max(users) + 1)
             if start < end:
                 row = 2 * back
                 steps[row : row + 2, start] += tensor.num_bytes, 1.0
                 steps[row : row + 2, end] -= tensor.num_bytes, 1.0
-        found = np.cumsum(steps, axis=1)[:, :num_layers]
-        found[::2][found[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
-        return cls(*found)
+        crossing = np.cumsum(steps, axis=1)[:, :num_layers]
+        crossing[::2][crossing[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
+        return cls(*crossing)
 
     @property
     def largest(self) -> float:
@@ -162,8 +162,8 @@ class InterstageTransfer:
         return self._known[key]
 
     def _sent(self, num_bytes: FloatArray, tensors: FloatArray, ends: _Ends, shares: int, at_a_time: int) -> FloatArray:
-        each = num_bytes / np.maximum(tensors, 1) / shares
-        alone = self._communication.seconds("send", each, Group(self._cluster, ends, at_a_time))
+        message_bytes = num_bytes / np.maximum(tensors, 1) / shares
+        alone = self._communication.seconds("send", message_bytes, Group(self._cluster, ends, at_a_time))
         return np.asarray(tensors * self._runtime.sends * alone)
 
     def between(
@@ -183,8 +183,8 @@ class InterstageTransfer:
         for a, b in itertools.product(sorted(sending), sorted(receiving)):
             many = at_a_time.get((a, b), 1)
             unlike.setdefault((kinds[a], kinds[b], a == b, many), (a, b))
-        found = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
-        forward, backward = np.max(found, axis=0).tolist()
+        seconds = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
+        forward, backward = np.max(seconds, axis=0).tolist()
         return forward, backward
 
     def table(self, space: SearchSpace) -> InterstageTable:
@@ -202,23 +202,23 @@ class InterstageTransfer:
         )
         inside &= np.maximum.outer(hosts, hosts) == 1
         shares = np.where(inside, np.minimum.outer(devices, devices), np.minimum.outer(hosts, hosts))
-        found, links = np.unique(np.stack([slowest, shares], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
-        seconds = np.array([self.seconds(ends[n], share) for n, share in found.tolist()])
+        kinds, links = np.unique(np.stack([slowest, shares], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
+        seconds = np.array([self.seconds(ends[n], share) for n, share in kinds.tolist()])
         return InterstageTable(
             links=np.reshape(links, slowest.shape).astype(np.int64),
             forward_s=np.ascontiguousarray(seconds[:, 0].T),
             backward_s=np.ascontiguousarray(seconds[:, 1].T),
-            ends=tuple(ends[n] for n in found[:, 0].tolist()),
-            shares=found[:, 1],
+            ends=tuple(ends[n] for n in kinds[:, 0].tolist()),
+            shares=kinds[:, 1],
         )
 
     def _links(self, space: SearchSpace) -> tuple[list[_Ends], NDArray[np.int64]]:
         """Pairs of hosts, and which of them is the slowest between any two submeshes, shape (S, S)."""
         slowest = np.zeros((len(space.submeshes),) * 2, dtype=np.int64)
         if space.hosts is None:
-            hosts, there = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
-            within, between = (0, 0), (0, min(1, there - 1))
-            together = np.add.outer(hosts, hosts) > there
+            hosts, num_hosts = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
+            within, between = (0, 0), (0, min(1, num_hosts - 1))
+            together = np.add.outer(hosts, hosts) > num_hosts
             slower = self.seconds(within, 1).sum() > self.seconds(between, 1).sum()
             return [between, within], np.where(together & slower, 1, 0)
         members, uses = members_of_kinds(self._cluster), kinds_of_sites(space, self._cluster) > 0

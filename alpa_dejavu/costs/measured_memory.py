@@ -53,17 +53,17 @@ def with_peaks(table: CostTable, run: Run, log_ratios: Mapping[StageChoice, floa
     their peak is known.
     """
     usable = table.usable_bytes if margin.residuals is None else table.memory_limit_bytes
-    room, memory = table.successors(run, margin, usable), [list(row) for row in table.memory]
+    successors, memory = table.successors(run, margin, usable), [list(row) for row in table.memory]
     for s, c in dict.fromkeys((stage.submesh, stage.config) for stage in log_ratios):
         own = {n: ratio for n, ratio in log_ratios.items() if (n.submesh, n.config) == (s, c)}
         counted = table.memory[s][c]
         assert counted is not None, "a stage that was measured is one that the search space offers"
-        memory[s][c] = found = _with_own(counted, own)
-        known = successors_that_fit(found, table.limits(s, float(table.memory_limit_bytes[s])), run)
+        memory[s][c] = measured = _with_own(counted, own)
+        fitting = successors_that_fit(measured, table.limits(s, float(table.memory_limit_bytes[s])), run)
         for stage in own:
-            room[stage.entry] = known[stage.first, stage.last]
+            successors[stage.entry] = fitting[stage.first, stage.last]
     kept = tuple(map(tuple, memory))
-    return dataclasses.replace(table, memory=kept, max_n_succ_stages=room, usable_bytes=usable, margin=margin)
+    return dataclasses.replace(table, memory=kept, max_n_succ_stages=successors, usable_bytes=usable, margin=margin)
 
 
 def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> StageMemory:
@@ -85,15 +85,15 @@ def margin_with(margin: MemoryMargin, log_ratios: Sequence[float]) -> MemoryMarg
     >>> margin_with(MemoryMargin(), [0.1, 0.2, 0.3]).residuals.num_groups
     3
     """
-    given, own, of_run = margin.residuals, tuple(log_ratios), "stages measured while planning"
-    if not own or (given is None and len(own) < _FEWEST):
+    residuals, own, of_run = margin.residuals, tuple(log_ratios), "stages measured while planning"
+    if not own or (residuals is None and len(own) < _FEWEST):
         return margin
-    if given is None:
+    if residuals is None:
         return dataclasses.replace(margin, residuals=MemoryResiduals({"peak": own}, len(own), of_run))
     together = MemoryResiduals(
-        {kind: (*ratios, *own) for kind, ratios in given.log_ratios.items()},
-        given.num_groups + 1,
-        f"{given.origin}, and {of_run}" if given.origin else of_run,
-        ALPA if given.is_ours else f"{given.framework} and {ALPA}",
+        {kind: (*ratios, *own) for kind, ratios in residuals.log_ratios.items()},
+        residuals.num_groups + 1,
+        f"{residuals.origin}, and {of_run}" if residuals.origin else of_run,
+        ALPA if residuals.is_ours else f"{residuals.framework} and {ALPA}",
     )
     return dataclasses.replace(margin, residuals=together)

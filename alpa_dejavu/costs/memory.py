@@ -73,13 +73,13 @@ class ModelMemory:
 
 def _largest_parameters(model: Model) -> list[float]:
     """Returns for each layer the bytes of its largest parameter, with its gradient where the model is trained."""
-    found = [0.0] * model.num_layers
+    largest = [0.0] * model.num_layers
     for tensor in model.tensors:
         if tensor.role == "parameter":
             for position in tensor.users:
                 layer = min(position, 2 * model.num_layers - 1 - position)
-                found[layer] = max(found[layer], tensor.num_bytes * (2 if model.training else 1))
-    return found
+                largest[layer] = max(largest[layer], tensor.num_bytes * (2 if model.training else 1))
+    return largest
 
 
 def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
@@ -113,10 +113,10 @@ class MemoryLimits:
     def hold(self, stage: StageMemory, in_flight: int) -> NDArray[np.bool_]:
         """Returns whether a stage of layers i..j with so many micro-batches in flight fits in the limits, (L, L)."""
         fits = stage.peak(in_flight) <= self.device_bytes
-        there = stage.elsewhere
-        if there is None:
+        offloaded = stage.elsewhere
+        if offloaded is None:
             return np.asarray(fits)
-        return np.asarray(fits & (there.peak(in_flight) <= self.host_bytes) & (there.nvme <= self.nvme_bytes))
+        return np.asarray(fits & (offloaded.peak(in_flight) <= self.host_bytes) & (offloaded.nvme <= self.nvme_bytes))
 
 
 @final
@@ -229,11 +229,11 @@ def successors_that_fit(stage: StageMemory, limits: MemoryLimits, run: Run) -> N
     Alpa's `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage. `Run.in_flight` says of how many
     micro-batches it keeps the activations.
     """
-    found = _successors(limits.device_bytes - stage.resident - stage.temporary, stage.per_micro_batch, run)
+    on_device = _successors(limits.device_bytes - stage.resident - stage.temporary, stage.per_micro_batch, run)
     if stage.elsewhere is None:
-        return found
-    there = _successors(limits.host_bytes - stage.elsewhere.resident, stage.elsewhere.per_micro_batch, run)
-    return np.where(stage.elsewhere.nvme <= limits.nvme_bytes, np.minimum(found, there), -1)
+        return on_device
+    on_host = _successors(limits.host_bytes - stage.elsewhere.resident, stage.elsewhere.per_micro_batch, run)
+    return np.where(stage.elsewhere.nvme <= limits.nvme_bytes, np.minimum(on_device, on_host), -1)
 
 
 def _successors(free: FloatArray, per_micro_batch: FloatArray, run: Run) -> NDArray[np.int64]:
@@ -241,10 +241,10 @@ def _successors(free: FloatArray, per_micro_batch: FloatArray, run: Run) -> NDAr
     with np.errstate(divide="ignore", invalid="ignore"):
         fitting = np.where(per_micro_batch > 0, np.floor(free / per_micro_batch), np.inf)
     fitting = np.where(free < 0, -1.0, fitting)
-    first, each = run.form.first, run.form.each
-    if each > 0 and math.isfinite(first):
-        followed = np.ceil((fitting + 1 - first) / each - 1e-9) - 1
+    first, per_stage = run.form.first, run.form.each
+    if per_stage > 0 and math.isfinite(first):
+        followed = np.ceil((fitting + 1 - first) / per_stage - 1e-9) - 1
     else:
         followed = np.full(fitting.shape, -1.0)
-    followed = np.where(fitting >= (run.num_micro_batches if each > 0 else 0), NO_LIMIT, followed)
+    followed = np.where(fitting >= (run.num_micro_batches if per_stage > 0 else 0), NO_LIMIT, followed)
     return np.clip(followed, -1, NO_LIMIT).astype(np.int64)

@@ -60,9 +60,9 @@ class MemoryResiduals:
             if len(ratios) < 2 or not np.isfinite(ratios).all():
                 raise ValueError(f"memory residuals: {kind} has {list(ratios)}, but must have two finite logarithms")
         if "peak" not in self.log_ratios and set(self.log_ratios) != set(MEMORY_PARTS):
-            known = sorted(self.log_ratios)
+            kinds = sorted(self.log_ratios)
             raise ValueError(
-                f"memory residuals: has {known}, but needs each of {MEMORY_PARTS}, or 'peak' for the others"
+                f"memory residuals: has {kinds}, but needs each of {MEMORY_PARTS}, or 'peak' for the others"
             )
         if self.num_groups < 1:
             raise ValueError(f"memory residuals: num_groups is {self.num_groups}, but must be at least 1")
@@ -189,15 +189,15 @@ class MemoryMargin:
     def _fits(self) -> dict[str, tuple[float, float]]:
         """Returns for each kind the mean logarithm of ratios, and the spread of a new one."""
         assert self.residuals is not None, "asked where something was measured"
-        found = {}
+        fits = {}
         for kind in MEMORY_PARTS:
             ratios = self.residuals.of(kind)
             if self.residuals.is_ours:
                 mean, spread = float(ratios.mean()), float(ratios.std(ddof=1)) * math.sqrt(1 + 1 / len(ratios))
             else:
                 mean, spread = 0.0, math.sqrt(float((ratios**2).mean()))
-            found[kind] = mean, max(spread, _LEAST)
-        return found
+            fits[kind] = mean, max(spread, _LEAST)
+        return fits
 
     @cached_property
     def _tails(self) -> tuple[FloatArray, FloatArray]:
@@ -259,10 +259,10 @@ def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measure
         for n, on in enumerate(plan.stages_on)
         if n not in measured
     ]
-    known = [risk for risk in risks if risk is not None]
+    known_risks = [risk for risk in risks if risk is not None]
     fullest = "this plan's fullest stage" if not measured else "the fullest of this plan's other stages"
     peaks = f"; the peaks of {len(measured)} of this plan's {len(plan.stages)} stages were measured" if measured else ""
-    said = f"; {fullest} has one of {max(known):.2g}" if known else ""
+    fullest_note = f"; {fullest} has one of {max(known_risks):.2g}" if known_risks else ""
     used = {name for stage in plan.stages for name in stage.hosts}
     note = margin.note(host for host in cluster.hosts if host.name in used)
-    return dataclasses.replace(plan, notes=(*plan.notes, note + peaks + said))
+    return dataclasses.replace(plan, notes=(*plan.notes, note + peaks + fullest_note))

@@ -73,7 +73,7 @@ def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload:
     )
 
 
-def added_s(parts: StageParts, found: Copies, offload: Offload, fixed_s: float, hidden: bool = False) -> FloatArray:
+def added_s(parts: StageParts, copied: Copies, offload: Offload, fixed_s: float, hidden: bool = False) -> FloatArray:
     """Returns the seconds that offload adds to stages, shape (3, L, L): copies to a micro-batch's forward and backward
     pass, and the hosts' work to a step.
 
@@ -83,11 +83,11 @@ def added_s(parts: StageParts, found: Copies, offload: Offload, fixed_s: float, 
     """
     forward, backward, ahead, back, _, update = parts
     beside = forward + ahead, backward + back, (update - fixed_s) * (1 - offload.optimizer)
-    kinds = found.forward, found.backward, found.step
+    kinds = copied.forward, copied.backward, copied.step
     if hidden:
-        rest = [np.max(each, axis=0) - computed for each, computed in zip(kinds, beside, strict=True)]
+        rest = [np.max(kind, axis=0) - computed for kind, computed in zip(kinds, beside, strict=True)]
         return np.maximum(np.stack(rest), 0.0)
-    return np.stack([np.sum(each, axis=0) for each in kinds])
+    return np.stack([np.sum(kind, axis=0) for kind in kinds])
 
 
 def with_offload(

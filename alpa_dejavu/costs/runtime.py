@@ -165,9 +165,9 @@ ALPA = RuntimeProfile("alpa")
 
 @functools.cache
 def _bundled() -> dict[str, RuntimeProfile]:
-    known: dict[str, Any] = strict_json(FILE.read_text(encoding="utf-8"))["runtimes"]
+    bundled: dict[str, Any] = strict_json(FILE.read_text(encoding="utf-8"))["runtimes"]
     profiles = {ALPA.name: ALPA}
-    for name, entry in known.items():
+    for name, entry in bundled.items():
         overlap = named_overlap(entry["overlap"])
         profiles[name] = RuntimeProfile(name, **entry["figures"], compiled=entry["compiled"], overlap=overlap)
     return profiles
@@ -197,9 +197,9 @@ def runtime_profile(choice: str | RuntimeProfile, overlap: str | Overlap | None 
 def _named(choice: str) -> RuntimeProfile:
     name, _, text = choice.partition("+")
     if name not in _bundled() or (text and OVERLAP_TEXT.fullmatch(text) is None):
-        known = ", ".join(map(repr, _bundled()))
+        names = ", ".join(map(repr, _bundled()))
         raise ValueError(
-            f"runtime is {choice!r}, but must be one of {known}, or one of them with '+streams'; or give a "
+            f"runtime is {choice!r}, but must be one of {names}, or one of them with '+streams'; or give a "
             "RuntimeProfile of your own"
         )
     profile = _bundled()[name]

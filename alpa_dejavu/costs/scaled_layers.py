@@ -20,7 +20,7 @@ def own_seconds(table: CostTable) -> FloatArray:
     """Returns the seconds of each single layer's operators forward, backward and once a step, shape (3, L, S, C),
     without those of starting a compiled computation and a step.
     """
-    devices = [each.kinds[0] for each in table.devices]
+    devices = [devices.kinds[0] for devices in table.devices]
     start_s, step_s = (np.array([[getattr(device, name)] for device in devices]) for name in ("dispatch_s", "step_s"))
     alone = [np.moveaxis(np.diagonal(getattr(table, name)), -1, 0) for name in _NAMES]
     return np.maximum([alone[0] - start_s, alone[1] - start_s, alone[2] - step_s], 0.0)

@@ -78,13 +78,17 @@ class StagePlaces:
         cluster may be among them.
         """
         chosen = range(submesh.num_hosts) if hosts is None else hosts
-        each = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
-        return self.on(each) if hosts is not None else self._known((submesh,), each, range(len(self._cluster.hosts)))
+        on_hosts = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
+        return (
+            self.on(on_hosts)
+            if hosts is not None
+            else self._known((submesh,), on_hosts, range(len(self._cluster.hosts)))
+        )
 
     def _known(self, key: tuple[object, ...], hosts: tuple[int, ...], places: Iterable[int]) -> StageDevices:
         if key not in self._like:
             on = [self._cluster.hosts[host] for host in places]
-            kinds = sorted(dict.fromkeys(host.device for host in on), key=lambda each: each.rate(self._dtype))
+            kinds = sorted(dict.fromkeys(host.device for host in on), key=lambda device: device.rate(self._dtype))
             self._like[key] = StageDevices(hosts, tuple(kinds), _least_share(on))
         return self._like[key]
 
@@ -96,13 +100,13 @@ class StagePlaces:
         if key not in self._groups:
             hosts = devices.hosts
             every = [tuple(hosts[n] for n in group) for group in config.groups(axis)]
-            kinds, found = kinds_of(self._cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
+            kinds, distinct = kinds_of(self._cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
             for group in dict.fromkeys(every):
                 number = {host: n for n, host in enumerate(dict.fromkeys(group))}
-                found.setdefault(tuple((number[host], kinds[host]) for host in group), group)
+                distinct.setdefault(tuple((number[host], kinds[host]) for host in group), group)
             at_a_time = len(every) * self._abreast(hosts)
             cluster = self._apart if self._cluster.apart(len(set(hosts))) else self._cluster
-            self._groups[key] = [Group(cluster, group, at_a_time) for group in found.values()]
+            self._groups[key] = [Group(cluster, group, at_a_time) for group in distinct.values()]
         return self._groups[key]
 
     @functools.cached_property
@@ -118,10 +122,10 @@ class StagePlaces:
 
     def _abreast(self, hosts: tuple[int, ...]) -> int:
         """Returns how many stages like one share its hosts, if it is on several: their groups are at it at a time."""
-        taken = collections.Counter(hosts)
-        if len(taken) == 1:
+        used = collections.Counter(hosts)
+        if len(used) == 1:
             return 1
-        return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in taken.items()))
+        return max(1, min(self._cluster.hosts[host].num_devices // n for host, n in used.items()))
 
 
 def _least_share(hosts: Sequence[Host]) -> HostShare | None:
@@ -198,8 +202,8 @@ def check_computable(model: Model, cluster: Cluster) -> None:
 def _needs(model: Model) -> tuple[bool, float]:
     """Whether a model has products of 8 bits, and the elements of a head of its fused attention; 0: it has none."""
     forward = {id(layer.forward): layer.forward for layer in model.layers}
-    narrow = any(_narrow(record) for each in forward.values() for record in each.records)
-    heads = (head for each in forward.values() for record in each.records for head in _heads(record))
+    narrow = any(_narrow(record) for operators in forward.values() for record in operators.records)
+    heads = (head for operators in forward.values() for record in operators.records for head in _heads(record))
     return narrow, max(heads, default=0.0)
 
 

@@ -47,7 +47,7 @@ class AlphaBeta(CommunicationModel):
             return np.zeros_like(sizes)
         members = Counter(group.hosts).values()
         sharing = group.concurrent if len(members) > 1 else 1
-        leaving = max(here * (group.size - here) for here in members) if len(members) > 1 else rounds
+        leaving = max(inside * (group.size - inside) for inside in members) if len(members) > 1 else rounds
         shares = leaving if collective == "all_to_all" else rounds
         moved = shares * sizes / group.size * sharing
         return np.where(sizes > 0, rounds * link.latency_s + moved / link.rates(group.size, sizes), 0.0)
@@ -64,7 +64,7 @@ class MeasuredAlphaBeta(CommunicationModel):
     """The alpha-beta model with error intervals, from the measured spread of links' latencies and rates.
 
     Attributes:
-        spread: for each measured link, the standard deviation of the logarithm of its figures, by the name of the field.
+        spread: for each measured link, the standard deviation of the logarithm of its figures, by its field's name.
         own: that of a kind of collective beside the alpha-beta model, however well the link's figures are known.
         spread_from: where the spread comes from, in a few words.
     """
@@ -85,20 +85,22 @@ class MeasuredAlphaBeta(CommunicationModel):
         """
         seconds = self.seconds(collective, num_bytes, group)
         link = group.cluster.slowest_link(group.hosts)
-        known = self.spread.get(link, {})
-        sigma = self._sigma(collective, seconds, group, link, known) if known else np.zeros_like(seconds)
+        spread = self.spread.get(link, {})
+        sigma = self._sigma(collective, seconds, group, link, spread) if spread else np.zeros_like(seconds)
         factor = np.exp(REACH_90 * sigma)
-        return seconds / factor, seconds * factor, np.full(seconds.shape, bool(known))
+        return seconds / factor, seconds * factor, np.full(seconds.shape, bool(spread))
 
     def _sigma(
-        self, collective: str, seconds: NDArray[np.float64], group: Group, link: Link, known: Mapping[str, float]
+        self, collective: str, seconds: NDArray[np.float64], group: Group, link: Link, spread: Mapping[str, float]
     ) -> NDArray[np.float64]:
         """Standard deviation of the logarithm of some seconds: by how much of them is latency, how much rate."""
         send = collective == "send"
         latency = "send_latency_s" if send and link.send_latency_s is not None else "latency_s"
         rate = "send_bytes_per_s" if send and link.send_bytes_per_s is not None else "bytes_per_s"
         start_s = np.minimum(self.seconds(collective, _NEXT_TO_NOTHING, group), seconds)
-        off_s = np.hypot(start_s * known.get(latency, _UNMEASURED), (seconds - start_s) * known.get(rate, _UNMEASURED))
+        off_s = np.hypot(
+            start_s * spread.get(latency, _UNMEASURED), (seconds - start_s) * spread.get(rate, _UNMEASURED)
+        )
         relative = np.divide(off_s, seconds, out=np.zeros_like(off_s), where=seconds > 0)
         return np.asarray(relative if send else np.hypot(relative, self.own))
 
@@ -124,15 +126,15 @@ def link_bytes(collective: str, num_bytes: float, group: Group) -> dict[tuple[in
     >>> link_bytes("all_reduce", 4.0, Group(example_cluster(2), (0, 0, 1, 1)))
     {(0, 0): 6.0, (0, 1): 6.0, (1, 1): 6.0, (1, 0): 6.0}
     """
-    hosts, found = sorted(group.hosts), defaultdict[tuple[int, int], float](float)
+    hosts, sent = sorted(group.hosts), defaultdict[tuple[int, int], float](float)
     size = len(hosts)
     if collective == "all_to_all":
         share = num_bytes / size
         for n, sender in enumerate(hosts):
             for receiver in hosts[:n] + hosts[n + 1 :]:
-                found[sender, receiver] += share
+                sent[sender, receiver] += share
     elif size > 1:
         share = RING_PASSES[collective] * (size - 1) / size * num_bytes
         for hop in zip(hosts, [*hosts[1:], hosts[0]], strict=True):
-            found[hop] += share
-    return dict(found)
+            sent[hop] += share
+    return dict(sent)

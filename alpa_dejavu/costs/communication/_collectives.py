@@ -75,9 +75,9 @@ class Collectives:
         per_host = self.size / self.hosts
         leaving = np.where(self.across, self.hosts * (self.size - 1) / self.size, 0.0)
         ring = rounds * leaving, rounds * (self.size - 1 - leaving)
-        each = self.size - per_host, per_host - 1
+        exchange = self.size - per_host, per_host - 1
         exchanged = self.name == "all_to_all"
-        return np.where(exchanged, each[0], ring[0]), np.where(exchanged, each[1], ring[1])
+        return np.where(exchanged, exchange[0], ring[0]), np.where(exchanged, exchange[1], ring[1])
 
     def __len__(self) -> int:
         return len(self.name)
@@ -128,47 +128,47 @@ def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list
     >>> suspects(["a"] * 4, np.array([1.0, 2, 4, 8]), np.array([1.0, 1.5, 3.0, np.inf]))
     [Suspect(row=2, reason='exactly twice the time of half the size'), Suspect(row=3, reason='not finite')]
     """
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for row, value in enumerate(seconds.tolist()):
         if not np.isfinite(value):
-            found[row] = "not finite"
+            reasons[row] = "not finite"
         elif value <= 0:
-            found[row] = "not above zero"
+            reasons[row] = "not above zero"
         elif not (np.isfinite(num_bytes[row]) and num_bytes[row] >= 0):
-            found[row] = "of no size"
+            reasons[row] = "of no size"
     names = {name: code for code, name in enumerate(dict.fromkeys(series))}
     codes = np.array([names[name] for name in series])
     for code in range(len(names)):
-        rows = np.array([row for row in np.flatnonzero(codes == code) if row not in found], dtype=np.int64)
-        found |= _of_series(rows[np.argsort(num_bytes[rows], kind="stable")], num_bytes, seconds)
-    return [Suspect(row, found[row]) for row in sorted(found)]
+        rows = np.array([row for row in np.flatnonzero(codes == code) if row not in reasons], dtype=np.int64)
+        reasons |= _of_series(rows[np.argsort(num_bytes[rows], kind="stable")], num_bytes, seconds)
+    return [Suspect(row, reasons[row]) for row in sorted(reasons)]
 
 
-def summary(found: Sequence[Suspect]) -> str:
+def summary(rows: Sequence[Suspect]) -> str:
     """Returns a line that says how many rows of a profile are left out for which reason.
 
     >>> summary([Suspect(3, "not finite"), Suspect(5, "not finite")])
     '2 not finite'
     """
-    counted = Counter(each.reason for each in found)
+    counted = Counter(suspect.reason for suspect in rows)
     return ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items())) or "none"
 
 
 def _of_series(rows: NDArray[np.int64], num_bytes: Array, seconds: Array) -> dict[int, str]:
     """Returns the rows of a series to leave out, each with the reason; `rows` are in order of size."""
-    found: dict[int, str] = {}
-    known: dict[float, float] = {}
+    reasons: dict[int, str] = {}
+    times: dict[float, float] = {}
     longest = 0.0
     for row in rows.tolist():
         size, time = float(num_bytes[row]), float(seconds[row])
-        half = known.get(size / 2)
+        half = times.get(size / 2)
         if half is not None and size > 0 and abs(time - 2 * half) <= _SAME * time:
-            found[row] = FILLED_IN
-        elif size in known:
-            found[row] = "a size that was there already"
+            reasons[row] = FILLED_IN
+        elif size in times:
+            reasons[row] = "a size that was there already"
         elif time < _FALLS * longest:
-            found[row] = "faster than a smaller size"
+            reasons[row] = "faster than a smaller size"
         else:
             longest = max(longest, time)
-        known.setdefault(size, time)
-    return found
+        times.setdefault(size, time)
+    return reasons

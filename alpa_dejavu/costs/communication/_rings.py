@@ -37,7 +37,7 @@ def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], con
             over[medium] += count * concurrent
     size = sum(members.values())
     cards = _cards(cluster, counted, size)
-    found = []
+    candidates = []
     for hop, count in counted.items():
         link = cluster.links[hop[0]][hop[1]]
         rate = link.group_bytes_per_s(members[hop[0]] if hop[0] == hop[1] else size)
@@ -45,8 +45,8 @@ def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], con
             rate = min(rate, *(cluster.media.get(medium, link.bytes_per_s) / over[medium] for medium in link.shares))
         elif hop[0] != hop[1]:
             rate = min(rate / count, cards[hop[0], "out"], cards[hop[1], "in"]) / concurrent
-        found.append((link.latency_s, 1 / rate))
-    return _longest(found)
+        candidates.append((link.latency_s, 1 / rate))
+    return _longest(candidates)
 
 
 def _cards(cluster: Cluster, counted: Counter[Hop], size: int) -> dict[tuple[int, str], float]:
@@ -61,10 +61,10 @@ def _cards(cluster: Cluster, counted: Counter[Hop], size: int) -> dict[tuple[int
     return {card: fastest[card] / count for card, count in messages.items()}
 
 
-def _longest(found: Sequence[tuple[float, float]]) -> Lines:
+def _longest(candidates: Sequence[tuple[float, float]]) -> Lines:
     """Returns the lines without those that another one equals or exceeds in both figures."""
     kept: list[tuple[float, float]] = []
-    for latency_s, per_byte in sorted(set(found), reverse=True):
+    for latency_s, per_byte in sorted(set(candidates), reverse=True):
         if not kept or per_byte > kept[-1][1]:
             kept.append((latency_s, per_byte))
     return np.array(kept)
@@ -106,9 +106,9 @@ def _all_equal(cluster: Cluster, hosts: Sequence[int]) -> bool:
 def _cost(cluster: Cluster, order: Sequence[int], members: Mapping[int, int], concurrent: int) -> _Cost:
     """Seconds per byte and latency of the slowest hops; then seconds per byte of all, so that slow ones are few."""
     hops = around(order)
-    found = lines(cluster, hops, members, concurrent)
+    hop_lines = lines(cluster, hops, members, concurrent)
     every = math.fsum(1 / cluster.links[a][b].bytes_per_s for a, b in hops)
-    return float(found[:, 1].max()), float(found[:, 0].max()), every
+    return float(hop_lines[:, 1].max()), float(hop_lines[:, 0].max()), every
 
 
 def _candidates(cluster: Cluster, hosts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -128,8 +128,8 @@ def _greedy(cluster: Cluster, hosts: Sequence[int], start: int, forward: bool) -
     order, left = [start], [host for host in hosts if host != start]
 
     def ahead(host: int) -> tuple[float, float]:
-        here = order[-1]
-        link = cluster.links[here][host] if forward else cluster.links[host][here]
+        last = order[-1]
+        link = cluster.links[last][host] if forward else cluster.links[host][last]
         return link.bytes_per_s, -link.latency_s
 
     while left:

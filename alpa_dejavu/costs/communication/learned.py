@@ -63,9 +63,9 @@ class LearnedCommunication(CommunicationModel):
         sizes = np.asarray(num_bytes, dtype=np.float64)
         predicted = self._predicted(collective, sizes, group)
         if predicted is None and isinstance(self.rest, MeasuredAlphaBeta):
-            lower, upper, known = self.rest.interval(collective, sizes, group)
-            if known.all():
-                return lower, upper, known
+            lower, upper, measured = self.rest.interval(collective, sizes, group)
+            if measured.all():
+                return lower, upper, measured
         if predicted is None:
             seconds = self.seconds(collective, sizes, group)
             return seconds / 2, seconds * 2, np.zeros(sizes.shape, dtype=np.bool_)

@@ -130,8 +130,8 @@ def group_split(group: Group, num_bytes: float) -> ReductionSplit | None:
         return None
     part = len(hosts) / len(cluster.hosts)
     rates = [server.bytes_per_s * part for server in cluster.reduction_servers]
-    found = reduction_split(num_bytes * group.concurrent, _host_rates(group, hosts), rates)
-    return found if found.paying else None
+    split = reduction_split(num_bytes * group.concurrent, _host_rates(group, hosts), rates)
+    return split if split.paying else None
 
 
 def _host_rates(group: Group, hosts: Sequence[int]) -> list[float]:
@@ -147,7 +147,7 @@ def _host_rates(group: Group, hosts: Sequence[int]) -> list[float]:
     rates = dict.fromkeys(hosts, math.inf)
     for a, b in pairs:
         link = cluster.links[a][b]
-        shared = (cluster.media.get(one, link.bytes_per_s) / min(map(len, ends[one])) for one in link.shares)
+        shared = (cluster.media.get(medium, link.bytes_per_s) / min(map(len, ends[medium])) for medium in link.shares)
         rate = min((link.group_bytes_per_s(group.size), *shared))
         rates[a], rates[b] = min(rates[a], rate), min(rates[b], rate)
     return [rates[host] for host in hosts]
@@ -166,8 +166,8 @@ def served_s(model: CommunicationModel, num_bytes: FloatArray, group: Group) -> 
         return None
     inside = np.zeros_like(num_bytes)
     for host, members in Counter(group.hosts).items():
-        here = Group(group.cluster, (host,) * members, group.concurrent)
-        both = (model.seconds(kind, num_bytes, here) for kind in ("reduce_scatter", "all_gather"))
+        inside_host = Group(group.cluster, (host,) * members, group.concurrent)
+        both = (model.seconds(kind, num_bytes, inside_host) for kind in ("reduce_scatter", "all_gather"))
         inside = np.maximum(inside, sum(both, np.zeros_like(num_bytes)))
     across = Group(group.cluster, tuple(sorted(set(group.hosts))), group.concurrent)
     nominal_s = AlphaBeta().seconds("all_reduce", num_bytes, across)

@@ -189,14 +189,14 @@ def kernel_figures() -> KernelFigures:
 def figures_of(data: Mapping[str, Any]) -> KernelFigures:
     """Returns the figures that the data of a JSON file holds."""
     return KernelFigures(
-        products={name: _fitted(each, ProductFigures) for name, each in data["products"].items()},
+        products={name: _fitted(fits, ProductFigures) for name, fits in data["products"].items()},
         attention=_fitted(data["attention"], AttentionFigures),
-        grouped={name: _fitted(each, GroupedFigures) for name, each in data["grouped"].items()},
+        grouped={name: _fitted(fits, GroupedFigures) for name, fits in data["grouped"].items()},
         streams=_fitted(data["streams"], StreamFigures),
     )
 
 
 def _fitted(data: Mapping[str, Any], kind: type[Figures]) -> Fitted[Figures]:
-    figures = {name: kind(**each) for name, each in data["figures"].items()}
+    figures = {name: kind(**values) for name, values in data["figures"].items()}
     errors = data["left_out"]
     return Fitted(figures, tuple(data["gpus"]), LeftOut(**errors["gpu"]), LeftOut(**errors["shapes"]))

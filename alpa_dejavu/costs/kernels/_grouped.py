@@ -38,9 +38,9 @@ class ExpertTokens:
     @classmethod
     def balanced(cls, tokens: Array, experts: Array) -> ExpertTokens:
         """Returns tokens that are dealt evenly to so many experts."""
-        each = tokens / np.maximum(experts, 1.0)
+        per_expert = tokens / np.maximum(experts, 1.0)
         used = np.minimum(experts, np.maximum(tokens, 1.0))
-        return cls(tokens, used, used[:, None] * np.ceil(np.maximum(each, 1.0)[:, None] / HEIGHTS))
+        return cls(tokens, used, used[:, None] * np.ceil(np.maximum(per_expert, 1.0)[:, None] / HEIGHTS))
 
 
 def grouped_seconds(

@@ -29,8 +29,8 @@ class LayerTimes:
     def pass_s(self, tensor_parallel: int, samples: float) -> float:
         """Returns the seconds of the pass with a number of samples; ValueError for a degree that wasn't profiled."""
         if tensor_parallel not in self.seconds:
-            known = ", ".join(map(str, sorted(self.seconds)))
-            raise ValueError(f"tensor_parallel is {tensor_parallel}, but must be one that was profiled: {known}")
+            degrees = ", ".join(map(str, sorted(self.seconds)))
+            raise ValueError(f"tensor_parallel is {tensor_parallel}, but must be one that was profiled: {degrees}")
         counts, seconds = self.seconds[tensor_parallel]
         if samples < counts[0]:
             return float(seconds[0] * samples / counts[0])
@@ -55,14 +55,14 @@ class ProfiledLayers(LatencyModel):
         for n, record in enumerate(operators.records):
             if record.primitive.startswith(_PREFIX):
                 name = record.primitive.removeprefix(_PREFIX)
-                known = self.times.get(device.name, {})
-                if name not in known:
+                passes = self.times.get(device.name, {})
+                if name not in passes:
                     raise ValueError(
                         f"layer is {name!r}, but must be one that was profiled on {device.name}; profile it"
                     )
                 along = round(record.unbatched_read_bytes / operators.unbatched_read_bytes[n])
                 samples = float(operators.flop[n]) * along
-                mean[n] = known[name].pass_s(along, samples)
+                mean[n] = passes[name].pass_s(along, samples)
         return Latency(mean, np.zeros_like(mean))
 
 

@@ -138,7 +138,7 @@ class MeasuredRoofline(LatencyModel):
         return np.array(shares)[operators.is_product.astype(int)]
 
     def _common_share(self, figure: str) -> float:
-        common = float(np.mean([known.get(figure, _UNMEASURED) ** 2 for known in self.spread.values()] or [0.0]))
+        common = float(np.mean([figures.get(figure, _UNMEASURED) ** 2 for figures in self.spread.values()] or [0.0]))
         whole = common + self.own**2
         return common / whole if whole > 0 else 1.0
 
@@ -156,30 +156,30 @@ class MeasuredRoofline(LatencyModel):
         """Standard deviation of the logarithm of what each operator's operations take."""
         names = ("flop_per_s[float32]", "vector_flop_per_s", "transcendental_flop", "small_products")
         single, vector, transcendental, small = (self.figure_spread(device, name) for name in names)
-        found = np.where(operators.is_product, single, vector)
+        spread = np.where(operators.is_product, single, vector)
         for name, value in self.spread.get(device.name, {}).items():
             if name.startswith("flop_per_s["):
-                found[operators.is_product & (operators.dtype == name[len("flop_per_s[") : -1])] = value
+                spread[operators.is_product & (operators.dtype == name[len("flop_per_s[") : -1])] = value
         slow = device.transcendental_flop * operators.transcendental
         share = np.divide(slow, operators.flop + slow, out=np.zeros_like(slow), where=slow > 0)
-        found = np.hypot(found, share * transcendental)
+        spread = np.hypot(spread, share * transcendental)
         if device.small_products is not None:
             few = operators.is_single & (operators.flop < device.small_products.below_flop)
-            found = np.where(few, np.hypot(found, small), found)
+            spread = np.where(few, np.hypot(spread, small), spread)
         if device.dilated_flop_per_s is not None:
-            found[operators.is_dilated] = self.figure_spread(device, "dilated_flop_per_s")
+            spread[operators.is_dilated] = self.figure_spread(device, "dilated_flop_per_s")
         if device.extreme_flop_per_s is not None:
-            found[operators.is_extreme] = self.figure_spread(device, "extreme_flop_per_s")
-        return np.asarray(found)
+            spread[operators.is_extreme] = self.figure_spread(device, "extreme_flop_per_s")
+        return np.asarray(spread)
 
     def _of_strided(self, operators: Operators, device: Device) -> NDArray[np.float64]:
         """Standard deviation of the logarithm of what reading against the order in memory takes."""
-        found = np.zeros(len(operators))
+        spread = np.zeros(len(operators))
         if device.strided is not None:
             nearest = device.strided.nearest(operators.strided_cache_bytes)
             for name in set(nearest.tolist()):
-                found[nearest == name] = self.figure_spread(device, f"strided[{name}]")
-        return found
+                spread[nearest == name] = self.figure_spread(device, f"strided[{name}]")
+        return spread
 
 
 _CENTRE_FLOP = 1e11
@@ -222,11 +222,11 @@ class ProductCurve:
         """Returns the logarithm of the ratio of each of at least four products over what a curve says that is fitted to
         all others.
         """
-        found = np.zeros(len(flop))
+        errors = np.zeros(len(flop))
         for n in range(len(flop)):
             others = np.arange(len(flop)) != n
-            found[n] = np.log(ratio[n] / cls.fit(flop[others], ratio[others]).factor(flop[n : n + 1])[0])
-        return found
+            errors[n] = np.log(ratio[n] / cls.fit(flop[others], ratio[others]).factor(flop[n : n + 1])[0])
+        return errors
 
     def factor(self, flop: Array) -> Array:
         """Returns the factor by which predicted seconds of products of so many FLOP are multiplied."""
