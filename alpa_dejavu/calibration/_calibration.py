@@ -39,7 +39,7 @@ class Fit:
         rows: how many of these measurements are of the calibration's devices.
         left_out: what was left out in turn for the errors: "collective", "mesh" ...; empty if nothing was.
         held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
-        figures: what was found, by name with its unit, where the file doesn't hold the model itself.
+        figures: further figures, by name with its unit, where the file doesn't hold the model itself.
     """
 
     part: str
@@ -60,13 +60,8 @@ class Fit:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeasuredLink:
-    """The measured latency and rate of a kind of link: between two kinds of devices, within a host or across hosts.
-
-    Attributes:
-        devices: names of the kinds of devices at its two ends, in any order.
-        within: whether both ends are in one host.
-        link: the measured latencies and rates.
-        spread: standard deviation of the logarithm of each of them, by the name of `Link`'s field.
+    """The measured latency and rate of a kind of link, between two kinds of devices, within a host or across hosts; and
+    the standard deviation of the logarithm of each figure, by the name of `Link`'s field.
     """
 
     devices: tuple[str, str]
@@ -153,7 +148,7 @@ class Calibration:
 
     @cached_property
     def identity(self) -> str:
-        """Returns a text of the calibration's name, its date and a hash of its content; those with the same text
+        """Returns a text of the calibration's name, its date and a hash of its content: those with the same text
         predict the same.
         """
         content = hashlib.sha256(calibration_text(self).encode()).hexdigest()[:12]
@@ -161,7 +156,7 @@ class Calibration:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Returns the names of all devices that the calibration has measured figures of, sorted."""
+        """Returns the names of all devices that the calibration has figures of, sorted."""
         return tuple(sorted(self.devices))
 
     @property
@@ -178,8 +173,8 @@ class Calibration:
         return measured if self.device_spread else AnalyticLatency()
 
     def communication(self) -> CommunicationModel:
-        """Returns the model that predicts the seconds of collectives: the learned one where there is one, else one by
-        the links of the group if those from host to host are known, else alpha-beta with the spread of measured links.
+        """Returns the model of collectives: the learned one where there is one, else one by the links of the group if
+        those from host to host are known, else alpha-beta with the spread of measured links.
         """
         rest = Links() if self.host_links is not None else self._alpha_beta()
         if self.within is None:
@@ -189,7 +184,7 @@ class Calibration:
         return LearnedCommunication(self.within, self.across, rest)
 
     def _alpha_beta(self) -> AlphaBeta | MeasuredAlphaBeta:
-        spread = {one.link: one.spread for one in self.links if one.spread}
+        spread = {measured.link: measured.spread for measured in self.links if measured.spread}
         return MeasuredAlphaBeta(spread, KIND_SPREAD, self._spread_from) if spread else AlphaBeta()
 
     @property
@@ -197,8 +192,7 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with the calibration's measured figures of devices, links and hosts' memory in place of
-        its own.
+        """Returns the cluster with the calibration's measured figures in place of its own.
 
         Raises:
             ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;
@@ -222,9 +216,9 @@ class Calibration:
                 f"doesn't have (it has {', '.join(map(repr, sorted(present)))}); give the calibration of this cluster"
             )
         hosts = tuple(map(self._measured, cluster.hosts))
-        known = {link.kind: link.link for link in self.links}
+        measured_links = {link.kind: link.link for link in self.links}
         links = tuple(
-            tuple(known.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
+            tuple(measured_links.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
             for a, row in enumerate(cluster.links)
         )
         applied = dataclasses.replace(cluster, hosts=hosts, links=links)

@@ -36,15 +36,9 @@ _OF_LAUNCH, _FEWEST_SIZES = 10.0, 5
 def fit_database(
     database: DatabaseData, cluster: Cluster
 ) -> tuple[FittedCollectives | None, FittedCollectives | None, list[Fit]]:
-    """Fits a model of collectives within hosts, and one of those across hosts, to Alpa's profiling database.
-
-    Args:
-        database: the measurements of collectives, from the cluster's kind of hosts.
-        cluster: the cluster, whose links give the rates that the fitted rates are shares of.
-
-    Returns:
-        The model within hosts, the model across hosts, each None where there are too few measurements, and a record of
-        each fit.
+    """Fits a model of collectives within hosts, and one of those across hosts, to Alpa's profiling database, whose
+    rates are shares of those of the cluster's links; each None where there are too few measurements. Returns both, and
+    a record of each fit.
 
     Raises:
         ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer; or its times are so
@@ -75,11 +69,8 @@ def fit_database(
 
 
 def fit_products(database: DatabaseData, device: Device) -> tuple[dict[str, ProductCurve], list[Fit]]:
-    """Fits curves of matrix products to Alpa's profiling database, which was measured on such a device.
-
-    Returns:
-        For each dtype with products of enough sizes the curve by which their seconds differ from those of their
-        operations at the device's rate, and a record of each fit, with its errors on sizes that were left out in turn.
+    """Fits curves of matrix products to Alpa's profiling database, measured on such a device; returns them by dtype,
+    for those with enough sizes, and a record of each fit, with its errors on sizes that were left out in turn.
     """
     curves: dict[str, ProductCurve] = {}
     fits: list[Fit] = []
@@ -110,12 +101,8 @@ def products_of(database: DatabaseData) -> dict[str, tuple[FloatArray, FloatArra
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class FittedAlone:
-    """A model of collectives that is fitted to a database without knowing the cluster.
-
-    Attributes:
-        model: the fitted model.
-        lanes_bytes_per_s: the rate that its links are taken to have: that of the fastest collective.
-        left_out: what was left out in turn for its errors; empty if nothing was.
+    """A model of collectives that is fitted to a database without knowing the cluster; its links are taken to have the
+    rate of the fastest collective. `left_out` says what was left out in turn for its errors.
     """
 
     model: FittedCollectives
@@ -134,9 +121,7 @@ class FittedAlone:
 
 
 def fit_alone(database: DatabaseData, across: bool) -> FittedAlone | None:
-    """Fits a model to all measured collectives within hosts, or to those across hosts, without knowing the cluster;
-    returns None if there are too few.
-    """
+    """Fits a model to all measured collectives within hosts, or to those across hosts; None if there are too few."""
     rows, seconds, groups = _rows(database["meshes"], across, lambda _: 1.0)
     if len(seconds) < _FEWEST:
         return None
@@ -175,10 +160,8 @@ def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray
 def _rows(
     meshes: Sequence[MeshData], across: bool, lanes_of: Callable[[int], float] | None
 ) -> tuple[Collectives, list[float], list[str]]:
-    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on: of
-    one mesh alone the size of the group.
-
-    `lanes_of` gives the bytes per second of a group of so many devices; None: there are no such links.
+    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on, of
+    one mesh alone the size of the group. `lanes_of` gives the bytes per second of a group of so many devices.
     """
     columns: list[tuple[str, float, int, int, int, float]] = []
     seconds: list[float] = []

@@ -69,10 +69,8 @@ class LinkModel:
         self._start_spread = np.r_[_PRIOR_SPREAD, np.full(len(kinds), KIND_SPREAD)]
 
     def fit(self, measured: Mapping[int, float]) -> LinkFit:
-        """Returns the link with latency and rate fitted to measured collectives, and how sure they are.
-
-        Args:
-            measured: the measured seconds by the index of the collective; there may be none.
+        """Returns the link with latency and rate fitted to measured collectives, and how sure they are; `measured` has
+        the seconds by the index of the collective, and may be empty.
         """
         values, covariance = self._fitted(measured)
         spread = np.sqrt(np.diag(covariance))[:2].tolist()
@@ -152,12 +150,8 @@ def predicted_s(collective: Collective, link: Link, devices: int) -> float:
 
 
 def fit_sends(prior: Link, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[Link, dict[str, float]]:
-    """Returns the link with the latency and rate of sends between stages fitted to measured ones, and their spreads.
-
-    Args:
-        prior: the link with the figures that are known before measuring.
-        sizes: bytes of the tensors that were sent; there may be none.
-        seconds: the measured seconds of each send.
+    """Returns the link with the latency and rate of sends between stages fitted to the seconds of sends of these sizes
+    in bytes, of which there may be none, and their spreads.
     """
     latency_s, rate = prior.sending
     sent = np.array(sizes, dtype=np.float64)
@@ -186,15 +180,11 @@ def summary(errors: ArrayLike) -> dict[str, float]:
 
 def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
     """Returns the index of the candidate (such as a collective) to measure next: the one whose predicted seconds are
-    least sure, the first of equal ones; None if none is left whose spread is above `enough`.
+    least sure, the first of equal ones; None if none is left whose spread is above `enough`. Those in `done` can't be
+    chosen.
 
     Measuring the candidate of the largest spread is the greedy rule for a G-optimal design, which makes the worst
     prediction as sure as so many measurements can.
-
-    Args:
-        spread: the standard deviation of the logarithm of each candidate's predicted seconds, shape (N,).
-        done: indices of the candidates that can't be chosen: they were measured, or can't be.
-        enough: the spread up to which a candidate needs no measurement.
 
     References:
         Kiefer and Wolfowitz, The equivalence of two extremum problems, Canadian Journal of Mathematics 12, 1960.

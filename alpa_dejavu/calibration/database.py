@@ -99,8 +99,8 @@ def _collective_faults(series: Mapping[str, Any], devices: int) -> Iterator[tupl
     fine = isinstance(groups, (tuple, list)) and bool(groups) and all(isinstance(g, (tuple, list)) for g in groups)
     members: Sequence[Any] = [member for group in groups for member in group] if fine else []
     equal = fine and len({len(group) for group in groups}) == 1
-    known = all(isinstance(member, int) and 0 <= member < devices for member in members)
-    if not (equal and members and known and len(set(members)) == len(members)):
+    present = all(isinstance(member, int) and 0 <= member < devices for member in members)
+    if not (equal and members and present and len(set(members)) == len(members)):
         yield "groups", f"the groups are {groups!r}, but must be equally many of {devices} devices each"
     if series["dtype"] not in _ITEM_BYTES:
         yield "dtype", f"there is no such dtype (known are {', '.join(_ITEM_BYTES)})"

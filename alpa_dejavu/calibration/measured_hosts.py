@@ -70,9 +70,6 @@ class MeasuredHostMemory:
     def applied_to(self, before: HostMemory | None) -> HostMemory | None:
         """Returns the memory of a host with the measured rates in place of its own; sizes stay where they are known.
         None where a figure was neither known nor measured.
-
-        Args:
-            before: the memory as the machine type's file has it; None: nothing is known of it.
         """
         if self.stand_in:
             return before
@@ -93,15 +90,9 @@ class MeasuredHostMemory:
 @final
 @dataclasses.dataclass(frozen=True)
 class HostLinks:
-    """The measured links between all pairs of hosts, one in each direction.
-
-    Attributes:
-        hosts: the hosts' names.
-        links: `links[a][b]` goes from host a to host b; None where a is b, which wasn't measured.
-        media: bytes per second of each medium that links share, by the name that `Link.shares` has.
-
-    Raises:
-        ValueError: a host is there twice, or the links aren't a row and a column for each.
+    """The measured links between all pairs of hosts: `links[a][b]` from host a to host b, None where a is b; and the
+    bytes per second of each medium that they share, by the name that `Link.shares` has. ValueError where a host is
+    there twice, or the links aren't a row and a column for each.
     """
 
     hosts: tuple[str, ...]
@@ -120,18 +111,13 @@ class HostLinks:
         for a, row in enumerate(self.links):
             for b, link in enumerate(row):
                 if (link is None) != (a == b):
-                    said = "a link to itself" if a == b else f"no link to {self.hosts[b]!r}"
-                    raise ValueError(f"host links: {self.hosts[a]!r} has {said}; measure the links anew")
+                    fault = "a link to itself" if a == b else f"no link to {self.hosts[b]!r}"
+                    raise ValueError(f"host links: {self.hosts[a]!r} has {fault}; measure the links anew")
 
     def applied_to(self, cluster: Cluster, name: str) -> Cluster:
-        """Returns the cluster with the measured links between its hosts; it may have fewer hosts than were measured.
-
-        Args:
-            cluster: the cluster, whose hosts' names must be among the measured ones.
-            name: the name of the calibration with these links, for errors.
-
-        Raises:
-            ValueError: the cluster has a host that wasn't measured, or a link that its memory couldn't keep up with.
+        """Returns the cluster, which may have fewer hosts than were measured, with the measured links between them;
+        ValueError where a host wasn't measured, or its memory couldn't keep up with a link. `name` is the
+        calibration's.
         """
         unknown = [host.name for host in cluster.hosts if host.name not in self.hosts]
         if unknown:

@@ -62,10 +62,8 @@ class Measurement:
 class Measurements:
     """The measurements that a calibration is made of, kept in a file with a line for each.
 
-    Args:
-        path: the path of the file.
-        cluster: the data that tell the cluster from others, by name; "devices" lists its kinds of devices.
-        resume: whether the measurements in the file are kept; otherwise it is begun anew.
+    `cluster` has the data that tell the cluster from others, by name; "devices" lists its kinds of devices. With
+    `resume` the measurements in the file are kept; otherwise it is begun anew.
 
     Raises:
         ValueError: the file can't be written, or the one to go on with is of another cluster or broken; says which
@@ -113,10 +111,7 @@ class Measurements:
 
 def kept_measurements(path: pathlib.Path) -> list[Measurement]:
     """Reads the file of measurements that a calibration was made of, and returns those that didn't fail, of whichever
-    cluster; half a line at its end is passed over.
-
-    Raises:
-        ValueError: the file can't be read, or a line is wrong; says which.
+    cluster; half a line at its end is passed over, and ValueError says which line is wrong.
     """
     lines = _whole_lines(path)[0]
     header = _object(path, 1, lines[0]) if lines else {}
@@ -128,8 +123,8 @@ def kept_measurements(path: pathlib.Path) -> list[Measurement]:
 
 def _line(measurement: Measurement) -> dict[str, Any]:
     place = measurement.place
-    found = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
-    return {"what": place.what, "where": place.where, "probe": dataclasses.asdict(measurement.probe), **found}
+    outcome = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
+    return {"what": place.what, "where": place.where, "probe": dataclasses.asdict(measurement.probe), **outcome}
 
 
 def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
@@ -182,13 +177,13 @@ def _check_header(path: pathlib.Path, line: str, cluster: Mapping[str, Any]) -> 
             f"{path}, line 1: is of version {header.get('version')!r}, but this program reads {_VERSION}; begin anew "
             "without --resume"
         )
-    there = header.get("cluster")
-    if not isinstance(there, dict):
+    of_file = header.get("cluster")
+    if not isinstance(of_file, dict):
         raise ValueError(f"{path}, line 1: doesn't say which cluster it is of; begin anew without --resume")
     differences = [
-        f"{name} is {there.get(name)!r} there and {cluster.get(name)!r} here"
-        for name in sorted({*there, *cluster})
-        if there.get(name) != cluster.get(name)
+        f"{name} is {of_file.get(name)!r} there and {cluster.get(name)!r} here"
+        for name in sorted({*of_file, *cluster})
+        if of_file.get(name) != cluster.get(name)
     ]
     if differences:
         raise ValueError(
@@ -202,22 +197,27 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
     if row.get("what") in _OF_BEFORE:
         return None
 
-    def wrong(said: str) -> ValueError:
-        return ValueError(f"{path}, line {number}: {said}; take the line out, or begin anew without --resume")
+    def wrong(fault: str) -> ValueError:
+        return ValueError(f"{path}, line {number}: {fault}; take the line out, or begin anew without --resume")
 
-    what, where, given = row.get("what"), row.get("where"), row.get("probe")
-    if not isinstance(what, str) or what not in _KINDS or not isinstance(where, str) or not isinstance(given, dict):
+    what, where, fields_read = row.get("what"), row.get("where"), row.get("probe")
+    if (
+        not isinstance(what, str)
+        or what not in _KINDS
+        or not isinstance(where, str)
+        or not isinstance(fields_read, dict)
+    ):
         raise wrong(f"what is {what!r}, which must be one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it")
-    known = devices if what == HOST_MEMORY else [WITHIN, BETWEEN]
-    if where not in known:
-        raise wrong(f"where is {where!r}{near(where, known)}, but the cluster has {', '.join(map(repr, known))}")
+    places = devices if what == HOST_MEMORY else [WITHIN, BETWEEN]
+    if where not in places:
+        raise wrong(f"where is {where!r}{near(where, places)}, but the cluster has {', '.join(map(repr, places))}")
     try:
         fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields_read.items()
         }
         probe = _KINDS[what](**fields)
     except (TypeError, ValueError) as error:
-        raise wrong(f"the probe is {given!r}: {error}") from None
+        raise wrong(f"the probe is {fields_read!r}: {error}") from None
     if isinstance(row.get("error"), str) and row["error"]:
         return Measurement(Place(what, where), probe, {}, row["error"])
     seconds, names = row.get("seconds"), _names(what, probe)

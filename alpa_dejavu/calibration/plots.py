@@ -33,16 +33,9 @@ Lines = dict[str, tuple[Array, Array, Array]]
 def draw(
     calibration: Calibration, folder: pathlib.Path, measurements: pathlib.Path | None = None
 ) -> list[pathlib.Path]:
-    """Draws the seconds that a calibration predicts, and those that were measured for it, as pages; returns their files
-    in the folder.
-
-    Args:
-        calibration: the calibration whose fits are drawn.
-        folder: the folder of the pages, which is made if it isn't there.
-        measurements: the file with what `alpa-dejavu calibrate` measured for it; None: only the fits are drawn.
-
-    Raises:
-        ValueError: they can't be written, or a measurement is wrong.
+    """Draws the seconds that a calibration predicts, and those that were measured for it (the file of `measurements`),
+    as pages in a folder, which is made if it isn't there; returns their files. ValueError where they can't be written,
+    or a measurement is wrong.
     """
     curves = (
         (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))
@@ -67,9 +60,7 @@ def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lin
 
 
 def example_cluster_of(calibration: Calibration) -> Cluster | None:
-    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration;
-    None if there is none.
-    """
+    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration, or None."""
     from alpa_dejavu.clusters import known_machines, named_cluster
     from alpa_dejavu.clusters.machine_file import read_machine
 
@@ -166,41 +157,24 @@ def add_lines(figure: Any, sizes: Array, lines: Lines) -> None:
 
 
 def _faint(colour: str) -> str:
-    """The colour, seen through.
-
-    >>> _faint("#4269d0")
-    'rgba(66, 105, 208, 0.2)'
-    """
+    """Returns the colour, seen through."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, 0.2)"
 
 
-def matrix_pages(found: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
-    """Yields maps of the measured rates and latencies from host to host: a page's name, and a plotly figure.
-
-    Args:
-        found: the measured links.
-        name: the calibration's name, for the titles.
-    """
+def matrix_pages(host_links: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields maps of the measured rates and latencies from host to host: a page's name, and a plotly figure."""
     for page, figure, what in (
         ("host-rates", "bytes_per_s", "bytes per second"),
         ("host-latencies", "latency_s", "latency"),
     ):
-        shown = link_map(found.hosts, found.links, figure)
+        shown = link_map(host_links.hosts, host_links.links, figure)
         shown.update_layout(title=f"{name}: {what} from host (row) to host (column)")
         yield page, shown
 
 
 def write_pages(folder: pathlib.Path, pages: Iterable[tuple[str, Any]]) -> list[pathlib.Path]:
-    """Writes plotly figures as HTML pages into a folder, and returns their files.
-
-    Args:
-        folder: the folder of the pages, which is made if it isn't there.
-        pages: file names without ending, and figures of plotly.
-
-    Raises:
-        ValueError: they can't be written.
-    """
+    """Writes plotly figures, each with its file name without ending, as pages into a folder; returns their files."""
     from plotly.offline import get_plotlyjs
 
     try:

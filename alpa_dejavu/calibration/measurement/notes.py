@@ -136,9 +136,7 @@ class TaskTime:
 
     @property
     def transfer_s(self) -> float | None:
-        """Returns the seconds that the transfer of a task's input from another stage took; None where nothing was
-        received.
-        """
+        """Returns the seconds that its input from another stage was under way; None where nothing was received."""
         return None if self.transfer is None else max(0.0, self.transfer[1] - self.transfer[0])
 
 
@@ -162,13 +160,8 @@ class StageTasks:
 
 
 def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[str, float]) -> StageTasks:
-    """Returns the times of a stage's forward and backward passes in one training step, read from its worker's notes.
-
-    Args:
-        stage: the stage's number.
-        num_stages: S, the number of stages.
-        noted: the notes of the stage's worker.
-        sent_s: when each message from another stage was sent, in seconds, by the message's key.
+    """Returns the times of a stage's forward and backward passes in one training step, read from its worker's notes;
+    `sent_s` tells when each message from another stage was sent, by its key.
     """
     forward, backward = stage, 2 * num_stages - 1 - stage
     notes = noted.notes
@@ -189,12 +182,12 @@ def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[
             took += [(sent_s[message.key], message) for message in note.messages if message.key in sent_s]
     times: dict[int, list[TaskTime]] = {forward: [], backward: []}
     for n in tasks:
-        taken = messages.get(n, [])
-        spans = [(sent, message.there_s) for sent, message in taken]
+        inputs = messages.get(n, [])
+        spans = [(sent, message.there_s) for sent, message in inputs]
         transfer = max(spans, key=lambda span: span[1] - span[0], default=None)
         task = notes[n].task
         assert task is not None, "tasks are chosen by their number"
-        waited = any(message.there_s > message.asked_s for _, message in taken)
+        waited = any(message.there_s > message.asked_s for _, message in inputs)
         times[task].append(TaskTime(notes[n].start_s, notes[n].end_s, busy[n], posts[n], transfer, waited))
     last = tasks[-1] if tasks else -1
     rest = [n for n, owner in enumerate(owners) if owner is None and n > last]
