@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from _confidence_choices import Choice, choices
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStages, PlanningTask, plan
 from alpa_dejavu.planning.search._clock import Clock

@@ -76,11 +76,11 @@ def calibrate(
     links: bool,
     every_pair: bool,
 ) -> None:
-    """Measures devices, links and the memory of hosts of the cluster that Ray has, and writes a calibration,
-    which later plans are made by.
+    """Measures links, the starts of computations and the memory of hosts of the cluster that Ray has, and writes a
+    calibration, which later plans are made by.
 
     It is experimental on CPU devices: stages are predicted no better than without it in
-    docs/results/calibrated-stages.md. --links isn't.
+    docs/results/calibrated-stages.md. --links isn't. Operators are predicted as without a calibration.
 
     Every measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is made.
     """

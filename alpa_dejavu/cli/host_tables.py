@@ -10,10 +10,8 @@ from alpa_dejavu.cli.table import Table, new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration, HostLinks
-    from alpa_dejavu.calibration.host_memory import MeasuredHostMemory
+    from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
     from alpa_dejavu.problem import Link
-
-__all__ = []
 
 
 def host_link_table(found: HostLinks) -> Table:

@@ -10,8 +10,8 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.clusters.placement import kinds_of_sites, packs, place_stages
 from alpa_dejavu.clusters.space import on_sites, search_space, submeshes
 from alpa_dejavu.costs.communication import AlphaBeta
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.search._packing import packed

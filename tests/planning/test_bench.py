@@ -9,8 +9,8 @@ import jax_models
 import unlike
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs._megatron_division import EvenDivision
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning.search._bench import Bench, _scaling_errors

@@ -14,7 +14,7 @@ from alpa_dejavu import layers, sharding
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.space import search_space
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
@@ -104,8 +104,12 @@ def product(x, g):
 @pytest.mark.parametrize(
     ("model", "num_layers"),
     [
-        ("gpt-125m", 4), ("moe-380m", 3), pytest.param("wresnet-250m", 3, marks=pytest.mark.slow), (trained, 3),
-        (inferred, 3), (ruled(product), 1),
+        ("gpt-125m", 4),
+        ("moe-380m", 3),
+        pytest.param("wresnet-250m", 3, marks=pytest.mark.slow),
+        (trained, 3),
+        (inferred, 3),
+        (ruled(product), 1),
     ],
     ids=["gpt", "moe", "wresnet", "training", "inference", "custom"],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu._util import ties
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.search.price import front, ordered
 from alpa_dejavu.planning.search.uncertainty import Errors, Resolver, meet

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from alpa_dejavu._util.range_sums import stage_sum
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Nccl
 from alpa_dejavu.costs.communication.learned import LearnedCommunication
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency, Latency, LatencyModel
+from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Factors, Resolver, meet, redrawn
 from alpa_dejavu.planning.search.uncertainty._errors import entry_seconds

@@ -11,10 +11,9 @@ from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.communication import CommunicationModel
-from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
-from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
+from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.result import PlanningResult, UnlikePipelinesError
 from alpa_dejavu.planning.rivals._base import Strategy, StrategyPlan

@@ -201,13 +201,13 @@ def _fitted_collectives() -> Any:
 
 def _write_database() -> None:
     from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
-    from alpa_dejavu.calibration.database import converted, database_data
+    from alpa_dejavu.calibration.database import converted
     from alpa_dejavu.calibration.text import json_text
 
     path = pathlib.Path("database.pkl")
     path.write_bytes(alpa_pickle())
     database = converted(read_alpa_database(path), path)
-    pathlib.Path("database.json").write_text(json_text(database_data(database)), encoding="utf-8")
+    pathlib.Path("database.json").write_text(json_text(database), encoding="utf-8")
 
 
 def alpa_pickle(**attributes: Any) -> bytes:

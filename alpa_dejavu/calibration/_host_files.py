@@ -30,22 +30,15 @@ _ROOM = 3
 
 def file_figures(folder: str, num_bytes: int) -> dict[str, float]:
     """Returns the seconds in which a file is written to a folder ("write_s") and read ("read_s"), both again while
-    another file is read and written ("write_beside_s", "read_beside_s"), and the bytes that are free there.
-
-    Args:
-        folder: the folder; empty: the system's for temporary files.
-        num_bytes: the bytes of the file, rounded up to whole pages.
-
-    Raises:
-        MeasurementError: the folder has no room, can't be written, is kept in memory, or its files can't be read past
-            the system's cache; says which folder.
+    another file is read and written ("write_beside_s", "read_beside_s"), and the bytes that are free there. An empty
+    folder is the system's for temporary files; MeasurementError says which folder can't be measured.
     """
     place = folder or tempfile.gettempdir()
     size = -(-num_bytes // _PAGE) * _PAGE
     try:
         _check_kind(place)
-        there = os.statvfs(place)
-        free = there.f_bavail * there.f_frsize
+        drive = os.statvfs(place)
+        free = drive.f_bavail * drive.f_frsize
         if free < _ROOM * size:
             raise MeasurementError(f"{place} has {units.size(free)} free, but needs {units.size(_ROOM * size)}")
         with _Scratch(place, size) as first, _Scratch(place, size) as second:
@@ -60,10 +53,10 @@ def _beside(read: _Scratch, written: _Scratch) -> dict[str, float]:
     """Reads one file again and again while another one is written."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         writing = pool.submit(written.write)
-        found = [read.read()]
+        seconds = [read.read()]
         while not writing.done():
-            found.append(read.read())
-        return {"write_beside_s": writing.result(), "read_beside_s": statistics.median(found)}
+            seconds.append(read.read())
+        return {"write_beside_s": writing.result(), "read_beside_s": statistics.median(seconds)}
 
 
 def _check_kind(folder: str) -> None:

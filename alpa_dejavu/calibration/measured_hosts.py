@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import final
 
-from alpa_dejavu.problem import HostMemory, Nvme, checks
+from alpa_dejavu.problem import Cluster, HostMemory, Link, Nvme, checks
 
-__all__ = ["MeasuredHostMemory"]
+__all__ = ["HostLinks", "MeasuredHostMemory"]
 
 _RATES = ("bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s", "read_bytes_per_s", "write_bytes_per_s")
 _SIZES = ("num_bytes", "free_bytes")
@@ -70,9 +70,6 @@ class MeasuredHostMemory:
     def applied_to(self, before: HostMemory | None) -> HostMemory | None:
         """Returns the memory of a host with the measured rates in place of its own; sizes stay where they are known.
         None where a figure was neither known nor measured.
-
-        Args:
-            before: the memory as the machine type's file has it; None: nothing is known of it.
         """
         if self.stand_in:
             return before
@@ -88,3 +85,52 @@ class MeasuredHostMemory:
         read, write = self.read_bytes_per_s, self.write_bytes_per_s
         num_bytes = self.free_bytes if before is None else before.num_bytes
         return before if read is None or write is None or num_bytes is None else Nvme(num_bytes, read, write)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HostLinks:
+    """The measured links between all pairs of hosts: `links[a][b]` from host a to host b, None where a is b; and the
+    bytes per second of each medium that they share, by the name that `Link.shares` has. ValueError where a host is
+    there twice, or the links aren't a row and a column for each.
+    """
+
+    hosts: tuple[str, ...]
+    links: tuple[tuple[Link | None, ...], ...]
+    media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        twice = next((name for name in self.hosts if self.hosts.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"host links: the host {twice!r} is there twice; measure the links anew")
+        if len(self.links) != len(self.hosts) or any(len(row) != len(self.hosts) for row in self.links):
+            raise ValueError(
+                f"host links: there are {len(self.links)} rows of {[len(row) for row in self.links]} links, but "
+                f"{len(self.hosts)} hosts need a row and a column each; measure the links anew"
+            )
+        for a, row in enumerate(self.links):
+            for b, link in enumerate(row):
+                if (link is None) != (a == b):
+                    fault = "a link to itself" if a == b else f"no link to {self.hosts[b]!r}"
+                    raise ValueError(f"host links: {self.hosts[a]!r} has {fault}; measure the links anew")
+
+    def applied_to(self, cluster: Cluster, name: str) -> Cluster:
+        """Returns the cluster, which may have fewer hosts than were measured, with the measured links between them;
+        ValueError where a host wasn't measured, or its memory couldn't keep up with a link. `name` is the
+        calibration's.
+        """
+        unknown = [host.name for host in cluster.hosts if host.name not in self.hosts]
+        if unknown:
+            raise ValueError(
+                f"the cluster {cluster.name} has the host {unknown[0]!r}, but the calibration {name} has links of "
+                f"{', '.join(map(repr, self.hosts))} only; measure them anew with `alpa-dejavu calibrate --links`, or "
+                "plan for the cluster that it was made on"
+            )
+        places = [self.hosts.index(host.name) for host in cluster.hosts]
+        links = tuple(
+            tuple(self.links[places[a]][places[b]] or own for b, own in enumerate(row))
+            for a, row in enumerate(cluster.links)
+        )
+        applied = dataclasses.replace(cluster, links=links, media={**cluster.media, **self.media})
+        applied.check_rates()
+        return applied
