@@ -7,8 +7,7 @@ from typing import Any, final
 
 from jax import core, lax
 
-from alpa_dejavu.layers._jaxprs import equation_of, named, new_variable
-from alpa_dejavu.layers.features.flatten import called
+from alpa_dejavu.layers._jaxprs import called, equation_of, named, new_variable, variables
 
 Location = tuple[int, int]
 """The number of a pass, and of an equation within it."""
@@ -51,10 +50,10 @@ class Equations:
         for p, equations in enumerate(self.rows):
             for n, equation in enumerate(equations):
                 self.makers.update((var, (p, n)) for var in equation.outvars)
-                for var in dict.fromkeys(variables_of(equation.invars)):
+                for var in dict.fromkeys(variables(equation.invars)):
                     self.takers.setdefault(var, []).append((p, n))
         taken = {var for jaxpr in passes for var in jaxpr.invars}
-        self.left = {var for jaxpr in passes for var in variables_of(jaxpr.outvars) if var not in taken}.union(left)
+        self.left = {var for jaxpr in passes for var in variables(jaxpr.outvars) if var not in taken}.union(left)
         self.values = {**(values or {}), **self.closed}
         self.constants = self._constants()
 
@@ -71,7 +70,7 @@ class Equations:
         """The variables that are computed from no operand of any pass, as causal masks are."""
         found: set[core.Var] = set()
         for equation in (one for equations in self.rows for one in equations):
-            if not equation.effects and found.issuperset(variables_of(equation.invars)):
+            if not equation.effects and found.issuperset(variables(equation.invars)):
                 found.update(equation.outvars)
         return found
 
@@ -119,13 +118,8 @@ class Equations:
                 taken[var] = None
             elif place not in needed:
                 needed.add(place)
-                stack += [names.get(one, one) for one in reversed(variables_of(self.at(place).invars))]
+                stack += [names.get(one, one) for one in reversed(variables(self.at(place).invars))]
         return needed, list(taken)
-
-
-def variables_of(atoms: Iterable[core.Atom]) -> list[core.Var]:
-    """Returns the variables among atoms of a jaxpr, without literals."""
-    return [atom for atom in atoms if isinstance(atom, core.Var)]
 
 
 def _open(equation: core.JaxprEqn, row: list[core.JaxprEqn], closed: dict[core.Var, Any]) -> None:

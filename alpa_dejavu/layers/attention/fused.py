@@ -10,7 +10,7 @@ from jax import core
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._jaxprs import live_equations
-from alpa_dejavu.layers.attention._equations import Equations, variables_of
+from alpa_dejavu.layers.attention._equations import Equations
 from alpa_dejavu.layers.attention._pairs import pairs_of
 from alpa_dejavu.problem import checks
 
@@ -21,7 +21,7 @@ from typing import final
 import numpy as np
 from jax import dtypes, lax
 
-from alpa_dejavu.layers._jaxprs import equation_of, new_variable
+from alpa_dejavu.layers._jaxprs import equation_of, new_variable, variables
 from alpa_dejavu.layers.attention._equations import Location
 from alpa_dejavu.layers.attention._labels import shape_of
 from alpa_dejavu.layers.attention._pairs import AttentionPair
@@ -68,7 +68,7 @@ def _rewritten(equations: Equations, found: Sequence[Replacement]) -> list[core.
     for number in range(len(equations.rows) - 1, -1, -1):
         jaxpr = equations.passes[number]
         here = [one for one in found if one.number == number]
-        if here or not needed.issuperset(variables_of(jaxpr.outvars)):
+        if here or not needed.issuperset(variables(jaxpr.outvars)):
             jaxpr = _pruned(jaxpr, _ordered(equations, number, here), needed, equations.closed)
         needed.update(jaxpr.invars)
         made.append(jaxpr)
@@ -84,7 +84,7 @@ def _ordered(equations: Equations, number: int, found: Sequence[Replacement]) ->
     row = equations.rows[number]
     kept = [((n, 0), equation) for n, equation in enumerate(row) if (number, n) not in replaced]
     for one in found:
-        places = [equations.makers.get(var, (-1, -1)) for var in variables_of(one.equation.invars)]
+        places = [equations.makers.get(var, (-1, -1)) for var in variables(one.equation.invars)]
         kept.append(((max((n for p, n in places if p == number), default=-1), 1), one.equation))
     items = [equation for _, equation in sorted(kept, key=lambda item: item[0])]
     makers = {var: n for n, equation in enumerate(items) for var in equation.outvars}
@@ -95,7 +95,7 @@ def _ordered(equations: Equations, number: int, found: Sequence[Replacement]) ->
         while stack:
             if len(stack) > most:
                 raise RuntimeError("kernels of attention wait for each other; plan with attention 'plain'")
-            waits = [makers[var] for var in variables_of(items[stack[-1]].invars) if var in makers]
+            waits = [makers[var] for var in variables(items[stack[-1]].invars) if var in makers]
             waits = [n for n in waits if n not in order]
             if waits:
                 stack += waits
@@ -113,7 +113,7 @@ def _pruned(
     results += [var for equation in equations for var in equation.outvars if var in needed and var not in results]
     alive = live_equations(equations, results)
     kept = [equation for equation, is_alive in zip(equations, alive, strict=True) if is_alive]
-    taken = dict.fromkeys(variables_of([*(atom for one in kept for atom in one.invars), *results]))
+    taken = dict.fromkeys(variables([*(atom for one in kept for atom in one.invars), *results]))
     used = [var for var in taken if var not in made]
     constvars = [var for var in used if var in closed or var in jaxpr.constvars]
     before = [var for var in jaxpr.invars if var in taken]

@@ -15,13 +15,14 @@ from typing import Any, final
 
 from jax import core
 
+from alpa_dejavu.layers._jaxprs import MARKER as MARKER
+from alpa_dejavu.layers._jaxprs import called
 from alpa_dejavu.layers.attention._calls import call_of
 from alpa_dejavu.layers.attention.kernel import AttentionKernel, attention_p
 from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
 
 ATTENTION = attention_p.name
 """The primitive of a step that is a fused kernel of attention; its parameter `kernel` has the sizes."""
-MARKER = "pipeline_marker"
 
 
 @final
@@ -179,22 +180,6 @@ class Flattener:
 
     def _cond(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
         return self.walk(heaviest([branch.jaxpr for branch in eqn.params["branches"]]), inputs[1:], trips)
-
-
-def called(eqn: core.JaxprEqn) -> tuple[core.Jaxpr | None, Sequence[Any]]:
-    """Returns the jaxpr that a call-like equation runs once on its operands, and the arrays that this closes over.
-
-    It is None if the equation is no call, but a loop, a branch, a kernel or a plain operation.
-    """
-    if eqn.primitive.name in ("scan", "while", "cond", ATTENTION):
-        return None, ()
-    for value in eqn.params.values():
-        jaxpr, arrays = (value.jaxpr, value.consts) if isinstance(value, core.ClosedJaxpr) else (value, ())
-        if isinstance(jaxpr, core.Jaxpr):
-            sizes = len(jaxpr.invars), len(jaxpr.outvars)
-            if sizes == (len(eqn.invars), len(eqn.outvars)):
-                return jaxpr, arrays
-    return None, ()
 
 
 def heaviest(branches: Sequence[core.Jaxpr]) -> core.Jaxpr:
