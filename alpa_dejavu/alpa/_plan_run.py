@@ -8,7 +8,7 @@ from typing import Any, final
 from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.calibration.measurement import StepNotes
-from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.problem import Plan
 
 
@@ -29,9 +29,7 @@ class PlanRun:
             function that isn't trusted.
     """
 
-    def __init__(
-        self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False
-    ) -> None:
+    def __init__(self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False) -> None:
         import alpa
 
         from alpa_dejavu.alpa.layer_option import DejavuLayerOption
