@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers, step_digest
     from alpa_dejavu.layers._resolve import resolve, trusted_model
     from alpa_dejavu.layers._trace import TracedStep, trace
-    from alpa_dejavu.layers.attention.counted import AttentionFound
-    from alpa_dejavu.layers.attention.found import attention_of
+    from alpa_dejavu.layers.attention.counted import AttentionFound, attention_of
     from alpa_dejavu.layers.attention.fused import with_attention
 
 __all__ = [
@@ -42,8 +41,7 @@ _HOME = {
     **dict.fromkeys(("LayeredStep", "cut_into_layers", "most_layers", "step_digest"), "_cut"),
     **dict.fromkeys(("resolve", "trusted_model"), "_resolve"),
     **dict.fromkeys(("TracedStep", "trace"), "_trace"),
-    "AttentionFound": "attention.counted",
-    "attention_of": "attention.found",
+    **dict.fromkeys(("AttentionFound", "attention_of"), "attention.counted"),
     "with_attention": "attention.fused",
 }
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.layers._jaxprs import variables
 from alpa_dejavu.layers.cluster_search import IntArray, allowed, least_layers, reachable, search
-from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
+from alpa_dejavu.layers.features._products import product_flop
 
 EPS = 0.5
 """How much more than its share of the operations a layer may have, as Alpa has it."""
@@ -171,14 +171,8 @@ def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArra
     def count(equation: core.JaxprEqn) -> tuple[bool, float]:
         if "jaxpr" in equation.params:
             return count_all(equation.params["jaxpr"])
-        name = equation.primitive.name
-        if name not in ("dot_general", "conv_general_dilated"):
-            return False, 0.0
-        left, right = (tuple(atom.aval.shape) for atom in equation.invars[:2])
-        result = equation.outvars[0].aval
-        if name == "dot_general":
-            return True, dot_flop(equation.params, left, result.size)
-        return True, convolution_flop(equation.params, left, right, result.shape)
+        flop = product_flop(equation.primitive.name, equation.params, equation.invars, equation.outvars)
+        return flop is not None, flop or 0.0
 
     def count_all(jaxpr: Any) -> tuple[bool, float]:
         if id(jaxpr) not in counts:

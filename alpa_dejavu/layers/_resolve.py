@@ -15,8 +15,6 @@ from alpa_dejavu._util.near_names import near
 from alpa_dejavu.layers.models import known_models, model_function, transformer_size
 from alpa_dejavu.problem import Plan
 
-__all__ = []
-
 ModelFunction = Callable[..., Any]
 """Takes a batch size and returns `(train_step, (state, batch, ...))` with arrays or abstract ones."""
 

@@ -13,9 +13,8 @@ from alpa_dejavu.layers import attention_of, cut_into_layers, trace, with_attent
 from alpa_dejavu.layers.attention.kernel import attention_p
 from alpa_dejavu.layers.marks import mark_layer_end
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.layers.models._transformer import bert_step
 from alpa_dejavu.layers.models._sizes import BERT, GPT
-from alpa_dejavu.layers.models._transformer import transformer_forward, transformer_step
+from alpa_dejavu.layers.models._transformer import bert_step, transformer_forward, transformer_step
 from alpa_dejavu.problem import FusedAttention
 from alpa_dejavu.sharding import model_of_step
 
