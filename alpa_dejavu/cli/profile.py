@@ -18,7 +18,7 @@ from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.table import Table
 from alpa_dejavu.cli.tables import print_plan, stage_table
 from alpa_dejavu.cli.working import working
-from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.plans.plan_file import read_plan
 from alpa_dejavu.plans.stage_rows import PROFILED, StageRow
 from alpa_dejavu.problem import Plan

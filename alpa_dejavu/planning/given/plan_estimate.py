@@ -15,7 +15,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
-from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.fits import PRICED_OPTIONS

@@ -20,22 +20,25 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.layers.marks import mark_layer_end
-from alpa_dejavu.layers.models._optimizers import (
+from alpa_dejavu.layers.models._training import (
     Group,
     Shapes,
     Trained,
+    abstract,
     abstract_state,
+    abstract_tokens,
     adamw,
-    apply_gradients,
-    updating,
+    log_likelihood,
+    train_step_of,
 )
+from alpa_dejavu.layers.models._transformer import mixture_of_experts, past_mask
 from alpa_dejavu.layers.models._transformer_size import Transformer
 
 _DTYPES = {"bfloat16": jnp.float16, "float16": jnp.float16, "float32": jnp.float32}
 _GROUP = 2048
 """So many tokens share the places of experts."""
 _ORIGINAL, _LOW, _HIGH = 8192, 1.0, 4.0
-"""Of Llama 3.1: the tokens that it had before, and how many wavelengths of them are scaled wholly, and not at all."""
+"""Figures of Llama 3.1: the tokens that it had before, and how many wavelengths of them are scaled wholly, and not."""
 
 
 def sized_step(size: Transformer, batch_size: int) -> Any:
@@ -46,25 +49,22 @@ def sized_step(size: Transformer, batch_size: int) -> Any:
             with experts, or a precision below half.
     """
     _check(size)
-    optimizer = adamw()
-    update = updating(optimizer)
-
-    def loss(parameters: list[Group], batch: Group) -> jax.Array:
-        x = _normalised(size, parameters, batch["tokens"], mark_layer_end)
-        log_p = jax.nn.log_softmax(_logits(size, parameters, x).astype(jnp.float32), axis=-1)
-        return -(jax.nn.one_hot(batch["labels"], size.vocabulary) * log_p).sum(-1).mean()
 
     def train_step(state: tuple[list[Group], Trained], batch: Group) -> tuple[list[Group], Trained]:
         frozen, trained = state
-        gradients = jax.grad(lambda parameters: loss([*frozen, *parameters], batch))(trained.parameters)
-        return frozen, apply_gradients(trained, gradients, update)
 
-    shapes = _shapes(size)
+        def loss(parameters: list[Group], batch: Group) -> jax.Array:
+            groups = [*frozen, *parameters]
+            x = _normalised(size, groups, batch["tokens"], mark_layer_end)
+            return -log_likelihood(_logits(size, groups, x), batch["labels"]).mean()
+
+        return frozen, train_step_of(loss, optimizer)(trained, batch)
+
+    shapes, optimizer = sized_shapes(size), adamw()
     first, dtype = len(shapes) - 1 - size.train_last if size.train_last else 0, _DTYPES[size.precision]
-    frozen = abstract_state(shapes[:first], dtype, optimizer, master=False).parameters
     trained = abstract_state(shapes[first:], dtype, optimizer, master=size.precision != "float32")
-    tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
-    return train_step, ((frozen, trained), {"tokens": tokens, "labels": tokens})
+    batch = abstract_tokens(size, batch_size, "tokens", "labels")
+    return train_step, ((abstract(shapes[:first], dtype), trained), batch)
 
 
 def sized_forward(size: Transformer, batch_size: int) -> Any:
@@ -84,8 +84,7 @@ def sized_forward(size: Transformer, batch_size: int) -> Any:
     def forward_step(groups: list[Group], batch: Group) -> jax.Array:
         return _logits(size, groups, _normalised(size, groups, batch["tokens"], lambda x: x)[:, -1])
 
-    parameters = abstract_state(_shapes(size), jnp.float16, adamw(), master=False).parameters
-    return forward_step, (parameters, {"tokens": jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)})
+    return forward_step, (abstract(sized_shapes(size), jnp.float16), abstract_tokens(size, batch_size, "tokens"))
 
 
 def _check(size: Transformer) -> None:
@@ -99,15 +98,11 @@ def _check(size: Transformer) -> None:
             )
 
 
-def _shapes(size: Transformer) -> list[Shapes]:
-    """The parameters: embeddings, blocks, the head."""
+def sized_shapes(size: Transformer) -> list[Shapes]:
+    """Returns the shapes of the parameters: embeddings, blocks, the head."""
     hidden, vocabulary = size.hidden, size.vocabulary
-    first = {"tokens": (vocabulary, hidden)}
-    if not size.rotary:
-        first["positions"] = (size.sequence, hidden)
-    last = _norm_shapes(size, "norm", hidden)
-    if not size.tied:
-        last["head"] = (hidden, vocabulary)
+    first = {"tokens": (vocabulary, hidden)} | ({} if size.rotary else {"positions": (size.sequence, hidden)})
+    last = _norm_shapes(size, "norm", hidden) | ({} if size.tied else {"head": (hidden, vocabulary)})
     return [first, *[_block_shapes(size)] * size.num_blocks, last]
 
 
@@ -117,11 +112,8 @@ def _block_shapes(size: Transformer) -> Shapes:
     shapes: dict[str, tuple[int, ...]] = {
         **_norm_shapes(size, "attention_norm", hidden),
         **_norm_shapes(size, "norm", hidden),
-        "query": (hidden, heads),
-        "key": (hidden, keys),
-        "value": (hidden, keys),
-        "out": (heads, hidden),
-    }
+        "query": (hidden, heads), "key": (hidden, keys), "value": (hidden, keys), "out": (heads, hidden),
+    }  # fmt: skip
     if size.biased("qkv"):
         shapes |= {"query_bias": (heads,), "key_bias": (keys,), "value_bias": (keys,)}
     if size.biased("out"):
@@ -192,8 +184,7 @@ def _attention(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
 def _mixed(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """The values that each token looks at, shape (batch, sequence, keys' heads, queries of each, head)."""
     scores = jnp.einsum("bqgrd,bkgd->bgrqk", query / math.sqrt(query.shape[-1]), key)
-    past = jnp.tril(jnp.ones((query.shape[1], key.shape[1]), bool))
-    weight = jax.nn.softmax(scores + jnp.where(past, 0, jnp.finfo(scores.dtype).min).astype(scores.dtype), axis=-1)
+    weight = jax.nn.softmax(scores + past_mask(query.shape[1], scores.dtype), axis=-1)
     return jnp.einsum("bgrqk,bkgd->bqgrd", weight, value)
 
 
@@ -218,20 +209,14 @@ def _feed_forward(weights: Group, x: jax.Array) -> jax.Array:
 
 
 def _experts(weights: Group, x: jax.Array, size: Transformer) -> jax.Array:
-    """Each token goes to its best experts, which have a limited number of places; their results are added up."""
-    tokens, best = x.shape[0] * x.shape[1], size.experts_per_token
-    groups = x.reshape(-1, min(_GROUP, tokens), x.shape[-1])
-    gates = jax.nn.softmax(jnp.einsum("gsm,me->gse", groups, weights["router"]))
-    combine = _places(gates, best)
-    dispatch = (combine > 0).astype(x.dtype)
-    entering = jnp.einsum("gsec,gsm->egcm", dispatch, groups)
-    wide = jnp.einsum("egcm,emh->egch", entering, weights["enter_wide"])
-    if size.gated:
-        inner = jax.nn.silu(jnp.einsum("egcm,emh->egch", entering, weights["enter_gate"])) * wide
-    else:
-        inner = jax.nn.gelu(wide)
-    leaving = jnp.einsum("egch,ehm->gecm", inner, weights["leave"])
-    return jnp.einsum("gsec,gecm->gsm", combine, leaving).reshape(x.shape)
+    def inner(entering: jax.Array) -> jax.Array:
+        wide = jnp.einsum("egcm,emh->egch", entering, weights["enter_wide"])
+        if not size.gated:
+            return jax.nn.gelu(wide)
+        return jax.nn.silu(jnp.einsum("egcm,emh->egch", entering, weights["enter_gate"])) * wide
+
+    places = functools.partial(_places, best=size.experts_per_token)
+    return mixture_of_experts(x, _GROUP, weights["router"], places, inner, weights["leave"])
 
 
 def _places(gates: jax.Array, best: int) -> jax.Array:
@@ -249,8 +234,8 @@ def _places(gates: jax.Array, best: int) -> jax.Array:
 
 
 def _product(weights: Group, name: str, x: jax.Array) -> jax.Array:
-    made = x @ weights[name]
-    return made + weights[f"{name}_bias"] if f"{name}_bias" in weights else made
+    product = x @ weights[name]
+    return product + weights[f"{name}_bias"] if f"{name}_bias" in weights else product
 
 
 def _norm(weights: Group, name: str, x: jax.Array) -> jax.Array:
