@@ -14,11 +14,10 @@ from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning.search._bench import Bench, _scaling_errors
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
-from alpa_dejavu.planning.task import SpaceRules
+from alpa_dejavu.planning.task import Clock, SpaceRules
 from alpa_dejavu.problem import NoShardingError
 from alpa_dejavu.testing import example_cluster
 from models import chain
@@ -83,7 +82,7 @@ def test_costs_on_fewer_alike_hosts_are_those_that_are_known():
     bench.searched(ShapeSearch([4], [8]))
     names = [host.name for host in asked.cluster.hosts]
     part = asked.cluster.part([0, 1])
-    (known,) = Bench(asked.on(part), Clock(), bench.known).known
+    (known,) = Bench(asked.on(part), Clock(), bench.priced).priced
     fresh = Bench(asked.on(part), Clock()).costs(4, 8)
     assert [host.name for host in known.cluster.hosts] == names[:2]
     for s, submesh in enumerate(known.space.submeshes):

@@ -9,7 +9,7 @@ import pytest
 import unlike
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning.search._candidate import Candidate, simulated
-from alpa_dejavu.planning.search._host_by_host import host_by_host
+from alpa_dejavu.planning.search._packing import host_by_host
 from alpa_dejavu.problem import Run, Slicing, StageChoice
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster

@@ -13,9 +13,10 @@ from alpa_dejavu.planning.search.uncertainty import (
     drawn_steps,
     layer_draws,
     meet,
+    numbered_errors,
     redrawn,
     step_draws,
-)
+)  # fmt: skip
 from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import DrawnSeconds, Run, StepCorrection
 from alpa_dejavu.slicing import slicer
@@ -32,10 +33,9 @@ def candidates(communication="alpha-beta"):
 
 
 def drawn(count=200):
-    found, resolver = candidates(), Resolver()
-    known = confidence(found, count, resolver=resolver)
-    errors = Errors.unmeasured(resolver)
-    return found, resolver, errors, errors.drawn(count), known
+    found = candidates()
+    errors = numbered_errors(found)
+    return found, errors, errors.drawn(count), confidence(found, count)
 
 
 def test_layers_add_up_to_the_stage_that_a_redrawn_cost_table_has():
@@ -44,7 +44,7 @@ def test_layers_add_up_to_the_stage_that_a_redrawn_cost_table_has():
     meet(best.table, best.space, resolver)
     errors = Errors.unmeasured(resolver)
     factors = errors.drawn(6)
-    draws = layer_draws(best, resolver, errors, factors)
+    draws = layer_draws(best, errors, factors)
     for k in range(6):
         table = redrawn(best.table, best.space, resolver, factors, k)
         for choice, each in zip(best.stages, draws, strict=True):
@@ -55,11 +55,11 @@ def test_layers_add_up_to_the_stage_that_a_redrawn_cost_table_has():
 
 def test_one_draw_has_the_step_and_all_stages():
     """A step of one stage is its micro-batches, and what comes once a step, draw by draw."""
-    found, resolver, errors, factors, known = drawn()
-    steps = step_draws(found, resolver, errors, factors)
+    found, errors, factors, known = drawn()
+    steps = step_draws(found, errors, factors)
     assert known.deviation_s == pytest.approx(drawn_steps(found[:1], len(factors)).std())
     for n, one in enumerate(found):
-        slowest = np.max([each.sum(axis=1) for each in layer_draws(one, resolver, errors, factors)], axis=0)
+        slowest = np.max([each.sum(axis=1) for each in layer_draws(one, errors, factors)], axis=0)
         assert np.corrcoef(slowest, steps[:, n])[0, 1] > 0.9
         assert (steps[:, n] > 0.5 * (RUN.num_micro_batches - 1) * slowest).all()
 

@@ -21,7 +21,7 @@ from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.search.models import model_cache
-from alpa_dejavu.planning.search.models._entry import entry_of
+from alpa_dejavu.planning.search.models._sharding import entry_of
 from alpa_dejavu.planning.search.models.model_cache import ModelCache, default_cache
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
@@ -104,8 +104,12 @@ def product(x, g):
 @pytest.mark.parametrize(
     ("model", "num_layers"),
     [
-        ("gpt-125m", 4), ("moe-380m", 3), pytest.param("wresnet-250m", 3, marks=pytest.mark.slow), (trained, 3),
-        (inferred, 3), (ruled(product), 1),
+        ("gpt-125m", 4),
+        ("moe-380m", 3),
+        pytest.param("wresnet-250m", 3, marks=pytest.mark.slow),
+        (trained, 3),
+        (inferred, 3),
+        (ruled(product), 1),
     ],
     ids=["gpt", "moe", "wresnet", "training", "inference", "custom"],
 )

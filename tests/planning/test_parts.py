@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 import unlike
-from alpa_dejavu.planning.search._fewer_hosts import fewer_hosts, numbers_of_hosts
+from alpa_dejavu.planning.search._searched import fewer_hosts, numbers_of_hosts
 from alpa_dejavu.testing import example_cluster
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import alpa_dejavu
 from alpa_dejavu.clusters.placement import place
-from alpa_dejavu.planning.search._clock import Clock
+from alpa_dejavu.planning.task import Clock
 from alpa_dejavu.problem import NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space, task_of

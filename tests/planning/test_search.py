@@ -5,9 +5,9 @@ import dataclasses
 from alpa_dejavu.calibration import prices
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search._stage_times import stage_times, timeline_alone, timeline_of
 from alpa_dejavu.planning.search.models.model_source import ModelSource
+from alpa_dejavu.planning.task import Clock
 from alpa_dejavu.problem import Run
 from alpa_dejavu.simulation.step import StageTimes
 from alpa_dejavu.slicing import slicer

@@ -16,9 +16,9 @@ from alpa_dejavu._util import ties
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning.search.price import front, ordered
+from alpa_dejavu.planning.result import front, ordered
 from alpa_dejavu.planning.search.uncertainty import Errors, Resolver, meet
-from alpa_dejavu.planning.search.uncertainty._decide import most_worthwhile
+from alpa_dejavu.planning.search.uncertainty._confidence import most_worthwhile
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 from models import chain, space

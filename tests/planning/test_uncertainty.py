@@ -248,7 +248,7 @@ def errors_of(common, own, launches=0.0):
     sizes = np.zeros((2, len(CLASSES)))
     sizes[0, PRODUCTS], sizes[1, PRODUCTS], sizes[0, LAUNCHES] = common, own, launches
     spreads = Spreads(sizes[0], sizes[1], np.zeros(len(CLASSES), dtype=bool))
-    return Errors(spreads, np.zeros(len(CLASSES) + 2))
+    return Errors(Resolver(), spreads, np.zeros(len(CLASSES) + 2))
 
 
 def test_a_measured_stage_updates_the_common_and_its_own_error_by_their_shares():
