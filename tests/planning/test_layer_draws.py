@@ -16,7 +16,7 @@ from alpa_dejavu.planning.search.uncertainty import (
     numbered_errors,
     redrawn,
     step_draws,
-)  # fmt: skip
+)
 from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import DrawnSeconds, Run, StepCorrection
 from alpa_dejavu.slicing import slicer

@@ -53,9 +53,7 @@ class Drawn:
         return cls(tuple(kinds[which]), *numbers, within, tuple(map(tuple, between)))
 
     def cluster(self, hosts):
-        made = [
-            Host(f"host-{n}", self.device(rate), self.devices) for n, rate in enumerate(self.rates[:hosts])
-        ]
+        made = [Host(f"host-{n}", self.device(rate), self.devices) for n, rate in enumerate(self.rates[:hosts])]
         links = tuple(
             tuple(
                 Link(1e-5, self.within) if a == b else Link(3e-5, self.between[min(a, b)][max(a, b)])

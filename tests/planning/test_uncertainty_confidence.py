@@ -92,9 +92,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=2, max_size=20), st.floats(0.01, 100)
-)
+@given(st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=2, max_size=20), st.floats(0.01, 100))
 def test_seconds_or_minutes_and_a_plan_that_is_always_worse_make_no_difference(rows, factor):
     steps = np.array(rows)
     sure = confidence_of_draws(steps, steps[:, 0], "")

@@ -29,7 +29,7 @@ from alpa_dejavu.planning.search.uncertainty import (
     redrawn,
     resolved_stage,
     step_draws,
-)  # fmt: skip
+)
 from alpa_dejavu.planning.search.uncertainty._confidence import LEAST_GAIN, most_worthwhile
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import StageChoice

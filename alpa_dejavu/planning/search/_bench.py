@@ -26,7 +26,7 @@ from alpa_dejavu.problem import (
     Sharding,
     StageChoice,
     Submesh,
-)  # fmt: skip
+)
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.slicing import Dynamic

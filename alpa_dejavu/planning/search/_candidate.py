@@ -32,7 +32,7 @@ from alpa_dejavu.problem import (
     SlicingProblem,
     StageChoice,
     StagePlan,
-)  # fmt: skip
+)
 from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.step import Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
@@ -115,7 +115,9 @@ class Costs:
         if num_stages is not None and num_stages not in self.possible:
             return None
         candidates: dict[tuple[object, ...], Candidate] = {}
-        for problem in self._problems:
+        # The closed form counts sends once a step, for the stage that receives; if senders wait, stages are also cut with
+        # each one's own sends in its seconds, and a simulation says which is nearer.
+        for problem in (self.problem, *([self._problem_with_sends] if self._senders_wait else [])):
             first = self._packed(problem, slicer, num_stages, devices)
             near = () if len(first.stages) in self.possible else self._near(len(first.stages))
             for slicing in (first, *(self._packed(problem, slicer, number, devices) for number in near)):
@@ -163,8 +165,7 @@ class Costs:
         """Returns the best plan whose stages fill one host after the other, not simulated; None if there is none.
 
         There is none, too, if the slicer isn't the exact dynamic program, as others fail where most stages can't follow
-        each other. On unlike hosts this takes much longer than a search that places stages afterwards. The arguments
-        are those of `sliced`.
+        each other. On unlike hosts this takes much longer than a search that places stages afterwards.
         """
         if not isinstance(slicer, Dynamic):
             return None
@@ -184,14 +185,8 @@ class Costs:
         return self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
 
     @cached_property
-    def _problems(self) -> list[SlicingProblem]:
-        """The problem, and the same where a stage's seconds have its own sends in them, if senders wait.
-
-        The closed form counts those once a step, for the stage that receives; a simulation says which is nearer.
-        """
-        if not self._senders_wait:
-            return [self.problem]
-        return [self.problem, self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)]
+    def _problem_with_sends(self) -> SlicingProblem:
+        return self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
 
 
 def priced(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -171,7 +172,7 @@ def with_remedies(
     traces, rules, default = task.source.traces, task.space, SpaceRules()
     assert isinstance(rules, SpaceRules), "a model by its name is planned by rules"
 
-    def spaces(name: str, choices: Mapping[str, object]) -> list[tuple[str, PlanningTask]]:
+    def spaces(name: str, choices: Mapping[str, Any]) -> list[tuple[str, PlanningTask]]:
         changed = {word: dataclasses.replace(rules, **{name: value}) for word, value in choices.items()}
         return [(f"--{name} {word}", dataclasses.replace(task, space=space)) for word, space in changed.items()]
 

@@ -152,7 +152,9 @@ class HostByHost:
 def host_by_host(
     plain: SlicingProblem, table: CostTable, cluster: Cluster, space: SearchSpace, senders_wait: bool
 ) -> HostByHost | None:
-    """Returns the problem of cutting layers into stages that fill one host after the other, by the costs of a table.
+    """Returns the problem of cutting layers into stages that fill one host after the other, by the costs of a table;
+    None where stages aren't to fill hosts: devices share a CPU, links within hosts are slower than others, or every
+    submesh takes parts of several hosts.
 
     Args:
         plain: the same problem without hosts to fill, in which sending costs the sender nothing.
@@ -160,10 +162,6 @@ def host_by_host(
         cluster: several hosts, at least one of them with several devices.
         space: the submeshes and configs of the table.
         senders_wait: whether a stage can't compute while it sends, so that its sends count as its own seconds, too.
-
-    Returns:
-        None where stages aren't to fill hosts: devices share a CPU, links within hosts are slower than others, or every
-        submesh takes parts of several hosts.
     """
     per_host = [host.num_devices for host in cluster.hosts]
     if table.interstage is None or table.transfer is None or plain.sites is None:
@@ -218,12 +216,9 @@ def _cuts(
     submesh: NDArray[np.int64],
     begin: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], FloatArray, NDArray[np.int64]]:
-    """Prices the cuts within hosts, between hosts, and where a stage can't follow another.
-
-    Returns:
-        Which of D kinds of links leads from each of S submeshes to the next, shape (S, S); the seconds of a micro-batch
-        across each cut, forward and backward, shape (L, D); and the kind over which each submesh sends to one like it
-        that begins where it ends, shape (S,).
+    """Returns which of D kinds of links (within hosts, between hosts, none where a stage can't follow another) leads
+    from each of S submeshes to the next, shape (S, S); the seconds of a micro-batch across each cut, forward and
+    backward, shape (L, D); and the kind over which each submesh sends to one like it that begins where it ends, (S,).
     """
     part = np.array([one_host.num_hosts == 1 for one_host in space.submeshes])[submesh]
     devices = np.array([on_host.devices_per_host for on_host in space.submeshes])[submesh]

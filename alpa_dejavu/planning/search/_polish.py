@@ -139,11 +139,7 @@ def _moved_layers(stages: Sequence[StageChoice], farthest: int) -> Iterator[tupl
 
 def under_others(candidates: Sequence[Candidate], schedules: Sequence[str]) -> list[Candidate]:
     """Returns the candidate plans that the shapes of some others make under each of some schedules, where they fit, the
-    best first.
-
-    Args:
-        candidates: simulated plans, the best one first; their submeshes and micro-batches are kept.
-        schedules: the names of the schedules.
+    best first. The candidates are simulated, the best one first; their submeshes and micro-batches are kept.
     """
     shapes: dict[tuple[object, ...], Candidate] = {}
     for candidate in candidates:
@@ -187,15 +183,11 @@ def _roughly(candidates: Sequence[Candidate]) -> Iterator[tuple[float, Candidate
             if (whole := _fitting(candidate)) is not None:
                 yield whole.step_s, candidate
             continue
-        some, more = (_fitting(_with_micro_batches(candidate, number)) for number in (few, 2 * few))
+        runs = (dataclasses.replace(candidate.run, num_micro_batches=number) for number in (few, 2 * few))
+        costs = (dataclasses.replace(candidate.costs, run=run) for run in runs)
+        some, more = (_fitting(dataclasses.replace(candidate, costs=fewer)) for fewer in costs)
         if some is not None and more is not None:
             yield more.step_s + (count - 2 * few) / few * (more.step_s - some.step_s), candidate
-
-
-def _with_micro_batches(candidate: Candidate, count: int) -> Candidate:
-    """The candidate with fewer micro-batches of the same size."""
-    run = dataclasses.replace(candidate.run, num_micro_batches=count)
-    return dataclasses.replace(candidate, costs=dataclasses.replace(candidate.costs, run=run))
 
 
 def _identity(candidate: Candidate) -> tuple[object, ...]:

@@ -56,7 +56,18 @@ class Ranked:
 
 def ranked(task: PlanningTask, search: Found, clock: Clock) -> list[Ranked]:
     """Returns the different candidates with their finished plans, the best plan first by the objective of the task."""
-    best, *others = _different(search.candidates)
+    first: dict[tuple[object, ...], Candidate] = {}  # the same stages may come of several shapes of the search
+    for candidate in search.candidates:
+        key = (
+            id(candidate.model),
+            candidate.cluster,
+            id(candidate.space),
+            candidate.run,
+            candidate.stages,
+            candidate.hosts,
+        )
+        first.setdefault(key, candidate)
+    best, *others = first.values()
     candidates = [_settled(task, best), *others]
     plans = [finished_plan(task, candidate) for candidate in candidates]
     if task.before is not None:
@@ -103,18 +114,11 @@ def contenders(ranking: Sequence[Ranked], search: Found, most: int) -> list[Rank
     """
     if most == 1:
         return []
-    from alpa_dejavu.planning.search.uncertainty import worth_trying
+    from alpa_dejavu.planning.search.uncertainty import drawn_steps, most_useful
 
     rivals = [choice for choice in ranking if choice.rivals]
-    return [rivals[n] for n in worth_trying([choice.candidate for choice in rivals], most, errors=search.errors)]
-
-
-def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Each candidate once, where it comes first: the same stages may come of several shapes of the search."""
-    first: dict[tuple[object, ...], Candidate] = {}
-    for plan in candidates:
-        first.setdefault((id(plan.model), plan.cluster, id(plan.space), plan.run, plan.stages, plan.hosts), plan)
-    return list(first.values())
+    steps_s = drawn_steps([choice.candidate for choice in rivals], errors=search.errors)
+    return [rivals[n] for n in most_useful(steps_s, most)]
 
 
 def _settled(task: PlanningTask, candidate: Candidate) -> Candidate:

@@ -237,28 +237,20 @@ def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
     if every:
         choices = numbers_of_hosts(cluster)
     elif len(members) == 1:
-        choices = [(n,) for n in range(1, whole[0]) if whole[0] <= _FEW_HOSTS or _near_power(n) or n == whole[0] - 1]
+        near_powers = {times << n for times in (1, 3) for n in range(whole[0].bit_length())}
+        some = near_powers | ({whole[0] - 1} if whole[0] > _FEW_HOSTS else set(range(whole[0])))
+        choices = [(n,) for n in range(1, whole[0]) if n in some]
     else:
-        less = [tuple(n - (kind == k) for k, n in enumerate(whole)) for kind in range(len(whole))]
-        choices = [*less, *_whole_kinds(whole)]
+        choices = [tuple(n - (kind == k) for k, n in enumerate(whole)) for kind in range(len(whole))]
+        few = len(whole) <= 3  # each choice of few kinds that are whole, each one alone of many
+        masks = range(1, 2 ** len(whole) - 1) if few else [1 << kind for kind in range(len(whole))]
+        choices += [tuple(n * (mask >> kind & 1) for kind, n in enumerate(whole)) for mask in masks]
     parts = [
         part_of(cluster, sorted(host for hosts, n in zip(members, counts, strict=True) for host in hosts[:n]))
         for counts in dict.fromkeys(choices)
         if any(counts) and counts != whole
     ]
     return sorted(parts, key=lambda part: -part.num_devices)
-
-
-def _near_power(number: int) -> bool:
-    """Returns whether a number is 1, 2, 3, 4, 6, 8, 12, 16 …: a power of two, or three times one."""
-    return number.bit_count() == 1 or (number % 3 == 0 and (number // 3).bit_count() == 1)
-
-
-def _whole_kinds(whole: Sequence[int]) -> list[tuple[int, ...]]:
-    """Returns the numbers of hosts where some kinds are whole: each choice of few kinds, each one alone of many."""
-    kinds = range(len(whole))
-    choices = range(1, 2 ** len(whole) - 1) if len(whole) <= 3 else [2**kind for kind in kinds]
-    return [tuple(whole[kind] * (choice >> kind & 1) for kind in kinds) for choice in choices]
 
 
 def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from alpa_dejavu.costs.overlap import NO_OVERLAP
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
 from alpa_dejavu.problem.run import ScheduleForm
-from alpa_dejavu.schedules import Schedule, schedule_kind
+from alpa_dejavu.schedules import schedule_kind
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
 __all__ = ["chunks_of", "impossible", "needed_bytes", "stage_times", "timeline_alone", "timeline_of"]
@@ -28,9 +28,8 @@ _MOST_TASKS = 100_000
 """A step of more passes takes too long to be simulated for every cut."""
 
 
-def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run, schedule: Schedule | None = None) -> Timeline:
-    """Returns the simulated training step of a pipeline, with what each stage does when, by the run's schedule, or
-    another one for as many micro-batches.
+def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+    """Returns the simulated training step of a pipeline, with what each stage does when.
 
     The cluster's devices may share the cores of one CPU. The seconds are those of a device that has its share of these;
     alone it is faster, and it does a half of its sends through Ray itself.
@@ -48,19 +47,15 @@ def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run, schedul
             )
             for stage in times
         ]
-    return timeline_alone(times, cluster, run, schedule)
+    return timeline_alone(times, cluster, run)
 
 
-def timeline_alone(
-    times: Sequence[StageTimes], cluster: Cluster, run: Run, schedule: Schedule | None = None
-) -> Timeline:
-    """Returns the simulated training step of a pipeline whose stages' seconds are those of devices with a core each, by
-    the run's schedule, or another one if given.
-    """
+def timeline_alone(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+    """Returns the simulated training step of a pipeline whose stages' seconds are those of devices with a core each."""
     if cluster.cores is None:
-        return simulate(times, run.num_micro_batches, schedule or run.schedule)
+        return simulate(times, run.num_micro_batches, run.schedule)
     shared = {"cores": float(cluster.cores), "waiting": cluster.waiting}
-    return simulate(times, run.num_micro_batches, schedule or run.schedule, sends="buffered", **shared)
+    return simulate(times, run.num_micro_batches, run.schedule, sends="buffered", **shared)
 
 
 def stage_times(
@@ -70,15 +65,11 @@ def stage_times(
     hosts: Sequence[Sequence[int]] | None = None,
     form: ScheduleForm = _ONE_EACH,
 ) -> tuple[StageTimes, ...]:
-    """Returns the seconds and bytes of each of a plan's stages, as the simulation of a step takes them.
+    """Returns the seconds and bytes of each of a plan's stages, as the simulation of a step takes them, by the form of
+    its schedule: which stages share a submesh, and whether backward passes are split.
 
-    Args:
-        table: the costs of all stages.
-        stages: the stages of the plan.
-        space: the submeshes and configs of the table.
-        hosts: the indices of each stage's hosts, by which transfers are priced; None: neighbouring stages are taken to
-            be on different hosts, of the kinds that their submeshes have.
-        form: the form of the schedule: which stages share a submesh, and whether backward passes are split.
+    Transfers are priced by the indices of each stage's hosts; without any, neighbouring stages are on different hosts,
+    of the kinds that their submeshes have.
     """
     interstage_s = table.interstage_s(stages, space, hosts, form.submesh_of(len(stages)))
     costs, times = table.stage_costs, []
@@ -137,12 +128,8 @@ def impossible(run: Run, num_submeshes: int, num_layers: int) -> str:
 
 
 def chunks_of(table: CostTable, submeshes: Sequence[StageChoice], run: Run) -> tuple[StageChoice, ...]:
-    """Returns the stages of a run's schedule on some submeshes, cut so that the slowest one takes as little as it can.
-
-    Args:
-        table: the costs of all stages, of L layers.
-        submeshes: a stage for each submesh of the pipeline, in order; their layers don't matter.
-        run: has the schedule, which says how many stages each submesh has.
+    """Returns the stages of a run's schedule, of which each submesh has several, cut so that the slowest one takes as
+    little as it can; there is a stage for each submesh of the pipeline, in order, whose layers don't matter.
     """
     layers, form = len(table.offered), run.form
     on = [submeshes[n] for n in form.submesh_of(len(submeshes) * form.chunks)]

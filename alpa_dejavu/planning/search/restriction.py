@@ -44,17 +44,13 @@ class Restriction:
         rows = [[entries.get((s, c)) for c in range(len(row))] for s, row in enumerate(space.configs)]
         members: dict[tuple[object, ...], list[tuple[int, int]]] = {}
         for entry, config in entries.items():
-            members.setdefault(self._family(config), []).append(entry)
+            # Of a config what the stages of one plan share.
+            remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
+            members.setdefault((config.shape, config.offload, remat, zero), []).append(entry)
         cuts = dataclasses.replace(limits.cuts, ends=0 if self.model is None else 1)
         return dataclasses.replace(
             space, configs=tuple(map(tuple, rows)), families=tuple(map(frozenset, members.values())), cuts=cuts
         )
-
-    def _family(self, config: MeshConfig) -> tuple[object, ...]:
-        """The part of a config that the stages of one plan share."""
-        limits = self.limits
-        remat, zero = None if limits.unlike_remat else config.remat, None if limits.unlike_zero else config.zero
-        return config.shape, config.offload, remat, zero
 
     def _allows(self, config: MeshConfig, cluster: Cluster, micro_batch: int) -> bool:
         limits, size = self.limits, config.data_parallel * config.tensor_parallel

@@ -30,8 +30,7 @@ class Runtime:
         unlike_remat: whether some stages may compute activations again and others not.
         unlike_zero: whether stages may have unlike ZeRO levels.
         cuts: where blocks of a transformer may be cut into stages.
-        zero: the ZeRO levels that stages may have under a pipeline.
-        zero_alone: those that a plan of one stage may have.
+        zero: the ZeRO levels that stages may have under a pipeline; a plan of one stage may have any.
         tensor_parallel: whether devices may divide the operators of a layer.
         offload: the kinds of tensors that it can offload to the memory of hosts, each set that goes together.
         offload_parts: the ZeRO levels under which a part of the optimizer's state may be offloaded, and a part not.
@@ -51,7 +50,6 @@ class Runtime:
     unlike_zero: bool = False
     cuts: Cuts = ANY_CUTS
     zero: tuple[int, ...] = (0, 2, 3)
-    zero_alone: tuple[int, ...] = (0, 2, 3)
     tensor_parallel: bool = True
     offload: tuple[tuple[str, ...], ...] = ()
     offload_parts: tuple[int, ...] = ()
@@ -66,7 +64,7 @@ class Runtime:
 
     def zero_of(self, num_stages: int) -> tuple[int, ...]:
         """Returns the ZeRO levels that the stages of a plan of so many stages may have."""
-        return self.zero if num_stages > 1 else self.zero_alone
+        return self.zero if num_stages > 1 else (0, 2, 3)
 
     def why_not_frozen(self, model: str) -> str:
         """Returns why it can't train a model of a name, of which a part is frozen; empty if it can, or nothing is."""
@@ -78,12 +76,13 @@ class Runtime:
 
     def why_not_written(self, model: Transformer) -> str:
         """Returns why its files can't say a transformer, by the kind that differs least from it; empty if they can."""
-        unlike = [
+        unlike: list[list[str]] = [
             [f"{name} is {value!r}, but must be {' or '.join(map(repr, values))}" for name, values in kind.items()
              if (value := getattr(model, name)) not in values]
             for kind in self.models
         ]  # fmt: skip
-        return next(iter(min(unlike, key=len, default=[])), "")
+        least = min(unlike, key=len, default=list[str]())
+        return least[0] if least else ""
 
     def offloads(self, offload: Offload, zero: int) -> bool:
         """Returns whether stages can offload such shares of what they keep at a ZeRO level."""

@@ -100,9 +100,10 @@ def model_of(data: Mapping[str, Any]) -> Model:
     for layer in data["layers"]:
         exchanged = np.array(layer["exchanged_bytes"], np.float64)
         check_figures("exchanged_bytes", exchanged, (exchanged.size,))
-        passes = (operators[layer[part]] for part in _PARTS)
+        forward, backward, update = (operators[layer[part]] for part in _PARTS)
         forward_bytes, backward_bytes = map(float, layer["temporary_bytes"])
-        layers.append(Layer(layer["name"], *passes, forward_bytes, backward_bytes, tuple(exchanged.tolist())))
+        sizes = forward_bytes, backward_bytes, tuple(exchanged.tolist())
+        layers.append(Layer(layer["name"], forward, backward, update, *sizes))
     tensors = tuple(
         Tensor(float(size), role, operator.index(producer), tuple(map(operator.index, users)))
         for size, role, producer, users in data["tensors"]

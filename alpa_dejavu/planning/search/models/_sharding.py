@@ -18,7 +18,7 @@ from alpa_dejavu.planning.search.models._model import (
     model_of,
     packed,
     unpacked,
-)  # fmt: skip
+)
 from alpa_dejavu.problem import Layer, MeshConfig, Model, NoShardingError
 from alpa_dejavu.problem.checks import not_negative, one_of
 from alpa_dejavu.sharding.layer_sharding import (
@@ -30,7 +30,7 @@ from alpa_dejavu.sharding.layer_sharding import (
     LayerFlows,
     LayerSharding,
     StageLayers,
-)  # fmt: skip
+)
 from alpa_dejavu.sharding.sharded import ZERO, ModelSharding, Solved, solved_for
 
 Mesh: TypeAlias = tuple[int, int, bool]
@@ -223,19 +223,17 @@ def _flows_of(data: Mapping[str, Any]) -> list[LayerFlows | None]:
     """Returns each layer's flows; files from before there were any have none."""
     if "flows" not in data:
         return [None] * len(data["layers"])
-    flows = list(map(_flow, data["flows"]))
+    flows = []
+    for flow in data["flows"]:
+        node = np.cumsum(np.array(flow["steps"], dtype=np.int32))
+        edges = np.stack([node - np.array(flow["back"], dtype=np.int32), node], axis=1).astype(np.int32)
+        flows.append(LayerFlow(tuple(map(_collective, flow["collectives"])), edges))
     return [
         None
         if numbers is None
         else LayerFlows(dict(zip(_PASSES, (flows[n] for n in numbers), strict=True)).__getitem__)
         for numbers in data["flows_of_layers"]
     ]
-
-
-def _flow(data: Mapping[str, Any]) -> LayerFlow:
-    node = np.cumsum(np.array(data["steps"], dtype=np.int32))
-    edges = np.stack([node - np.array(data["back"], dtype=np.int32), node], axis=1).astype(np.int32)
-    return LayerFlow(tuple(map(_collective, data["collectives"])), edges)
 
 
 def _collective(values: Sequence[Any]) -> Collective:

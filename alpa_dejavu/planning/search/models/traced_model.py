@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -107,8 +107,10 @@ class TracedModel(ModelSource):
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
         # From what was traced or read in this process: other entries of the cache aren't looked at, so that a plan
         # doesn't depend on what was planned before.
-        exact = [samples for number, samples in self._models if number == num_layers]
-        nearest = _nearest(exact or [self.micro_batch], checked_micro_batch(micro_batch))
+        exact = [samples for number, samples in self._models if number == num_layers] or [self.micro_batch]
+        wanted = checked_micro_batch(micro_batch)
+        # Of two that are as near by ratio the larger says more of what grows.
+        nearest = min(exact, key=lambda samples: (abs(math.log(samples / wanted)), -samples))
         return scaled_model(self.exact(num_layers, nearest), nearest, micro_batch)
 
     def keep(self) -> None:
@@ -224,8 +226,3 @@ def _known_name(model: str | Callable[..., Any]) -> str | None:
         return None
     sizes = Transformer.of_text(model)
     return (model.lower() if model.lower() in known_models() else None) if sizes is None else sizes.text
-
-
-def _nearest(micro_batches: Collection[int], micro_batch: int) -> int:
-    """Returns the nearest of some micro-batches by ratio; of two as near the larger, which says more of what grows."""
-    return min(micro_batches, key=lambda samples: (abs(math.log(samples / micro_batch)), -samples))

@@ -8,9 +8,9 @@ from alpa_dejavu.planning.search.uncertainty._confidence import (
     confidence,
     confidence_of_draws,
     drawn_steps,
+    most_useful,
     numbered_errors,
-    worth_trying,
-)  # fmt: skip
+)
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors, entry_seconds
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, KnowsInterval, assumed_spread
@@ -22,18 +22,18 @@ from alpa_dejavu.planning.search.uncertainty._steps import (
     layer_draws,
     resolved_stage,
     step_draws,
-)  # fmt: skip
+)
 from alpa_dejavu.planning.search.uncertainty._table_draws import (
     errors_after,
     errors_of,
     meet,
     redrawn,
     with_past_runs,
-)  # fmt: skip
+)
 
 __all__ = [
     "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "StageDraws", "assumed_spread", "closed_form",
     "confidence", "confidence_of_draws", "drawn_stages", "drawn_steps", "entry_seconds", "errors_after", "errors_of",
-    "interval", "layer_draws", "meet", "numbered_errors", "redrawn", "resolved_stage", "step_draws", "with_past_runs",
-    "worth_trying",
+    "interval", "layer_draws", "meet", "most_useful", "numbered_errors", "redrawn", "resolved_stage", "step_draws",
+    "with_past_runs",
 ]  # fmt: skip

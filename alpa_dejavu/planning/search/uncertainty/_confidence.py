@@ -14,11 +14,11 @@ from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.uncertainty._errors import Errors
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.search.uncertainty._steps import DRAWS, interval, meet_plan, step_draws
-from alpa_dejavu.problem import Confidence, Slicing
+from alpa_dejavu.problem import Confidence
 
 __all__ = [
     "LEAST_GAIN", "NEARLY", "confidence", "confidence_of_draws", "drawn_steps", "gain_s", "most_useful",
-    "most_worthwhile", "numbered_errors", "worth_trying",
+    "most_worthwhile", "numbered_errors",
 ]  # fmt: skip
 
 NEARLY = 1.05
@@ -31,43 +31,24 @@ def confidence(candidates: Sequence[Candidate], count: int = DRAWS, errors: Erro
     """Returns how probable it is that the step of the first of some candidate plans is within 5 % of the best one's,
     and what step to expect of it.
 
-    The costs of all candidates are drawn jointly at random, by how far off predictions may be. The step is drawn for
-    the first plan by itself, so that it is the same whatever the plan is compared with.
-
-    Args:
-        candidates: the chosen plan first.
-        count: the number of draws.
-        errors: the distribution of prediction errors; None: as the cost models tell it, before any measurement.
+    The costs of all candidates are drawn jointly at random, `count` times, by how far off predictions may be: by
+    `errors`, or as the cost models tell it, before any measurement. The step is drawn for the first plan by itself, so
+    that it is the same whatever the plan is compared with.
     """
     alone = numbered_errors(candidates[:1], errors)
     own_s = step_draws(candidates[:1], alone, alone.drawn(count))[:, 0]
     joint_s = drawn_steps(candidates, count, errors) if len(candidates) > 1 else own_s[:, None]
-    source, missed = alone.resolver.source, _missed(candidates[0].slicing)
-    return confidence_of_draws(joint_s, own_s, source, missed, _compared(candidates))
+    slicing, missed = candidates[0].slicing, 1.0
+    if slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0:
+        missed = min(slicing.lower_bound_s / slicing.cost_s, 1.0)
+    return confidence_of_draws(joint_s, own_s, alone.resolver.source, missed, _compared(candidates))
 
 
-def worth_trying(candidates: Sequence[Candidate], most: int, errors: Errors | None = None) -> list[int]:
-    """Returns the indices of the plans that it is worth to try on the devices beside the first of some candidate plans.
-
-    Each next one is the plan that, tried as well, would shorten the step of the fastest plan tried most on average.
-
-    Args:
-        candidates: the chosen one first.
-        most: how many plans are tried, the chosen one among them.
-        errors: the distribution of prediction errors; None: as the cost models tell it.
-    """
-    return most_useful(drawn_steps(candidates, DRAWS, errors), most)
-
-
-def drawn_steps(candidates: Sequence[Candidate], count: int, errors: Errors | None = None, seed: int = 0) -> FloatArray:
+def drawn_steps(
+    candidates: Sequence[Candidate], count: int = DRAWS, errors: Errors | None = None, seed: int = 0
+) -> FloatArray:
     """Returns the seconds of candidate plans' steps in joint draws of the errors of predictions, shape (count,
-    candidates).
-
-    Args:
-        candidates: the plans, which may be on several clusters of the same devices.
-        count: the number of draws.
-        errors: the distribution of prediction errors; None: as the cost models tell it, before any measurement.
-        seed: the seed of the draws.
+    candidates). The plans may be on several clusters of the same devices.
     """
     errors = numbered_errors(candidates, errors)
     return step_draws(candidates, errors, errors.drawn(count, seed))
@@ -83,12 +64,6 @@ def numbered_errors(candidates: Sequence[Candidate], errors: Errors | None = Non
     return errors or Errors.unmeasured(resolver)
 
 
-def _missed(slicing: Slicing) -> float:
-    """Returns the least share of the chosen plan's step that a plan may take which the slicer didn't find."""
-    bounded = slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0
-    return min(slicing.lower_bound_s / slicing.cost_s, 1.0) if bounded else 1.0
-
-
 def _compared(candidates: Sequence[Candidate]) -> str:
     """Returns the shapes of the candidates in a few words."""
     numbers = {
@@ -97,18 +72,12 @@ def _compared(candidates: Sequence[Candidate]) -> str:
         "stage": [len(plan.stages) for plan in candidates],
         "host": [len({host for hosts in plan.placed for host in hosts}) for plan in candidates],
     }
-    return ", ".join(_range(counts, what) for what, counts in numbers.items())
-
-
-def _range(numbers: Sequence[int], what: str) -> str:
-    """Returns the least and the largest number, with their noun.
-
-    >>> _range([1024, 512, 512], "micro-batch")
-    '512 to 1024 micro-batches'
-    """
-    low, high = min(numbers), max(numbers)
-    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
-    return f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}"
+    ranges = []
+    for what, counts in numbers.items():
+        low, high = min(counts), max(counts)
+        plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+        ranges.append(f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}")
+    return ", ".join(ranges)
 
 
 def confidence_of_draws(
@@ -210,12 +179,10 @@ def most_worthwhile(
 
 
 def most_useful(steps_s: FloatArray, most: int, least: float = LEAST_GAIN) -> list[int]:
-    """Returns the plans to measure beside the first one: each shortens the fastest one's step most on average.
+    """Returns the plans to measure beside the first one, at most `most` together with it: each shortens the step of the
+    fastest plan measured most on average, and by the share `least` at least.
 
-    Args:
-        steps_s: of the candidate plans in joint draws, shape (K, candidates).
-        most: how many are measured, the first one among them.
-        least: the share of a step that a plan must shorten it by, or it isn't measured.
+    The steps are of the candidate plans in joint draws, shape (K, candidates).
 
     >>> most_useful(np.array([[2.0, 1.9, 1.0, 3.0], [2.0, 1.9, 3.0, 3.0]]), most=3)
     [2, 1]

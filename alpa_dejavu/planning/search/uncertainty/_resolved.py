@@ -127,12 +127,13 @@ class Resolver:
         if key not in self._resolved:
             self._kept[id(costs)] = costs  # so that its id stays its own
             self._runtime = max(self._runtime, costs.models.runtime.spread or 0.0)
+            alone = costs.cluster.apart(len(set(devices.hosts))) or costs.models.runtime.spread is not None
             self._resolved[key] = Resolved(
                 own=self._own_errors(costs, config),
                 of_stages=costs.division(config).of_stages,
                 micro_batch=self._micro_batch(costs, devices, config),
                 step=self._step(costs, devices, config),
-                doublings=_doublings(costs, devices),
+                doublings=0.0 if alone else math.log2(len(devices.hosts)),
             )
         return self._resolved[key]
 
@@ -279,11 +280,6 @@ class Resolver:
         self._seconds[number] += seconds
         self._weighted[number] += seconds * sigma
         self._shares[number] += seconds * share
-
-
-def _doublings(costs: StageCostModel, devices: StageDevices) -> float:
-    alone = costs.cluster.apart(len(set(devices.hosts))) or costs.models.runtime.spread is not None
-    return 0.0 if alone else math.log2(len(devices.hosts))
 
 
 def _relative(latency: Latency, chosen: NDArray[np.bool_]) -> float:

@@ -33,12 +33,8 @@ def step_draws(candidates: Sequence[Candidate], errors: Errors, factors: Factors
     candidates).
 
     In each draw the step is computed by Alpa's closed form. If the candidate was simulated, that is multiplied by the
-    ratio of its simulated step to the closed form with all errors at their mean.
-
-    Args:
-        candidates: the plans.
-        errors: the distribution of the errors, whose resolver has met the plans.
-        factors: the draws from it.
+    ratio of its simulated step to the closed form with all errors at their mean. The resolver of the errors has met the
+    plans.
     """
     middle, steps_s = errors.middle, np.zeros((len(factors), len(candidates)))
     for n, candidate in enumerate(candidates):
@@ -127,11 +123,6 @@ def layer_draws(candidate: Candidate, errors: Errors, factors: Factors) -> list[
 
     A draw's seconds of a stage are the sum over its layers, and the same draw has the step of `step_draws`. With all
     errors at their mean a stage takes what its cost table says.
-
-    Args:
-        candidate: the plan.
-        errors: the distribution of the errors, whose resolver has met the plan.
-        factors: the draws from it.
     """
     middle, table, draws = errors.middle, candidate.table, []
     for stage in candidate.stages:

@@ -55,14 +55,8 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
     """Returns a cost table as it would be with the prediction errors of one joint random draw.
 
     The operators and collectives of an entry (a stage on a submesh) are multiplied by one factor for a micro-batch and
-    by another one for what comes once a step; interstage transfers have a factor of their own.
-
-    Args:
-        table: as it was predicted.
-        space: the submeshes and configs of the table.
-        resolver: the one that has numbered the errors.
-        factors: the draws of the factors from predicted to actual seconds.
-        draw: the index of the draw to take.
+    by another one for what comes once a step; interstage transfers have a factor of their own. The resolver is the one
+    that has numbered the errors.
     """
     ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
