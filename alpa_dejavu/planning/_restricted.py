@@ -48,15 +48,8 @@ def in_blocks(
 def plan_for(
     task: PlanningTask, runs_on: str, limits: Restriction, clock: Clock, free: Plan | None = None
 ) -> PlanningResult:
-    """Returns the best plan for a planning task that a training framework can run, with a note that says what that
-    restriction costs.
-
-    Args:
-        task: the planning task, without the restriction.
-        runs_on: the framework's name.
-        limits: the restriction to what it can run.
-        clock: a stopwatch that has the seconds of what came before.
-        free: the best plan for any framework, where it is known; None: it is looked for, too.
+    """Returns the best plan for an unrestricted planning task that a training framework can run, with a note that says
+    what that restriction costs beside the best plan for any framework (None: it is looked for, too).
 
     Raises:
         ValueError: the framework hasn't the schedule that the task has.

@@ -131,16 +131,11 @@ def plan_model(
         cache: the folder of a cache of traced models; None: the user's own; False: none is read or written. The plan is
             the same with and without.
 
-    Returns:
-        The plan, with the three next best ones and all that it was made from.
-
     Raises:
         NoPlanError: nothing fits; says what is missing where, and the smallest changes by which it would fit: each was
             tried.
-        ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
-            that trains, a risk that isn't above 0 and below 0.5, a memory_margin that isn't at least 0 and below 1, a
-            file that is no history, or a calibration that is broken, of other devices, or given together with a latency
-            or communication model; a host's price that isn't known; or what the strategy can't do.
+        ValueError: an unknown name, a number out of its range, a file that is broken or of something else, options
+            that contradict each other, a host's price that isn't known, or what the strategy can't do.
     """
     one_of("plan_model", "objective", objective, OBJECTIVES)
     limits, schedule = restriction(runs_on, batch, model if isinstance(model, str) else ""), schedule or ""
@@ -243,11 +238,7 @@ def _schedules(source: ModelSource, name: str, runtime: str | RuntimeProfile | N
 def _chooser(
     choice: str | Strategy, schedule: str, space: SpaceRules, search: Slicer, objective: str
 ) -> Searched | ByStrategy:
-    """Our own search, or a strategy in its place.
-
-    Raises:
-        ValueError: an unknown strategy, or one is asked for beside a choice that only our own search has.
-    """
+    """Our own search, or a strategy in its place, which isn't asked for beside a choice that only our search has."""
     if choice == OURS:
         return Searched("any" if objective == "time" else "each")
     from alpa_dejavu.planning.rivals import ByStrategy, strategy

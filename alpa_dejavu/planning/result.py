@@ -49,10 +49,9 @@ class PlanningResult:
         timeline: the plan's step, simulated.
         choices: the plan's stages as indices into `table`: first and last layer, submesh, config.
         runners_up: the next best plans, best first.
-        front: for the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first;
-            else empty.
+        front: for the objective "pareto", the plans of which no other is both as fast and as cheap, the fastest first.
         contenders: where a task asks for them, other plans that may be the fastest on real devices, as far as the
-            errors of predictions tell, the one that is most worth trying first; else empty.
+            errors of predictions tell, the one that is most worth trying first.
     """
 
     plan: Plan

@@ -35,10 +35,8 @@ class StageSpace(abc.ABC):
 
     @abc.abstractmethod
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples.
-
-        Raises:
-            NoPlanError: no submesh is on hosts of the cluster.
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; raises
+        NoPlanError if there are none.
         """
 
     def restricted(self, space: SearchSpace, cluster: Cluster, micro_batch: int) -> SearchSpace:
@@ -58,7 +56,7 @@ class SpaceRules(StageSpace):
         zero: the ZeRO levels that stages may have, among 0, 2 and 3.
         imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
         offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
-        replicas: the least number of data-parallel replicas of each stage.
+        replicas: the least number of data-parallel replicas of each stage, as robust training needs them.
         restriction: what the training framework that is to run the plan can run; None: anything.
         lean: whether stages have only what keeps least on devices, and may offload any quarters of that: for what
             doesn't fit where whole kinds of tensors are offloaded.

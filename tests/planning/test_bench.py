@@ -105,9 +105,6 @@ class GrowsSlowly(ModelSource):
     def numbers_of_layers(self, wanted):
         return tuple(wanted)
 
-    def knows(self, num_layers, micro_batch):
-        return micro_batch == self.micro_batch
-
     def exact(self, num_layers, micro_batch):
         self.priced.append(micro_batch)
         grown = 1 + self.share * (micro_batch / self.micro_batch - 1)
@@ -115,9 +112,6 @@ class GrowsSlowly(ModelSource):
 
     def scaled(self, num_layers, micro_batch):
         return with_micro_batch(self.exact(num_layers, self.micro_batch), micro_batch / self.micro_batch)
-
-    def keep(self):
-        pass
 
 
 @pytest.mark.parametrize(("share", "best"), [(0.2, 1), (1.0, 2)])

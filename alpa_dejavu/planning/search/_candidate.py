@@ -115,8 +115,8 @@ class Costs:
         if num_stages is not None and num_stages not in self.possible:
             return None
         candidates: dict[tuple[object, ...], Candidate] = {}
-        # The closed form counts sends once a step, for the stage that receives; if senders wait, stages are also cut with
-        # each one's own sends in its seconds, and a simulation says which is nearer.
+        # The closed form counts sends once a step, for the stage that receives; if senders wait, stages are also cut
+        # with each one's own sends in its seconds, and a simulation says which is nearer.
         for problem in (self.problem, *([self._problem_with_sends] if self._senders_wait else [])):
             first = self._packed(problem, slicer, num_stages, devices)
             near = () if len(first.stages) in self.possible else self._near(len(first.stages))

@@ -163,11 +163,7 @@ def with_remedies(
     """Returns the error of a task that nothing fits, which also says which smallest changes are enough, as flags of the
     command line, or that none of those that were tried is; what is enough takes the place of advice that wasn't tried.
 
-    Args:
-        error: the error.
-        task: the task.
-        micro_batches: the numbers of micro-batches that could be asked for in place of the task's, ascending.
-        layers: the numbers of layers that could be.
+    The numbers of micro-batches and of layers are those that could be asked for in place of the task's, ascending.
     """
     traces, rules, default = task.source.traces, task.space, SpaceRules()
     assert isinstance(rules, SpaceRules), "a model by its name is planned by rules"
