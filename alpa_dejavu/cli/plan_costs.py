@@ -50,7 +50,7 @@ def print_tolerance(
         to: where to print.
     """
     from alpa_dejavu.planning.given.gathered_gradients import gathering_step_s, tolerant_front
-    from alpa_dejavu.planning.search.price import price_per_step
+    from alpa_dejavu.planning.result import price_per_step
 
     needs = [least_replicas(asked, rule, count) for count in range(wrong + 1)]
     plans = {needs[-1]: planned}

@@ -3,7 +3,7 @@
 import dataclasses
 
 from alpa_dejavu.planning.result import PlanningResult, RunnerUp
-from alpa_dejavu.planning.search._finish import finished_plan
+from alpa_dejavu.planning.search._ranking import finished_plan
 from alpa_dejavu.problem import Model, Plan, Run, StagePlan, Submesh
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import slicer

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from alpa_dejavu._util import json_file
 from alpa_dejavu.cli import doctor
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.search.models.model_cache import ModelCache, chosen_cache, default_cache
-from alpa_dejavu.planning.search.models.packed import packed_json
+from alpa_dejavu.planning.search.models.model_cache import ModelCache, chosen_cache, default_cache, packed_json
 
 KEY, OTHER = {"model": "a", "num_layers": 4}, {"model": "b", "num_layers": None}
 

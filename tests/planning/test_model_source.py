@@ -21,7 +21,7 @@ from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 from alpa_dejavu.planning.search.models import model_cache
-from alpa_dejavu.planning.search.models._entry import entry_of
+from alpa_dejavu.planning.search.models._sharding import entry_of
 from alpa_dejavu.planning.search.models.model_cache import ModelCache, default_cache
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.search.models.traced_model import TracedModel

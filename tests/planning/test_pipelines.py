@@ -27,9 +27,9 @@ from alpa_dejavu.planning.rivals._groupings import groupings, hosts_of
 from alpa_dejavu.planning.rivals._pipelines import _as_one
 from alpa_dejavu.planning.rivals._shares import shared, with_layers_moved
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages
 from alpa_dejavu.planning.search.models.model_source import GivenModel
+from alpa_dejavu.planning.task import Clock
 from alpa_dejavu.problem import Cluster, Device, Host, Link, Run
 from alpa_dejavu.simulation.step import simulate
 from models import chain

@@ -17,7 +17,7 @@ from alpa_dejavu.layers import _resolve, trusted_model
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning.changed.kept import Kept, kept_path, write_with_kept
 from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
-from alpa_dejavu.planning.search.models.packed import packed_json, unpacked_json
+from alpa_dejavu.planning.search.models.model_cache import packed_json, unpacked_json
 from alpa_dejavu.plans.plan_file import plan_data, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster

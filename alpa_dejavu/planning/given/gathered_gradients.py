@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from alpa_dejavu._util import ties
-from alpa_dejavu.planning.search.price import PricedPlan
+from alpa_dejavu.planning.result import PricedPlan
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.plan_times import PlanStep, plan_times
 
@@ -36,9 +36,7 @@ class TolerantPlan:
     def no_worse(self, other: TolerantPlan) -> bool:
         """Returns whether this plan is as fast, as cheap and as tolerant as another one."""
         most = 1 + ties.TOLERANCE
-        return (
-            self.step_s <= other.step_s * most and self.price <= other.price * most and self.wrong >= other.wrong
-        )
+        return self.step_s <= other.step_s * most and self.price <= other.price * most and self.wrong >= other.wrong
 
 
 def gathering_step_s(plan: Plan) -> float:

@@ -17,10 +17,10 @@ from alpa_dejavu.costs.overlap import Overlap
 from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
 from alpa_dejavu.layers import trusted_model
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
-from alpa_dejavu.planning.search._clock import Clock
-from alpa_dejavu.planning.search.fits import PRICED_OPTIONS
+from alpa_dejavu.planning.search.given_stages import PRICED_OPTIONS
 from alpa_dejavu.planning.search.models.model_source import ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
+from alpa_dejavu.planning.task import Clock
 from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]

@@ -19,10 +19,9 @@ from alpa_dejavu.planning.result import PlanningResult, UnlikePipelinesError
 from alpa_dejavu.planning.rivals._base import Strategy, StrategyPlan
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, cut_alike
 from alpa_dejavu.planning.search._candidate import Candidate
-from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.given_stages import GivenStage, given_candidate
 from alpa_dejavu.planning.search.models.model_source import GivenModel
-from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
+from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Host, Model, NoPlanError, Run, Submesh
 
 __all__ = ["ByStrategy", "as_planned"]
