@@ -23,7 +23,7 @@ from alpa_dejavu.planning.rivals import (
     as_planned,
 )
 from alpa_dejavu.planning.rivals._exchange import exchanges
-from alpa_dejavu.planning.rivals._groupings import groupings, hosts_of
+from alpa_dejavu.planning.rivals._orders import groupings, hosts_of
 from alpa_dejavu.planning.rivals._pipelines import _as_one
 from alpa_dejavu.planning.rivals._shares import shared, with_layers_moved
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
@@ -49,9 +49,7 @@ FAST, SLOW = device(), device("slow", RATE / 2)
 
 def cluster_of(devices, per_host=1, between=BETWEEN):
     hosts = tuple(Host(f"host-{n}", one, per_host) for n, one in enumerate(devices))
-    links = tuple(
-        tuple(Link(0.0, WITHIN if a == b else between) for b in range(len(hosts))) for a in range(len(hosts))
-    )
+    links = tuple(tuple(Link(0.0, WITHIN if a == b else between) for b in range(len(hosts))) for a in range(len(hosts)))
     return Cluster("made up", hosts, links)
 
 
@@ -64,9 +62,7 @@ def pipeline(cuts, hosts, count, micro_batch=1, config=ALONE):
     """Stages that end before the given layers, each with all its devices on one host."""
     firsts = (0, *cuts[:-1])
     size = config.data_parallel * config.tensor_parallel
-    stages = (
-        PlacedStage(a, b - 1, (host,) * size, config) for a, b, host in zip(firsts, cuts, hosts, strict=True)
-    )
+    stages = (PlacedStage(a, b - 1, (host,) * size, config) for a, b, host in zip(firsts, cuts, hosts, strict=True))
     return Pipeline(tuple(stages), micro_batch, count)
 
 
@@ -103,9 +99,7 @@ def summed_by_simulation(task, pipelines):
     stage's last backward pass takes longer by as much as it waits for others and sums up.
     """
     sums = exchanges(pipelines)
-    took = [
-        task._summed_s((one.first, one.last), one.replicas(pipelines), 1, one.abreast(sums, pipelines)) for one in sums
-    ]
+    took = [task._summed_s(one, 1, one.abreast(sums)) for one in sums]
     times = [
         [dataclasses.replace(stage, per_step_s=stage.per_step_s - stage.synchronisation_s, synchronisation_s=0.0)
          for stage in task.stage_times(one.stages, one.micro_batch)]
@@ -306,9 +300,7 @@ def test_groupings_are_bounded_and_begin_with_kinds_and_hosts_apart():
 def test_never_worse_than_one_pipeline(speeds, parameter_bytes, activation_bytes, per_host, micro_batches):
     cluster = cluster_of([device(str(speed), speed * RATE, 1e12) for speed in speeds], per_host)
     model = task_of(cluster, 4, 8, parameter_bytes, activation_bytes).model
-    ours, alone = (
-        one.plan(model, cluster, 8, micro_batches=micro_batches) for one in (OURS, Dejavu(("none",), (0,)))
-    )
+    ours, alone = (one.plan(model, cluster, 8, micro_batches=micro_batches) for one in (OURS, Dejavu(("none",), (0,))))
     assert ours.step_s <= alone.step_s * (1 + 1e-9)
     assert ours.fits
     assert sum(one.samples for one in ours.pipelines) == 8
