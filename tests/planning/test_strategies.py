@@ -24,8 +24,8 @@ from alpa_dejavu.planning.rivals import (
     strategy,
 )
 from alpa_dejavu.planning.rivals._amp import AmpCosts, Degrees
-from alpa_dejavu.planning.rivals._orders import host_orders, orders_of
 from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
+from alpa_dejavu.planning.rivals._orders import host_orders, orders_of
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster

@@ -106,7 +106,7 @@ class _Answered(Chooser):
 
 
 def as_planned(
-    made: StrategyPlan,
+    answer: StrategyPlan,
     model: Model,
     cluster: Cluster,
     *,
@@ -117,7 +117,7 @@ def as_planned(
     runtime: str | RuntimeProfile = ALPA,
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """Returns the plan that a strategy (a planner such as AMP) has made as a planning result, its stages costed as the
+    """Returns the plan that a strategy (a planner such as AMP) has answered with as a planning result, its stages costed as the
     stages of any other plan.
 
     The step of a plan that Alpa can run takes as long as a simulation of its stages says. The step of one that it can't
@@ -125,7 +125,7 @@ def as_planned(
     synchronous steps.
 
     Args:
-        made: the plan that the strategy has made, for this cluster and these layers.
+        answer: the plan that the strategy has answered with, for this cluster and these layers.
         model: the layers, for a micro-batch of `samples` samples.
         cluster: the cluster.
         samples: the samples of that micro-batch.
@@ -143,10 +143,10 @@ def as_planned(
     task = PlanningTask(
         source=GivenModel(model, samples, name),
         prices=Prices(cluster, CostModels.named(latency, communication, runtime)),
-        batch=made.batch,
+        batch=answer.batch,
         layers=(model.num_layers,),
-        micro_batches=(_whole_pipeline(made, cluster).num_micro_batches,),
-        chooser=_Answered(made),
+        micro_batches=(_whole_pipeline(answer, cluster).num_micro_batches,),
+        chooser=_Answered(answer),
         margin=margin,
     )
     return plan(task, annotations=())
