@@ -16,7 +16,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.clusters.cluster_format import ClusterData
     from alpa_dejavu.clusters.machine_format import MachineData
     from alpa_dejavu.planning.given.comparison.comparison_format import ComparisonData
-    from alpa_dejavu.planning.inference.serving_format import ServingData
+    from alpa_dejavu.planning.inference.serving_plan import serving_type
     from alpa_dejavu.plans.plan_format import PlanData
     from alpa_dejavu.playground.scenarios.runs_file import RunsData
     from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData
@@ -32,7 +32,7 @@ def schema_texts() -> dict[str, str]:
         "plan-1": ("A plan", PlanData),
         "runs-1": ("The runs of a scenario", RunsData),
         "scenario-1": ("A scenario of the playground", ScenarioData),
-        "serving-1": ("A plan for inference", ServingData),
+        "serving-1": ("A plan for inference", serving_type()),
     }
     texts = {}
     for name, (title, kind) in formats.items():

@@ -1,14 +1,41 @@
-"""A plan for inference: how a model is divided, and what both phases take."""
+"""A plan for inference: how a model is divided, what both phases take, and its file.
+
+Files are JSON, version 1: `schemas/serving-1.json` has every key and unit, as the fields of these classes declare them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+import functools
+import json
+import os
+import pathlib
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.json_file import read_checked, write_whole
+from alpa_dejavu._util.record_format import data_type, record_of
 
-__all__ = ["OBJECTIVES", "Phase", "ServingMemory", "ServingPlan", "phase_rows", "plan_facts"]
+if TYPE_CHECKING:
+    from alpa_dejavu._util.format_fields import (
+        Bytes,
+        Count,
+        Positive,
+        Seconds,
+        SecondsAboveZero,
+        Text,
+        Words,
+        listed,
+        said,
+    )
 
+__all__ = [
+    "OBJECTIVES", "Phase", "ServingMemory", "ServingPlan", "phase_rows", "plan_facts", "read_serving_plan",
+    "serving_text", "serving_type", "write_serving_plan",
+]  # fmt: skip
+
+_VERSION = 1
+_REMEDY = "`alpa-dejavu plan --inference` writes such files, and schemas/serving-1.json says what each key may be"
 OBJECTIVES = ("latency", "throughput")
 """What a plan for inference has the best of: the time to the first token, or tokens per second."""
 
@@ -29,14 +56,16 @@ class Phase:
         interval_s: the 90 % interval of `seconds`.
     """
 
-    computing_s: float
-    cache_s: float
-    collectives_s: float
-    transfers_s: float
-    waiting_s: float
-    hidden_s: float
-    weights_s: float
-    interval_s: tuple[float, float]
+    computing_s: Seconds
+    cache_s: Seconds
+    collectives_s: Seconds
+    transfers_s: Seconds
+    waiting_s: Seconds
+    hidden_s: Seconds
+    weights_s: Seconds
+    interval_s: Annotated[
+        tuple[Seconds, Seconds], listed("the two ends of an interval", min_length=2, max_length=2)
+    ]
 
     @property
     def seconds(self) -> float:
@@ -56,10 +85,10 @@ class ServingMemory:
     limit that they stay below.
     """
 
-    weights_bytes: float
-    cache_bytes: float
-    temporary_bytes: float
-    limit_bytes: float
+    weights_bytes: Bytes
+    cache_bytes: Bytes
+    temporary_bytes: Bytes
+    limit_bytes: Bytes
 
     @property
     def peak_bytes(self) -> float:
@@ -100,32 +129,32 @@ class ServingPlan:
         notes: sentences on what the figures rest on.
     """
 
-    model: str
-    cluster: str
-    objective: str
-    prompt_tokens: int
-    output_tokens: int
-    high_prompt_tokens: int
-    reserved_tokens: int
-    tensor_parallel: int
-    stages: int
-    replicas: int
-    batch: int
-    prefill_batch: int
-    division: str
-    first_token: Phase
-    next_token: Phase
-    high_first_token_s: float
-    tokens_per_s: float
-    cache_bytes_per_token: float
-    memory: ServingMemory
-    latency_limit_s: float | None
-    first_token_limit_s: float | None
-    latency: str
-    communication: str
-    calibration: str
-    runtime: str
-    notes: tuple[str, ...] = ()
+    model: Text
+    cluster: Text
+    objective: Annotated[Literal["latency", "throughput"], said('"latency" or "throughput"')]
+    prompt_tokens: Count
+    output_tokens: Count
+    high_prompt_tokens: Count
+    reserved_tokens: Count
+    tensor_parallel: Count
+    stages: Count
+    replicas: Count
+    batch: Count
+    prefill_batch: Count
+    division: Annotated[Literal["engine", "even"], said('"engine" or "even"')]
+    first_token: Annotated[Phase, said("an object: the parts of prefill")]
+    next_token: Annotated[Phase, said("an object: the parts of decoding")]
+    high_first_token_s: SecondsAboveZero
+    tokens_per_s: Positive
+    cache_bytes_per_token: Positive
+    memory: Annotated[ServingMemory, said("an object: the bytes on the fullest device")]
+    latency_limit_s: Annotated[SecondsAboveZero | None, said("seconds above 0, or null")]
+    first_token_limit_s: Annotated[SecondsAboveZero | None, said("seconds above 0, or null")]
+    latency: Words
+    communication: Words
+    calibration: Words
+    runtime: Words
+    notes: Annotated[tuple[Words, ...], listed("a list of sentences")] = ()
 
     @property
     def num_devices(self) -> int:
@@ -133,16 +162,50 @@ class ServingPlan:
         return self.tensor_parallel * self.stages * self.replicas
 
 
-_HEADS = (
-    "phase", "time", "90 % interval", "computing", "cache", "collectives", "transfers", "waiting", "hidden",
-    "by memory",
-)  # fmt: skip
+@functools.cache
+def serving_type() -> Any:
+    """Returns the declared type of a file's data."""
+    from alpa_dejavu._util.format_fields import WHOLE, said
+
+    version = Annotated[Literal[1], said("1, the version of plans for inference that this release reads"), WHOLE]
+    return data_type(ServingPlan, {"version": version})
+
+
+def serving_text(plan: ServingPlan) -> str:
+    """Returns the JSON text of a plan for inference."""
+    return json.dumps({"version": _VERSION, **dataclasses.asdict(plan)}, indent=1) + "\n"
+
+
+def write_serving_plan(plan: ServingPlan, path: str | os.PathLike[str]) -> None:
+    """Writes a plan for inference to a file.
+
+    Raises:
+        ValueError: the file can't be written; says why.
+    """
+    write_whole(pathlib.Path(path), serving_text(plan))
+
+
+def read_serving_plan(path: str | os.PathLike[str]) -> ServingPlan:
+    """Returns the plan for inference that a file has.
+
+    Raises:
+        ValueError: the file can't be read, or isn't as the format asks; says what is wrong where.
+    """
+    return record_of(ServingPlan, read_checked(pathlib.Path(path), serving_type(), _REMEDY).data)
 
 
 def phase_rows(plan: ServingPlan) -> list[list[str]]:
     """Returns a table of both phases: the heads of its columns, then a row of as many cells for each phase."""
-    phases = ("first token", plan.first_token), ("each next token", plan.next_token)
-    return [list(_HEADS), *([name, *_cells(phase)] for name, phase in phases)]
+    heads = "phase|time|90 % interval|computing|cache|collectives|transfers|waiting|hidden|by memory".split("|")
+    rows = [heads]
+    for name, phase in (("first token", plan.first_token), ("each next token", plan.next_token)):
+        seconds = (
+            phase.computing_s, phase.cache_s, phase.collectives_s, phase.transfers_s, phase.waiting_s, phase.hidden_s,
+            phase.memory_bound_s,
+        )  # fmt: skip
+        interval = " to ".join(map(units.seconds, phase.interval_s))
+        rows.append([name, units.seconds(phase.seconds), interval, *map(units.seconds, seconds)])
+    return rows
 
 
 def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
@@ -169,12 +232,3 @@ def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
         *(("note", note) for note in plan.notes),
     ]
 
-
-def _cells(phase: Phase) -> list[str]:
-    low, high = phase.interval_s
-    parts = (
-        phase.computing_s, phase.cache_s, phase.collectives_s, phase.transfers_s, phase.waiting_s, phase.hidden_s,
-        phase.memory_bound_s,
-    )  # fmt: skip
-    interval = f"{units.seconds(low)} to {units.seconds(high)}"
-    return [units.seconds(phase.seconds), interval, *(units.seconds(part) for part in parts)]
