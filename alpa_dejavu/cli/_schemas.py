@@ -16,7 +16,7 @@ def schema_texts() -> dict[str, str]:
     from alpa_dejavu.clusters.cluster_format import ClusterData
     from alpa_dejavu.clusters.machine_format import MachineData
     from alpa_dejavu.planning.given.comparison.comparison_format import ComparisonData
-    from alpa_dejavu.planning.inference.serving_file import serving_format
+    from alpa_dejavu.planning.inference.serving_plan import serving_format
     from alpa_dejavu.plans.plan_file import plan_format
     from alpa_dejavu.playground.scenarios.runs_file import RunsData
     from alpa_dejavu.playground.scenarios.scenario_format import ScenarioData

@@ -97,7 +97,7 @@ def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -
         model = model_text(model, lengths.high_total)
     with working(f"planning inference of {model} on {given['cluster']}"):
         from alpa_dejavu.planning.inference import serve_plan
-        from alpa_dejavu.planning.inference.serving_file import serving_text
+        from alpa_dejavu.planning.inference.serving_plan import serving_text
 
         plan = serve_plan(
             model,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.clusters import known_machines, named_cluster, read_cluster, write_cluster
 from alpa_dejavu.clusters.changed_cluster import faster_devices, slowed, without
-from alpa_dejavu.planning.changed.kept._file import cluster_data, cluster_of
+from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
 from alpa_dejavu.problem import (
     Cluster,
     Device,

@@ -11,7 +11,7 @@ from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.machine_file import FOLDER, read_machine
 from alpa_dejavu.clusters.machine_format import MachineData
-from alpa_dejavu.planning.changed.kept._file import cluster_data, cluster_of
+from alpa_dejavu.planning.changed._kept import cluster_data, cluster_of
 from alpa_dejavu.testing import example_cluster
 from unlike import islands, two_and_two
 

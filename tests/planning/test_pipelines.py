@@ -23,7 +23,7 @@ from alpa_dejavu.planning.rivals import (
     as_planned,
 )
 from alpa_dejavu.planning.rivals._exchange import exchanges
-from alpa_dejavu.planning.rivals._groupings import groupings, hosts_of
+from alpa_dejavu.planning.rivals._orders import groupings, hosts_of
 from alpa_dejavu.planning.rivals._pipelines import _as_one
 from alpa_dejavu.planning.rivals._shares import shared, with_layers_moved
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
@@ -99,9 +99,7 @@ def summed_by_simulation(task, pipelines):
     stage's last backward pass takes longer by as much as it waits for others and sums up.
     """
     sums = exchanges(pipelines)
-    took = [
-        task._summed_s((one.first, one.last), one.replicas(pipelines), 1, one.abreast(sums, pipelines)) for one in sums
-    ]
+    took = [task._summed_s(one, 1, one.abreast(sums)) for one in sums]
     times = [
         [dataclasses.replace(stage, per_step_s=stage.per_step_s - stage.synchronisation_s, synchronisation_s=0.0)
          for stage in task.stage_times(one.stages, one.micro_batch)]

@@ -23,10 +23,9 @@ from alpa_dejavu.planning.rivals import (
     Task,
     strategy,
 )
-from alpa_dejavu.planning.rivals._amp_costs import AmpCosts, Degrees
-from alpa_dejavu.planning.rivals._divide import host_orders, orders_of
+from alpa_dejavu.planning.rivals._amp import AmpCosts, Degrees
 from alpa_dejavu.planning.rivals._hetpipe import virtual_workers
-from alpa_dejavu.planning.rivals._waves import steady_s
+from alpa_dejavu.planning.rivals._orders import host_orders, orders_of
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -168,7 +167,7 @@ def test_released_amp_averages_the_boundaries_of_replicas():
 def test_the_papers_placement_puts_hosts_in_the_best_order():
     model = chain(6, flop=1e9, parameter_bytes=1.0, activation_bytes=1e4, exchanged=())
     slow_first = cluster_of([SLOW, FAST, FAST, FAST])
-    assert host_orders(slow_first, 24) == [(0, 1, 2, 3), (1, 0, 2, 3), (1, 2, 0, 3), (1, 2, 3, 0)]
+    assert host_orders(slow_first, range(4), 24) == [(0, 1, 2, 3), (1, 0, 2, 3), (1, 2, 0, 3), (1, 2, 3, 0)]
     everywhere = {len(Amp(variant).estimates(task_of(model, slow_first))) for variant in ("paper", "released")}
     assert max(everywhere) == 4 * min(everywhere)
     least = [Amp("paper").estimates(task_of(model, one))[0][0] for one in (slow_first, MIXED)]
@@ -246,7 +245,7 @@ def test_virtual_workers_share_the_links_that_they_send_over():
     task = task_of(model, cluster)
     stages = (PlacedStage(0, 1, (0,), config_of(1, 1)), PlacedStage(2, 3, (1,), config_of(1, 1)))
     one = Pipeline(stages, 2, 4)
-    alone, both = steady_s(task, [one], 0), steady_s(task, [one, one], 0)
+    alone, both = task.steady_s([one], 0), task.steady_s([one, one], 0)
     assert both == pytest.approx(2 * alone, rel=1e-3)
 
 

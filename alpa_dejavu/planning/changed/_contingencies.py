@@ -25,7 +25,7 @@ _CLEARLY = 1.05
 """A plan is clearly better than one that takes so many times as long."""
 
 
-def with_contingencies(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Plan:
+def with_contingencies(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> Plan:
     """Returns a plan to which a fallback plan is added for the loss of each single host; alike hosts share one.
 
     A fallback has the plan's layers, so that layers that stay on their hosts needn't be moved, and any number of
@@ -34,45 +34,41 @@ def with_contingencies(plan: Plan, task: PlanningTask, found: Sequence[Candidate
     Args:
         plan: the plan made of the first candidate, its seconds corrected by past runs or not.
         task: the task that the plan was made for; if its cluster is a single host, the plan is returned as it is.
-        found: all candidate plans, those on fewer hosts among them.
+        candidates: all candidate plans, those on fewer hosts among them.
         clock: a stopwatch, which adds up the seconds of the planning.
     """
-    cluster, best = task.cluster, found[0]
-    if len(cluster.hosts) == 1:
+    if len(task.cluster.hosts) == 1:
         return plan
-    planned = [_without(kind, plan, task, found, clock) for kind in range(max(kinds_of(cluster)) + 1)]
-    made = _with_planned(plan, planned, cluster, best.model)
-    return dataclasses.replace(made, notes=(*made.notes, *_better(made, task, found, clock)))
+    fallbacks = [_without(kind, plan, task, candidates, clock) for kind in range(max(kinds_of(task.cluster)) + 1)]
+    plan = _with_fallbacks(plan, fallbacks, task.cluster, candidates[0].model)
+    return dataclasses.replace(plan, notes=(*plan.notes, *_better(plan, task, candidates, clock)))
 
 
-def _with_planned(plan: Plan, planned: Sequence[_Fallback], cluster: Cluster, model: Model) -> Plan:
-    """The plan with contingencies for each host, of what was planned without the first host of each kind.
-
-    Args:
-        plan: for the whole cluster.
-        planned: for each kind of hosts, on hosts of the cluster; no stages: nothing fits.
-        cluster: that the plan is for.
-        model: of the plan.
+def _with_fallbacks(plan: Plan, fallbacks: Sequence[_Fallback | None], cluster: Cluster, model: Model) -> Plan:
+    """Returns the plan with contingencies for each host, of what was planned without the first host of each kind; None:
+    nothing fits.
     """
     names, state, kinds = [host.name for host in cluster.hosts], layer_state(model), kinds_of(cluster)
     devices = {host.name: host.num_devices for host in cluster.hosts}
-    settlers = [stages and Settler(stages, plan.stages, devices, state) for stages, *_ in planned]
-    found: dict[str, Contingency] = {}
-    for n, lost in enumerate(names):
-        (fallback, step_s, count), settler = planned[kinds[n]], settlers[kinds[n]]
-        alike = [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[n]]
-        stages = _renamed(fallback, lost, alike)
-        if not stages or not settler:
+    settlers = [fallback and Settler(fallback[0], plan.stages, devices, state) for fallback in fallbacks]
+    contingencies: dict[str, Contingency] = {}
+    for lost, kind in zip(names, kinds, strict=True):
+        fallback, settler = fallbacks[kind], settlers[kind]
+        if fallback is None or settler is None:
+            continue
+        stages, step_s, count = fallback
+        stages = _renamed(stages, lost, [name for name, other in zip(names, kinds, strict=True) if other == kind])
+        if not stages:
             continue
         if not any(kinds):
             stages = settler.settled(stages, (lost,))
         used = {lost, *(host for stage in stages for host in stage.hosts)}
         unused = tuple(name for name in names if name not in used)
         moved = moves(plan.stages, stages, cluster, state, (lost,), schedule_form(plan.schedule))
-        found[lost] = Contingency(stages, step_s, count, moved, unused)
-    missing = [name for name in names if name not in found]
+        contingencies[lost] = Contingency(stages, step_s, count, moved, unused)
+    missing = [name for name in names if name not in contingencies]
     notes = (*plan.notes, *([_note(missing, len(names), plan.schedule)] if missing else []))
-    return dataclasses.replace(plan, contingencies=found, notes=notes)
+    return dataclasses.replace(plan, contingencies=contingencies, notes=notes)
 
 
 def _note(missing: list[str], count: int, schedule: str) -> str:
@@ -82,7 +78,7 @@ def _note(missing: list[str], count: int, schedule: str) -> str:
 
 
 def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
-    """The stages with a lost host's part on one of its kind that they don't use; none if they use all."""
+    """Returns the stages with a lost host's part on one of its kind that they don't use; none if they use all."""
     used = {host for stage in stages for host in stage.hosts}
     spare = next((name for name in alike if name not in used), None)
     if lost not in used:
@@ -95,45 +91,56 @@ def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
     )
 
 
-def _without(kind: int, plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> _Fallback:
-    """The best plan without the first host of a kind, or one that was found on hosts that are left; () if none fits."""
-    best, lost = found[0], task.cluster.hosts[members_of_kinds(task.cluster)[kind][0]].name
-    shape = best.model.num_layers, best.run.schedule
-    alike = [one for one in found if (one.model.num_layers, one.run.schedule) == shape]
-    known = [one for one in alike if _leaves(one, task.cluster, kind)]
-    for left in _hosts_left(task.cluster, lost):
+def _without(
+    kind: int, plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock
+) -> _Fallback | None:
+    """Returns the best plan without the first host of a kind, or one found on hosts that are left; None if none fits.
+
+    Those candidates count, too, whose hosts, or others of their kinds in their place, leave one of the kind unused.
+    """
+    best, members = candidates[0], members_of_kinds(task.cluster)[kind]
+    names, shape = {task.cluster.hosts[host].name for host in members}, (best.model.num_layers, best.run.schedule)
+    left = [
+        candidate
+        for candidate in candidates
+        if (candidate.model.num_layers, candidate.run.schedule) == shape and names - _used(candidate)
+    ]
+    for cluster in _clusters_left(task.cluster, task.cluster.hosts[members[0]].name):
         try:
-            again = task.chooser.again(task.on(left), found, clock)
+            again = task.chooser.again(task.on(cluster), candidates, clock)
         except (NoPlanError, ValueError):  # a strategy can't handle every cluster
             again = None
-        known += [] if again is None else [again]
-        if known:
+        left += [] if again is None else [again]
+        if left:
             break
-    if not known:
-        return (), 0.0, 0
-    made = finished_plan(task, best_first(known)[0])
+    if not left:
+        return None
+    fallback = finished_plan(task, best_first(left)[0])
     if plan.correction is not None:
         from alpa_dejavu.calibration.history import corrected
 
-        made = corrected(made, plan.correction)
-    return made.stages, made.step_s, made.num_micro_batches
+        fallback = corrected(fallback, plan.correction)
+    return fallback.stages, fallback.step_s, fallback.num_micro_batches
 
 
-def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> list[str]:
-    """A sentence on the loss that costs most, where a plan of another number of layers would take clearly less."""
+def _better(plan: Plan, task: PlanningTask, candidates: Sequence[Candidate], clock: Clock) -> list[str]:
+    """Returns a sentence on the loss that costs most, where a plan of another number of layers takes clearly less."""
     if not plan.contingencies:
         return []
-    found = [one for one in found if one.run.schedule == found[0].run.schedule]
+    candidates = [candidate for candidate in candidates if candidate.run.schedule == candidates[0].run.schedule]
     lost, worst = max(plan.contingencies.items(), key=lambda item: item[1].step_s)
-    others = {one.model.num_layers: one for one in reversed(found)}
-    others.pop(found[0].model.num_layers)
-    known = [one for one in found if one.cluster is not task.cluster and _spares(one, lost)]
+    others = {candidate.model.num_layers: candidate for candidate in reversed(candidates)}
+    others.pop(candidates[0].model.num_layers)
+    left = without(task.cluster, [lost])
+    spared = [
+        candidate for candidate in candidates if candidate.cluster is not task.cluster and lost not in _used(candidate)
+    ]
     if others:  # the finest cut leaves most to choose from
-        other = others[max(others)]
-        first = [other, *(one for one in found if one is not other)]
-        again = task.chooser.again(task.on(without(task.cluster, [lost])), first, clock)
-        known += [] if again is None else [again]
-    best = best_first(known)[0] if known else None
+        finest = others[max(others)]
+        first = [finest, *(candidate for candidate in candidates if candidate is not finest)]
+        again = task.chooser.again(task.on(left), first, clock)
+        spared += [] if again is None else [again]
+    best = best_first(spared)[0] if spared else None
     factor = 1.0 if plan.correction is None else plan.correction.factor
     if best is not None and best.step_s * factor * _CLEARLY <= worst.step_s:
         return [
@@ -141,8 +148,7 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
             f"--layers {best.model.num_layers}` for the hosts that are left would find "
             f"{units.seconds(best.step_s * factor)}"
         ]
-    left = without(task.cluster, [lost])
-    untried = {*task.layers} - {one.model.num_layers for one in found}
+    untried = {*task.layers} - {candidate.model.num_layers for candidate in candidates}
     if not untried or worst.step_s <= _CLEARLY * plan.step_s * task.cluster.num_devices / left.num_devices:
         return []
     return [
@@ -151,19 +157,12 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
     ]
 
 
-def _spares(found: Candidate, lost: str) -> bool:
-    return all(found.cluster.hosts[host].name != lost for hosts in found.placed for host in hosts)
+def _used(candidate: Candidate) -> set[str]:
+    return {candidate.cluster.hosts[host].name for hosts in candidate.placed for host in hosts}
 
 
-def _leaves(found: Candidate, cluster: Cluster, kind: int) -> bool:
-    """Whether a candidate's hosts, or others of their kinds in their place, are there without one host of a kind."""
-    members = {cluster.hosts[host].name for host in members_of_kinds(cluster)[kind]}
-    used = {found.cluster.hosts[host].name for hosts in found.placed for host in hosts}
-    return len(members & used) < len(members)
-
-
-def _hosts_left(cluster: Cluster, lost: str) -> Iterator[Cluster]:
-    """The cluster without a host, and without as many more as leave a power of two of them."""
+def _clusters_left(cluster: Cluster, lost: str) -> Iterator[Cluster]:
+    """Yields the cluster without a host, and without as many more as leave a power of two of them."""
     left = [host.name for host in cluster.hosts if host.name != lost]
     whole = 2 ** ((len(left) - 1).bit_length() - 1) if len(left) > 1 else len(left)
     for count in dict.fromkeys([len(left), whole]):

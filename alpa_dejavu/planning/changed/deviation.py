@@ -123,50 +123,48 @@ def is_off(plan: Plan, steps_s: Sequence[float]) -> bool:
     return not low <= statistics.median(steps_s) <= high
 
 
-def deviation(task: PlanningTask, plan: Plan, found: Measured) -> Deviation:
+def deviation(task: PlanningTask, plan: Plan, measured: Measured) -> Deviation:
     """Returns the cause of a measured step that is off its prediction, and the plan that would be chosen now.
 
     Args:
         task: the planning task that the plan was made for, or would be made for now.
         plan: the plan that runs.
-        found: the measured steps and stages of that plan.
+        measured: the measured steps and stages of that plan.
 
     Raises:
         ValueError: the plan doesn't fit the task.
         NoPlanError: nothing fits.
     """
-    planned, run = _estimated(task, plan), measured_run(task, plan, found)
-    factors = [
-        sum(measured) / predicted
-        for measured, predicted in zip(found.computing_s, planned.timeline.computing_s, strict=True)
-    ]
-    stage = _cause(planned, factors, math.log(found.step_s / planned.plan.step_s))
+    planned, run = _estimated(task, plan), measured_run(task, plan, measured)
+    stages = zip(measured.computing_s, planned.timeline.computing_s, strict=True)
+    factors = [sum(computing_s) / predicted_s for computing_s, predicted_s in stages]
+    stage = _cause(planned, factors, math.log(measured.step_s / planned.plan.step_s))
     chooser = Searched() if isinstance(task.chooser, Decisive) else task.chooser
     learned = dataclasses.replace(task, chooser=chooser, learned=(*task.learned, run), contenders=1)
     stays_s, now = _estimated(learned, plan).plan.step_s, best_plan(learned).plan
     factor = 1.0 if stage is None else factors[stage]
     moved = moves(plan.stages, now.stages, task.cluster, layer_state(planned.model), form=planned.run.form)
-    return Deviation(plan, found.step_s, stage, factor, stays_s, now, moved)
+    return Deviation(plan, measured.step_s, stage, factor, stays_s, now, moved)
 
 
-def measured_run(task: PlanningTask, plan: Plan, found: Measured) -> PastRun:
+def measured_run(task: PlanningTask, plan: Plan, measured: Measured) -> PastRun:
     """Returns the run of a plan as a history of past runs keeps it, with what is predicted without past runs.
 
     Args:
         task: the planning task that the plan was made for, or would be made for now.
         plan: the plan that ran.
-        found: its measured steps and stages.
+        measured: its measured steps and stages.
 
     Raises:
         ValueError: the plan doesn't fit the task.
     """
     models, raw = task.prices.models, _estimated(dataclasses.replace(task, learned=()), plan)
-    return past_run(raw, found, models.latency, models.communication, task.prices.calibration)
+    return past_run(raw, measured, models.latency, models.communication, task.prices.calibration)
 
 
 def past_run(
     planned: PlanningResult,
-    found: Measured,
+    measured: Measured,
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
     calibration: Calibration | None = None,
@@ -175,26 +173,20 @@ def past_run(
 
     Args:
         planned: the plan, predicted for the cluster that it ran on.
-        found: the measured seconds of its steps and stages on that cluster.
+        measured: the measured seconds of its steps and stages on that cluster.
         latency: the latency model that predicted it, or its name.
         communication: the communication model that predicted it, or its name.
         calibration: the calibration that both models are from; None: they are from none.
     """
-    stages = zip(planned.timeline.computing_s, found.stages, found.computing_s, strict=True)
+    stages = zip(planned.timeline.computing_s, measured.stages, measured.computing_s, strict=True)
     return PastRun(
         plan=planned.plan,
         origin=Origin.of(planned.model, planned.cluster, latency, communication, calibration),
         predicted_s=planned.plan.uncorrected_s,
-        steps_s=found.steps_s,
+        steps_s=measured.steps_s,
         stages=tuple(
-            StageSeconds(
-                forward_s=measured.forward_s,
-                backward_s=measured.backward_s,
-                per_step_s=measured.per_step_s,
-                computing_s=sum(computing),
-                predicted_computing_s=predicted,
-            )
-            for predicted, measured, computing in stages
+            StageSeconds(stage.forward_s, stage.backward_s, stage.per_step_s, sum(computing), predicted)
+            for predicted, stage, computing in stages
         ),
     )
 
@@ -213,8 +205,8 @@ def learned_correction(task: PlanningTask, plan: Plan) -> StepCorrection:
 def _estimated(task: PlanningTask, plan: Plan) -> PlanningResult:
     """Returns a plan with its figures as the task predicts them."""
     chooser, layers, counts = GivenStages(tuple(given_stages(plan))), (plan.num_layers,), (plan.num_micro_batches,)
-    given = dataclasses.replace(task, chooser=chooser, layers=layers, micro_batches=counts, correction=None)
-    return best_plan(given, annotations=())
+    own = dataclasses.replace(task, chooser=chooser, layers=layers, micro_batches=counts, correction=None)
+    return best_plan(own, annotations=())
 
 
 def _cause(planned: PlanningResult, factors: Sequence[float], off: float) -> int | None:
@@ -225,8 +217,8 @@ def _cause(planned: PlanningResult, factors: Sequence[float], off: float) -> int
     and how much shorter if it alone takes as long as predicted.
     """
 
-    def log_step(taken: Sequence[float]) -> float:
-        times = [_longer(of, factor) for of, factor in zip(planned.timeline.stages, taken, strict=True)]
+    def log_step(factors: Sequence[float]) -> float:
+        times = [_longer(stage, factor) for stage, factor in zip(planned.timeline.stages, factors, strict=True)]
         return math.log(timeline_alone(times, planned.cluster, planned.run).step_s)
 
     predicted, measured, moved = log_step([1.0] * len(factors)), log_step(factors), []

@@ -23,8 +23,10 @@ from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["KeptSpace", "kept_prices", "kept_task", "repriced"]
 
-_LATENCY = {"AnalyticLatency": "analytic", "KernelLatency": "kernels"}
-_COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links", "Nccl": "nccl"}
+_NAMES = {
+    "AnalyticLatency": "analytic", "KernelLatency": "kernels", "AlphaBeta": "alpha-beta", "Free": "free",
+    "Links": "links", "Nccl": "nccl",
+}  # fmt: skip
 """The names of the models that are kept by the names of their classes, where a name is enough to make one."""
 
 
@@ -59,15 +61,15 @@ def kept_prices(
         raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
     meant_stages(kept.cluster, given_stages(plan), kept.run.form.chunks)
     named = "" if plan.priced_by is None else plan.priced_by.calibration
-    then = _LATENCY.get(kept.models[0], "auto")
+    then = _NAMES.get(kept.models[0], "auto")
     left_open = calibration is None and (latency, communication) == ("auto", "auto")
     elsewhere = left_open and cluster is not None and then != "analytic"
     if calibration is None and latency == "auto" and not elsewhere:
         latency = then
     if communication == "auto":
         communication = _communication(kept, calibration)
-    given = prices(cluster or kept.cluster, calibration, latency, communication, _runtime(plan))
-    models = given.models.names
+    priced = prices(cluster or kept.cluster, calibration, latency, communication, _priced_by(plan).runtime)
+    models = priced.models.names
     if models != kept.models and not elsewhere:
         remedy = f"give its calibration, {named}" if named else "give those models"
         raise ValueError(
@@ -75,7 +77,7 @@ def kept_prices(
             "plan once more"
         )
     # What is kept of a cluster has its calibration in it.
-    return given if cluster is not None else dataclasses.replace(given, cluster=kept.cluster)
+    return priced if cluster is not None else dataclasses.replace(priced, cluster=kept.cluster)
 
 
 def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration) -> tuple[Plan, Kept]:
@@ -87,61 +89,60 @@ def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calib
     Raises:
         ValueError: the calibration can't be read, or is of other devices than the plan's.
     """
-    given = prices(kept.cluster, calibration, "auto", _communication(kept, calibration), _runtime(plan))
-    then, now = plan.priced_by, given.named(plan.priced_by)
-    if kept.models == given.models.names and then in (None, now) and given.cluster == kept.cluster:
+    priced = prices(kept.cluster, calibration, "auto", _communication(kept, calibration), _priced_by(plan).runtime)
+    models, then, now = priced.models, plan.priced_by, priced.named(plan.priced_by)
+    if kept.models == models.names and then in (None, now) and priced.cluster == kept.cluster:
         return plan, kept
-    made = estimate(
-        kept.model, given.cluster, kept.run, given_stages(plan), name=plan.model, batch=kept.batch,
-        latency=given.models.latency, communication=given.models.communication, runtime=given.models.runtime,
+    estimated = estimate(
+        kept.model, priced.cluster, kept.run, given_stages(plan), name=plan.model, batch=kept.batch,
+        latency=models.latency, communication=models.communication, runtime=models.runtime,
     ).plan  # fmt: skip
     notes = [f"the plan was priced by {priced_text(then)}; here it is priced by {priced_text(now)}"]
     if plan.correction is not None:
         notes.append("its correction by past runs is left out, as those were of the other prices")
     if then is not None and then.calibration not in ("", now.calibration):
         notes.append(f"what {now.calibration} doesn't say of devices and links is as {then.calibration} has it")
-    made = dataclasses.replace(made, layer_option=plan.layer_option, priced_by=now, notes=tuple(notes))
-    return made, dataclasses.replace(kept, cluster=given.cluster, models=given.models.names)
+    estimated = dataclasses.replace(estimated, layer_option=plan.layer_option, priced_by=now, notes=tuple(notes))
+    return estimated, dataclasses.replace(kept, cluster=priced.cluster, models=models.names)
 
 
-def _runtime(plan: Plan) -> str:
-    """The name of the runtime profile that the plan was priced for."""
-    return (plan.priced_by or PricedBy()).runtime
+def _priced_by(plan: Plan) -> PricedBy:
+    return plan.priced_by or PricedBy()
 
 
 def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration | None) -> str:
-    """The communication model that priced the plan, where that is one by its name alone."""
-    name = _COMMUNICATION.get(kept.models[1], "auto")
+    """Returns the name of the communication model that priced the plan, where the name is enough to make it."""
+    name = _NAMES.get(kept.models[1], "auto")
     return name if calibration is None or name == "links" or (calibration == NONE and name == "free") else "auto"
 
 
 def kept_task(
-    plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer = "dynamic", *, other_counts: bool = False
+    plan: Plan, kept: Kept, prices: Prices, slicing: str | Slicer = "dynamic", *, other_counts: bool = False
 ) -> PlanningTask:
     """Returns the planning task whose best plan is to follow one that runs, from what was kept of that plan.
 
     Args:
         plan: the plan that runs now.
         kept: the record of all that it was made from.
-        given: the cluster as it is now, with its latency and communication models.
+        prices: the cluster as it is now, with its latency and communication models.
         slicing: a slicer or its name.
         other_counts: whether the number of micro-batches may change, unless the user had asked for that number; the
             model is then scaled, as nothing is traced.
     """
     count = kept.run.num_micro_batches
-    asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
-    counts = {count, *micro_batch_counts(kept.batch, given.cluster)} if other_counts and not asked else {count}
+    asked = _priced_by(plan).micro_batches != "auto"
+    counts = {count, *micro_batch_counts(kept.batch, prices.cluster)} if other_counts and not asked else {count}
     return PlanningTask(
         source=GivenModel(kept.model, kept.batch // count, plan.model),
-        prices=given,
+        prices=prices,
         batch=kept.batch,
         layers=(kept.model.num_layers,),
         micro_batches=tuple(sorted(counts)),
         schedule=kept.run.schedule,
         chooser=Searched(begin=Shape(kept.model.num_layers, count)),
-        space=KeptSpace(kept, restriction((plan.priced_by or PricedBy()).runs_on, kept.batch, plan.model)),
+        space=KeptSpace(kept, restriction(_priced_by(plan).runs_on, kept.batch, plan.model)),
         slicer=slicer(slicing),
-        margin=MemoryMargin(residuals=given.residuals(None), free_share=kept.memory_margin),
+        margin=MemoryMargin(residuals=prices.residuals(None), free_share=kept.memory_margin),
         before=plan,
         priced_by=plan.priced_by,
     )
@@ -165,19 +166,21 @@ class KeptSpace(StageSpace):
         """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples; only configs
         on whose meshes the layers' sharding is known.
         """
-        return self._known(cluster, micro_batch)[0]
+        return self._offered(cluster, micro_batch).filtered(self.kept.knows)
 
     def missing(self, cluster: Cluster, micro_batch: int) -> int:
         """Returns how many logical meshes a search on a cluster leaves out because it isn't known how layers are
         sharded on them.
         """
-        return self._known(cluster, micro_batch)[1]
+        offered = self._offered(cluster, micro_batch)
+        every, left = (
+            {config.shape for row in space.configs for config in row if config is not None}
+            for space in (offered, offered.filtered(self.kept.knows))
+        )
+        return len(every - left)
 
-    def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:
-        """Returns the space of the configs whose sharding is kept, and on how many logical meshes it isn't."""
+    def _offered(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """Returns the space of all configs, whether or not it is known how layers are sharded on their meshes."""
         kept = self.kept
-        choices = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload, kept.replicas
-        space = SpaceRules(*choices, self.restriction).space(cluster, micro_batch)
-        known = space.filtered(kept.knows)
-        offered, left = ({c.shape for row in each.configs for c in row if c is not None} for each in (space, known))
-        return known, len(offered - left)
+        rules = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.offload, kept.replicas
+        return SpaceRules(*rules, self.restriction).space(cluster, micro_batch)

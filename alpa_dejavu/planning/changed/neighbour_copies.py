@@ -7,12 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from alpa_dejavu._util import units
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.checkpoint_interval import best_checkpoint_interval_s
-from alpa_dejavu.planning.changed._traffic import Traffic
+from alpa_dejavu.planning.changed.state_migration import Traffic
 from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
 
 __all__ = ["HostCopy", "NeighbourCopies", "neighbour_copies"]
@@ -64,11 +62,11 @@ class NeighbourCopies:
     @property
     def neighbours(self) -> dict[str, str]:
         """Returns by its name the host that keeps each host's copy, for `AlpaSession`."""
-        return {each.host: each.neighbour for each in self.hosts if each.neighbour}
+        return {copy.host: copy.neighbour for copy in self.hosts if copy.neighbour}
 
 
 def neighbour_copies(
-    plan: Plan, cluster: Cluster, state: NDArray[np.float64], host_fails_every_s: float, every: int | None = None
+    plan: Plan, cluster: Cluster, state: FloatArray, host_fails_every_s: float, every: int | None = None
 ) -> NeighbourCopies:
     """Returns what copies of the training state in neighbours' memory cost, and after how many steps they cost least.
 
@@ -100,19 +98,23 @@ def neighbour_copies(
     if len(used) < 2:
         raise ValueError(f"the plan is on {next(iter(used))} alone, but must be on two hosts or more for copies on a "
                          "neighbour's; write checkpoints instead")  # fmt: skip
-    own, to_send = _held(plan.stages, state, list(used))
-    chosen = _Chosen(cluster, used, own)
-    for host in sorted(to_send, key=lambda name: -to_send[name]):
-        if to_send[host]:
-            chosen.choose(host, to_send[host])
-    copies = tuple(
-        HostCopy(host, chosen.neighbours.get(host, ""), to_send[host], _VERSIONS * chosen.kept[host]) for host in used
-    )
-    between_s = host_fails_every_s / len(used)
-    count = every or _best_count(chosen.seconds, between_s, plan.step_s)
-    return NeighbourCopies(
-        copies, chosen.seconds, count, chosen.seconds / count, count * plan.step_s / 2, between_s
-    )
+    own, to_send = _states(plan.stages, state, list(used))
+    for name, num_bytes in own.items():
+        if _VERSIONS * num_bytes > _memory(used[name]):
+            raise ValueError(f"host {name} has {units.size(_memory(used[name]))} of memory, but must have "
+                             f"{units.size(_VERSIONS * num_bytes)} for its own state, this copy and the last; "
+                             "write checkpoints instead")  # fmt: skip
+    traffic, kept, neighbours = Traffic(cluster), dict(own), dict.fromkeys(used, "")
+    for host in sorted(filter(to_send.get, used), key=lambda name: -to_send[name]):
+        neighbour = neighbours[host] = _soonest(host, to_send[host], used, kept, traffic)
+        traffic.send(host, neighbour, to_send[host])
+        kept[neighbour] += to_send[host]
+    # A copy goes from the devices to the slowest host's memory, and over the busiest link.
+    to_memory_s = [own[name] / host.memory.shared_bytes_per_s for name, host in used.items() if host.memory]
+    copy_s, between_s = max(to_memory_s, default=0.0) + traffic.seconds, host_fails_every_s / len(used)
+    count = every or _best_count(copy_s, between_s, plan.step_s)
+    copies = tuple(HostCopy(host, neighbours[host], to_send[host], _VERSIONS * kept[host]) for host in used)
+    return NeighbourCopies(copies, copy_s, count, copy_s / count, count * plan.step_s / 2, between_s)
 
 
 def _best_count(copy_s: float, between_s: float, step_s: float) -> int:
@@ -122,14 +124,14 @@ def _best_count(copy_s: float, between_s: float, step_s: float) -> int:
     return min(near, key=lambda count: (copy_s / count + count * step_s**2 / (2 * between_s), count))
 
 
-def _held(
-    stages: Sequence[StagePlan], state: NDArray[np.float64], hosts: Sequence[str]
+def _states(
+    stages: Sequence[StagePlan], state: FloatArray, hosts: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Returns the bytes of training state that each host keeps of its own, and those that it must send to another."""
     own, to_send = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)
     for stage in stages:
         first, last = stage.layers
-        parameters, moments = (float(each) for each in state[first : last + 1].sum(axis=0))
+        parameters, moments = map(float, state[first : last + 1].sum(axis=0))
         alike = stage.logical_mesh[-1] <= stage.submesh.devices_per_host
         divided = parameters * (stage.zero == 3 or not alike) + moments * (stage.zero > 0 or not alike)
         same, count = parameters + moments - divided, len(stage.hosts)
@@ -140,47 +142,23 @@ def _held(
     return own, to_send
 
 
-@final
-class _Chosen:
-    """The neighbours chosen so far, and what sending to them takes."""
+def _soonest(host: str, num_bytes: float, used: Mapping[str, Host], kept: Mapping[str, float], traffic: Traffic) -> str:
+    """Returns the neighbour that has a host's state soonest, of those with enough memory.
 
-    def __init__(self, cluster: Cluster, used: Mapping[str, Host], own: Mapping[str, float]) -> None:
-        self._traffic, self._used, self._own, self.kept = Traffic(cluster), used, own, dict(own)
-        self.neighbours: dict[str, str] = {}
-        for name, num_bytes in own.items():
-            if _VERSIONS * num_bytes > _room(used[name]):
-                raise ValueError(f"host {name} has {units.size(_room(used[name]))} of memory, but must have "
-                                 f"{units.size(_VERSIONS * num_bytes)} for its own state, this copy and the last; "
-                                 "write checkpoints instead")  # fmt: skip
-
-    def choose(self, host: str, num_bytes: float) -> None:
-        """Chooses the neighbour that has a host's state soonest, of those with enough memory.
-
-        Raises:
-            ValueError: none has enough memory.
-        """
-        names = list(self._used)
-        at = names.index(host)
-        ring = [*names[at + 1 :], *names[:at]]
-        fitting = [other for other in ring
-                   if _VERSIONS * (self.kept[other] + num_bytes) <= _room(self._used[other])]  # fmt: skip
-        if not fitting:
-            left = {other: _room(self._used[other]) - _VERSIONS * self.kept[other] for other in ring}
-            most = max(left, key=lambda other: left[other])
-            raise ValueError(f"no neighbour of {host} has {units.size(_VERSIONS * num_bytes)} of host memory left for "
-                             f"this copy of its state and the last ({most} has most, {units.size(left[most])}); plan "
-                             "for hosts with more memory, or write checkpoints instead")  # fmt: skip
-        chosen = min(fitting, key=lambda other: self._traffic.ready_s(host, other, num_bytes))
-        self._traffic.send(host, chosen, num_bytes)
-        self.kept[chosen] += num_bytes
-        self.neighbours[host] = chosen
-
-    @property
-    def seconds(self) -> float:
-        """Returns the seconds of a copy: from the devices to the slowest host's memory, and over the busiest link."""
-        given = [self._own[name] / host.memory.shared_bytes_per_s for name, host in self._used.items() if host.memory]
-        return max(given, default=0.0) + self._traffic.seconds
+    Raises:
+        ValueError: none has enough memory.
+    """
+    names = list(used)
+    place = names.index(host)
+    left = {name: _memory(used[name]) - _VERSIONS * kept[name] for name in [*names[place + 1 :], *names[:place]]}
+    fitting = [name for name in left if _VERSIONS * (kept[name] + num_bytes) <= _memory(used[name])]
+    if not fitting:
+        most = max(left, key=left.__getitem__)
+        raise ValueError(f"no neighbour of {host} has {units.size(_VERSIONS * num_bytes)} of host memory left for "
+                         f"this copy of its state and the last ({most} has most, {units.size(left[most])}); plan "
+                         "for hosts with more memory, or write checkpoints instead")  # fmt: skip
+    return min(fitting, key=lambda name: traffic.ready_s(host, name, num_bytes))
 
 
-def _room(host: Host) -> float:
+def _memory(host: Host) -> float:
     return math.inf if host.memory is None else host.memory.num_bytes

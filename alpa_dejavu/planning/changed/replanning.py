@@ -12,13 +12,12 @@ from collections.abc import Collection, Mapping
 from typing import final
 
 from alpa_dejavu._util.near_names import near
-from alpa_dejavu.calibration import Calibration, Prices
+from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.clusters.changed_cluster import slowed
 from alpa_dejavu.clusters.changed_cluster import without as without_hosts
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
-from alpa_dejavu.planning import PlanningResult, PlanningTask
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.kept_task import KeptSpace, kept_prices, kept_task
@@ -65,7 +64,7 @@ def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None)
         ValueError: the plan isn't for that host, or has no contingency for its loss.
     """
     started = time.perf_counter()
-    _check_hosts(plan, [host], [])
+    _check_hosts(plan, [host])
     if host not in plan.contingencies:
         raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
     other = plan.contingencies[host]
@@ -76,11 +75,11 @@ def fallback(plan: Plan, host: str, checkpoint_bytes_per_s: float | None = None)
     ready = f"what the plan on {plan.cluster} has ready for the loss of {host}"
     unused = f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}"
     notes = (ready, unused) if other.unused else (ready,)
-    made = dataclasses.replace(
+    following = dataclasses.replace(
         plan, stages=other.stages, step_s=other.step_s, num_micro_batches=other.num_micro_batches, lower_bound_s=0.0,
         confidence=None, notes=notes, cluster=name, planning_s={}, contingencies={}, hardware=left,
     )  # fmt: skip
-    return Replanned(made, other.moves.read_at(checkpoint_bytes_per_s), time.perf_counter() - started)
+    return Replanned(following, other.moves.read_at(checkpoint_bytes_per_s), time.perf_counter() - started)
 
 
 def replan(
@@ -135,8 +134,8 @@ def replan(
         kept = dataclasses.replace(kept, replicas=max(kept.replicas - len(set(without_replicas)), 1))
     if not without and cluster is None and not slow and memory_margin is None:
         raise ValueError("nothing has changed: name hosts that are lost or slow, the new cluster, or a memory_margin")
-    given = kept_prices(plan, kept, cluster, latency, communication, calibration)
-    changed = given.cluster
+    prices = kept_prices(plan, kept, cluster, latency, communication, calibration)
+    changed = prices.cluster
     _check_hosts(plan, [*without, *(slow or {})], [host.name for host in changed.hosts])
     if without:
         changed = without_hosts(changed, without)
@@ -146,51 +145,45 @@ def replan(
         changed = dataclasses.replace(changed, checkpoint_bytes_per_s=checkpoint_bytes_per_s)
     if memory_margin is not None:
         kept = dataclasses.replace(kept, memory_margin=memory_margin)
-    asked = kept.replicas
-    task, planned = _planned(plan, kept, dataclasses.replace(given, cluster=changed), slicing, fewer=bool(without))
+    asked, prices, refused = kept.replicas, dataclasses.replace(prices, cluster=changed), list[NoPlanError]()
+    for replicas in range(asked, 0 if without else asked - 1, -1):
+        kept = dataclasses.replace(kept, replicas=replicas)
+        task = kept_task(plan, kept, prices, slicing, other_counts=True)
+        try:
+            planned = best_plan(task)
+            break
+        except NoPlanError as error:
+            refused.append(error)
+    else:
+        raise refused[0]
     assert isinstance(task.space, KeptSpace), "it was made so"
-    kept = dataclasses.replace(kept, replicas=task.space.kept.replicas)
-    made, count = planned.plan, planned.run.num_micro_batches
-    ahead = made.planning_s.get("contingencies", 0.0)
+    following, count = planned.plan, planned.run.num_micro_batches
+    ahead = following.planning_s.get("contingencies", 0.0)
     if plan.correction is not None:
         from alpa_dejavu.calibration.history import corrected
 
-        made = corrected(made, plan.correction)
+        following = corrected(following, plan.correction)
     missing = task.space.missing(changed, kept.batch // count)
     notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
     if kept.replicas != asked:
         notes.append(f"at least {kept.replicas} replicas of each stage: {asked} don't fit without the lost devices")
     if count != plan.num_micro_batches:
         notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")
-    moved = moves(plan.stages, made.stages, changed, layer_state(planned.model), form=schedule_form(plan.schedule))
+    form, state = schedule_form(plan.schedule), layer_state(planned.model)
+    moved = moves(plan.stages, following.stages, changed, state, form=form)
     seconds = time.perf_counter() - started - ahead
-    made = dataclasses.replace(
-        made, notes=(*notes, *made.notes), planning_s={"planning again": seconds, "contingencies": ahead}
-    )
+    planning_s = {"planning again": seconds, "contingencies": ahead}
+    following = dataclasses.replace(following, notes=(*notes, *following.notes), planning_s=planning_s)
     next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed)
-    return Replanned(made, moved, seconds, next_kept)
+    return Replanned(following, moved, seconds, next_kept)
 
 
-def _planned(plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer, fewer: bool) -> tuple[
-        PlanningTask, PlanningResult]:  # fmt: skip
-    """Returns the task and its result; with fewer replicas of each stage at least where that is allowed and needed."""
-    refused: NoPlanError | None = None
-    for replicas in range(kept.replicas, 0 if fewer else kept.replicas - 1, -1):
-        task = kept_task(plan, dataclasses.replace(kept, replicas=replicas), given, slicing, other_counts=True)
-        try:
-            return task, best_plan(task)
-        except NoPlanError as error:
-            refused = refused or error
-    assert refused is not None, "one number was tried at least"
-    raise refused
-
-
-def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> None:
-    known = dict.fromkeys([*plan.contingencies, *(host for stage in plan.stages for host in stage.hosts), *more])
+def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str] = ()) -> None:
+    hosts = dict.fromkeys([*plan.contingencies, *(host for stage in plan.stages for host in stage.hosts), *more])
     for name in lost:
-        if name not in known and name.rpartition("/")[0] not in known:
-            names = ", ".join(known) if len(known) <= 8 else f"{', '.join(list(known)[:3])} ... ({len(known)} hosts)"
-            raise ValueError(f"the plan on {plan.cluster} has no host {name!r}{near(name, known)}; it has {names}")
+        if name not in hosts and name.rpartition("/")[0] not in hosts:
+            names = ", ".join(hosts) if len(hosts) <= 8 else f"{', '.join(list(hosts)[:3])} ... ({len(hosts)} hosts)"
+            raise ValueError(f"the plan on {plan.cluster} has no host {name!r}{near(name, hosts)}; it has {names}")
 
 
 def replica_devices(plan: Plan, replicas: Collection[int]) -> tuple[str, ...]:
@@ -203,12 +196,11 @@ def replica_devices(plan: Plan, replicas: Collection[int]) -> tuple[str, ...]:
     Raises:
         ValueError: there is no such replica, all are named, or stages have unlike numbers of replicas.
     """
-    places = devices_of(plan.stages, schedule_form(plan.schedule))
-    found: list[str] = []
-    for stage, taken in zip(plan.stages, places, strict=True):
-        devices = [f"{host}/{taken[host][0] + n}" for host in stage.hosts for n in range(taken[host][1])]
-        found += [devices[n] for n in replica_positions(plan, stage, replicas)]
-    return tuple(dict.fromkeys(found))
+    names: dict[str, None] = {}
+    for stage, places in zip(plan.stages, devices_of(plan.stages, schedule_form(plan.schedule)), strict=True):
+        devices = [f"{host}/{places[host][0] + n}" for host in stage.hosts for n in range(places[host][1])]
+        names |= dict.fromkeys(devices[n] for n in replica_positions(plan, stage, replicas))
+    return tuple(names)
 
 
 def replica_positions(plan: Plan, stage: StagePlan, replicas: Collection[int]) -> list[int]:
@@ -217,7 +209,7 @@ def replica_positions(plan: Plan, stage: StagePlan, replicas: Collection[int]) -
     Raises:
         ValueError: there is no such replica, all are named, or stages have unlike numbers of replicas.
     """
-    counts = {each.logical_mesh[0] for each in plan.stages}
+    counts = {other.logical_mesh[0] for other in plan.stages}
     if len(counts) > 1:
         raise ValueError(f"the plan's stages have {', '.join(map(str, sorted(counts)))} replicas, but must have "
                          "equally many to leave one out of all; name devices, such as --without HOST/3")  # fmt: skip
@@ -228,5 +220,5 @@ def replica_positions(plan: Plan, stage: StagePlan, replicas: Collection[int]) -
     if len(set(replicas)) == count:
         raise ValueError(f"replicas are {', '.join(map(str, sorted(set(replicas))))}, which are all of the plan's, but "
                          "one must be left; leave out fewer")  # fmt: skip
-    each = stage.submesh.num_devices // count
-    return [replica * each + n for replica in sorted(set(replicas)) for n in range(each)]
+    size = stage.submesh.num_devices // count
+    return [replica * size + n for replica in sorted(set(replicas)) for n in range(size)]

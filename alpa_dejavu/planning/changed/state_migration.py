@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.planning.changed._traffic import Traffic
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.problem import Cluster, Model, Moves, StagePlan
 from alpa_dejavu.problem.run import ScheduleForm
 
-__all__ = ["Settler", "devices_of", "layer_state", "moves"]
+__all__ = ["Settler", "Traffic", "devices_of", "layer_state", "moves"]
 
-FloatArray = NDArray[np.float64]
 _ONE_EACH = ScheduleForm()
 _ASKED = 8
 """Among so many hosts that have what another lacks, the one with the fastest link is looked for."""
@@ -26,17 +25,15 @@ def layer_state(model: Model) -> FloatArray:
 
     Parameters that several layers use are counted with the first of them.
     """
-    found = np.zeros((model.num_layers, 2))
+    num_bytes = np.zeros((model.num_layers, 2))
     for tensor in model.tensors:
         if tensor.role in ("parameter", "optimizer") and tensor.users:
             layer = min(model.layer_of(position) for position in tensor.users)
-            found[layer, int(tensor.role == "optimizer")] += tensor.num_bytes
-    return found
+            num_bytes[layer, int(tensor.role == "optimizer")] += tensor.num_bytes
+    return num_bytes
 
 
-def devices_of(
-    stages: Sequence[StagePlan], form: ScheduleForm = _ONE_EACH
-) -> list[dict[str, tuple[int, int]]]:
+def devices_of(stages: Sequence[StagePlan], form: ScheduleForm = _ONE_EACH) -> list[dict[str, tuple[int, int]]]:
     """Returns for each stage, by host name, the index of the first device that it takes on the host, and how many it
     takes; stages that share a submesh in schedules of a form have the same ones.
 
@@ -45,15 +42,20 @@ def devices_of(
     References:
         Alpa's `get_sliced_virtual_submeshes`.
     """
-    taken: dict[str, int] = {}
     count = len(stages) // form.chunks
-    found: list[dict[str, tuple[int, int]]] = [{} for _ in range(count)]
+    used, devices = defaultdict[str, int](int), [dict[str, tuple[int, int]]() for _ in range(count)]
     for n in sorted(range(count), key=lambda n: (stages[n].submesh.devices_per_host, n), reverse=True):
-        each = stages[n].submesh.devices_per_host
+        per_host = stages[n].submesh.devices_per_host
         for host in stages[n].hosts:
-            found[n][host] = taken.get(host, 0), each
-            taken[host] = taken.get(host, 0) + each
-    return [found[submesh] for submesh in form.submesh_of(len(stages))]
+            devices[n][host] = used[host], per_host
+            used[host] += per_host
+    return [devices[submesh] for submesh in form.submesh_of(len(stages))]
+
+
+def _both(new: StagePlan, old: StagePlan) -> tuple[int, int]:
+    """Returns the first layer that both stages have, and the one behind the last; equal if they have none."""
+    first, last = max(new.layers[0], old.layers[0]), min(new.layers[1], old.layers[1])
+    return first, max(last + 1, first)
 
 
 @final
@@ -75,9 +77,10 @@ class Settler:
     ) -> None:
         self._names = list(hosts)
         ends = np.concatenate([[0.0], np.cumsum(state.sum(axis=1))])
-        common = np.array([[_common(new, old, ends) for old in before] for new in stages])
-        there = np.array([[name in held for name in self._names] for held in (set(old.hosts) for old in before)])
-        self._has = common @ there
+        ranges = [[_both(new, old) for old in before] for new in stages]
+        common = np.array([[float(ends[end] - ends[first]) for first, end in row] for row in ranges])
+        on_host = [[name in old_hosts for name in self._names] for old_hosts in (set(old.hosts) for old in before)]
+        self._has = common @ np.array(on_host)
 
     def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
         """Returns the stages on the hosts that hold most of their state; unchanged if there are too few hosts.
@@ -91,27 +94,15 @@ class Settler:
         if len(asked) > len(free):
             return tuple(stages)
         needs = np.array([[name in stage.hosts for stage in stages] for name in asked], dtype=np.float64)
-        places = self._assigned(needs @ self._has[:, free])
-        taken = {name: self._names[free[place]] for name, place in zip(asked, places, strict=True)}
-        return tuple(dataclasses.replace(stage, hosts=tuple(taken[name] for name in stage.hosts)) for stage in stages)
-
-    @staticmethod
-    def _assigned(has: FloatArray) -> list[int]:
-        """Returns for each row its column, each column once: those that have most in common first."""
-        found = [-1] * len(has)
-        free = set(range(has.shape[1]))
+        has, columns, used = needs @ self._has[:, free], dict[int, int](), set[int]()
+        # Each row has a column of its own: those that have most in common first.
         for place in np.argsort(-has, axis=None, kind="stable").tolist():
             row, column = divmod(place, has.shape[1])
-            if found[row] < 0 and column in free:
-                found[row] = column
-                free.remove(column)
-        return found
-
-
-def _common(one: StagePlan, other: StagePlan, ends: FloatArray) -> float:
-    """Returns the bytes of the layers that both stages have."""
-    first, last = max(one.layers[0], other.layers[0]), min(one.layers[1], other.layers[1])
-    return float(ends[last + 1] - ends[first]) if first <= last else 0.0
+            if row not in columns and column not in used:
+                columns[row] = column
+                used.add(column)
+        new = {name: self._names[free[columns[row]]] for row, name in enumerate(asked)}
+        return tuple(dataclasses.replace(stage, hosts=tuple(new[name] for name in stage.hosts)) for stage in stages)
 
 
 def moves(
@@ -126,7 +117,8 @@ def moves(
 
     A host already has a layer if the same of its devices held it before, divided among as many of them. What is divided
     among hosts (with ZeRO, or by tensor parallelism over several) each has one part of: the rest of what it needs comes
-    from the hosts of the other parts, and what no host has that is left comes from a checkpoint.
+    from the hosts of the other parts, and what no host has that is left comes from a checkpoint. Hosts take in from the
+    one with the fastest link among those that have it, of many only 8, or from themselves; all at the same time.
 
     Args:
         before: the stages of the plan that ran.
@@ -136,23 +128,31 @@ def moves(
         lost: the names of hosts of the cluster that are lost too.
         form: the form of the schedule of both plans, which says which stages share a submesh.
     """
-    taken_in = _TakenIn(cluster, lost)
+    traffic, left = Traffic(cluster), {host.name for host in cluster.hosts if host.name not in lost}
     ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
-    held, needed = devices_of(before, form), devices_of(after, form)
-    moved: set[int] = set()
-    for new, places in zip(after, needed, strict=True):
-        for old, had in zip(before, held, strict=True):
-            first, last = max(new.layers[0], old.layers[0]), min(new.layers[1], old.layers[1])
-            for kind, num_bytes in enumerate((ends[last + 1] - ends[first]).tolist() if first <= last else ()):
+    moved, moved_bytes, read_bytes = set[int](), 0.0, 0.0
+    held_before = devices_of(before, form)
+    for new, places in zip(after, devices_of(after, form), strict=True):
+        for old, had in zip(before, held_before, strict=True):
+            first, end = _both(new, old)
+            for kind, num_bytes in enumerate((ends[end] - ends[first]).tolist() if first < end else ()):
                 among, parts = _parts(old)[kind], _parts(new)[kind]
                 for n, (host, devices) in enumerate(places.items()):
                     same = _has(new, old, devices, had.get(host)) and among == parts
                     for part, share in _overlaps(n % parts, parts, among):
-                        holders = taken_in.left(old.hosts[part::among])
-                        if num_bytes and not (same and host in holders):
-                            taken_in.take_in(host, holders, num_bytes * share, turn=n)
-                            moved.update(range(first, last + 1))
-    return taken_in.moves(moved)
+                        holders = [name for name in old.hosts[part::among] if name in left]
+                        if not num_bytes or (same and host in holders):
+                            continue
+                        moved.update(range(first, end))
+                        if not holders:
+                            read_bytes += num_bytes * share
+                            continue
+                        turns = range(n, n + min(len(holders), _ASKED))
+                        asked = [host] if host in holders else [holders[turn % len(holders)] for turn in turns]
+                        traffic.send_fastest(asked, host, num_bytes * share)
+                        moved_bytes += num_bytes * share
+    whole = Moves(tuple(sorted(moved)), moved_bytes, traffic.seconds, read_bytes)
+    return whole.read_at(cluster.checkpoint_bytes_per_s)
 
 
 def _parts(stage: StagePlan) -> tuple[int, int]:
@@ -184,37 +184,36 @@ def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[in
 
 
 @final
-class _TakenIn:
-    """The training state that hosts take in, over a cluster's links and from a checkpoint."""
+class Traffic:
+    """All that the hosts of a cluster send at a time: each sends, and takes in, one thing after another."""
 
-    def __init__(self, cluster: Cluster, lost: Collection[str]) -> None:
-        self._cluster, self._traffic = cluster, Traffic(cluster)
-        self._left = {host.name for host in cluster.hosts if host.name not in lost}
-        self._bytes = self._read_bytes = 0.0
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._numbers = cluster, cluster.host_numbers
+        self._sent_s, self._arrived_s = defaultdict[str, float](float), defaultdict[str, float](float)
+        self._media_bytes = defaultdict[str, float](float)
 
-    def left(self, hosts: Sequence[str]) -> list[str]:
-        """Returns those of some hosts that are left."""
-        return [host for host in hosts if host in self._left]
+    def _link_s(self, source: str, target: str, num_bytes: float) -> float:
+        """Returns the seconds of some bytes from one host to another, alone on their link."""
+        latency_s, bytes_per_s = self._cluster.links[self._numbers[source]][self._numbers[target]].sending
+        return latency_s + num_bytes / bytes_per_s
 
-    def take_in(self, host: str, sources: Sequence[str], num_bytes: float, turn: int) -> None:
-        """Has a host take in some bytes over the fastest link from a host that has them; from itself over the link
-        between its devices, and from a checkpoint if nobody has them.
+    def ready_s(self, source: str, target: str, num_bytes: float) -> float:
+        """Returns when a host would have taken in some bytes, behind all that it takes in already."""
+        return self._arrived_s[target] + self._link_s(source, target, num_bytes)
 
-        Args:
-            host: the name of the host.
-            sources: the names of the hosts that have the bytes; of many only 8 are looked at.
-            num_bytes: how many they are.
-            turn: the place in `sources` of the first one that is looked at.
-        """
-        if not sources:
-            self._read_bytes += num_bytes
-            return
-        asked = [sources[(turn + n) % len(sources)] for n in range(min(len(sources), _ASKED))]
-        asked = [host] if host in sources else asked
-        self._traffic.send(min(asked, key=lambda name: self._traffic.link_s(name, host, num_bytes)), host, num_bytes)
-        self._bytes += num_bytes
+    def send_fastest(self, sources: Sequence[str], target: str, num_bytes: float) -> None:
+        """Adds bytes that the host with the fastest link sends to another."""
+        self.send(min(sources, key=lambda source: self._link_s(source, target, num_bytes)), target, num_bytes)
 
-    def moves(self, layers: Collection[int]) -> Moves:
-        """Returns what moves of some layers: all hosts take in and give at a time, over links and media."""
-        moved = Moves(tuple(sorted(layers)), self._bytes, self._traffic.seconds, self._read_bytes)
-        return moved.read_at(self._cluster.checkpoint_bytes_per_s)
+    def send(self, source: str, target: str, num_bytes: float) -> None:
+        """Adds bytes that one host sends to another; to itself over the link between its devices."""
+        self._arrived_s[target] = self.ready_s(source, target, num_bytes)
+        self._sent_s[source] += self._link_s(source, target, num_bytes)
+        for medium in self._cluster.links[self._numbers[source]][self._numbers[target]].shares:
+            self._media_bytes[medium] += num_bytes
+
+    @property
+    def seconds(self) -> float:
+        """Returns the seconds until all has arrived: those of the busiest host, or of the busiest medium."""
+        media = [self._media_bytes[name] / rate for name, rate in self._cluster.media.items()]
+        return max([*media, *self._sent_s.values(), *self._arrived_s.values()], default=0.0)

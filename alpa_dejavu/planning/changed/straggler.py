@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.planning.changed.kept import Kept
 from alpa_dejavu.planning.changed.replanning import Replanned, replan
 from alpa_dejavu.problem import Plan
 
 __all__ = ["Straggler", "expected_s", "planned_around", "stragglers"]
 
-FloatArray = NDArray[np.float64]
 _AGREE = 0.75
 """The share of the steps that must show a host slow: a hiccup isn't a straggler."""
 
@@ -87,19 +87,15 @@ def stragglers(
     if not (math.isfinite(least_factor) and least_factor > 1):
         raise ValueError(f"least_factor is {least_factor!r}, but must be a finite number above 1")
     ratios = measured / usual
-    found = [_straggler(hosts, own, ratios, least_factor) for hosts, own in _suspects(plan)]
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.factor))
+    suspects = [_straggler(hosts, own, ratios, least_factor) for hosts, own in _suspects(plan)]
+    return tuple(sorted((slow for slow in suspects if slow is not None), key=lambda slow: -slow.factor))
 
 
 def _suspects(plan: Plan) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
     """Returns hosts, those together that share all their stages, with these stages."""
-    stages: dict[str, list[int]] = {}
-    for n, stage in enumerate(plan.stages):
-        for host in stage.hosts:
-            stages.setdefault(host, []).append(n)
-    alike: dict[tuple[int, ...], list[str]] = {}
-    for host, own in stages.items():
-        alike.setdefault(tuple(own), []).append(host)
+    alike = defaultdict[tuple[int, ...], list[str]](list)
+    for host in dict.fromkeys(host for stage in plan.stages for host in stage.hosts):
+        alike[tuple(n for n, stage in enumerate(plan.stages) for name in stage.hosts if name == host)].append(host)
     return [(tuple(hosts), own) for own, hosts in alike.items()]
 
 
@@ -110,14 +106,14 @@ def _straggler(
     others = [n for n in range(ratios.shape[1]) if n not in own]
     if not others:
         return None
-    beside = ratios[:, list(own)].min(axis=1) / np.median(ratios[:, others], axis=1)
-    factor = float(np.median(beside))
-    if factor < least_factor or np.mean(beside >= least_factor) < _AGREE:
+    against = ratios[:, list(own)].min(axis=1) / np.median(ratios[:, others], axis=1)
+    factor = float(np.median(against))
+    if factor < least_factor or np.mean(against >= least_factor) < _AGREE:
         return None
     return Straggler(hosts, factor, own)
 
 
-def planned_around(plan: Plan, kept: Kept, found: Sequence[Straggler]) -> Replanned:
+def planned_around(plan: Plan, kept: Kept, slow: Sequence[Straggler]) -> Replanned:
     """Returns the plan that would be chosen now, with the stragglers' devices taken to be as slow as measured.
 
     If it can't be told which of several hosts is slow, all of them are taken to be.
@@ -125,14 +121,14 @@ def planned_around(plan: Plan, kept: Kept, found: Sequence[Straggler]) -> Replan
     Args:
         plan: the plan that runs.
         kept: the record of what it was made from.
-        found: the stragglers, at least one.
+        slow: the stragglers, at least one.
 
     Raises:
         ValueError: no straggler, one that the cluster hasn't, or a record of another plan.
         NoPlanError: nothing fits.
     """
-    slow: dict[str, float] = {}
-    for one in found:
-        for host in one.hosts:
-            slow[host] = max(slow.get(host, 1.0), one.factor)
-    return replan(plan, kept, slow=slow)
+    factors: dict[str, float] = {}
+    for straggler in slow:
+        for host in straggler.hosts:
+            factors[host] = max(factors.get(host, 1.0), straggler.factor)
+    return replan(plan, kept, slow=factors)

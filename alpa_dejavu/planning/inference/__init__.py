@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.inference._decoder import Decoder, decoder
     from alpa_dejavu.planning.inference._lengths import Lengths
     from alpa_dejavu.planning.inference._serve import serve_plan
-    from alpa_dejavu.planning.inference.serving_file import read_serving_plan, write_serving_plan
-    from alpa_dejavu.planning.inference.serving_plan import OBJECTIVES, Phase, ServingMemory, ServingPlan
+    from alpa_dejavu.planning.inference.serving_plan import (
+        OBJECTIVES,
+        Phase,
+        ServingMemory,
+        ServingPlan,
+        read_serving_plan,
+        write_serving_plan,
+    )
 
 __all__ = [
     "OBJECTIVES", "Decoder", "Lengths", "Phase", "ServingMemory", "ServingPlan", "decoder", "read_serving_plan",
@@ -31,8 +37,8 @@ _HOME = {
     **dict.fromkeys(("Decoder", "decoder"), "_decoder"),
     "Lengths": "_lengths",
     "serve_plan": "_serve",
-    **dict.fromkeys(("read_serving_plan", "write_serving_plan"), "serving_file"),
     **dict.fromkeys(("OBJECTIVES", "Phase", "ServingMemory", "ServingPlan"), "serving_plan"),
+    **dict.fromkeys(("read_serving_plan", "write_serving_plan"), "serving_plan"),
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -35,8 +35,8 @@ def strategy(choice: str | Strategy) -> Strategy:
     >>> strategy("amp")
     Amp(variant='paper', trials=1, orders=24)
     """
-    known: dict[str, type[Strategy]] = {
+    strategies: dict[str, type[Strategy]] = {
         "alpa": AlpaDefault, "amp": Amp, "dejavu": Dejavu, "hetpipe": HetPipe, "megatron": Megatron,
         "pipelines": DataParallelPipelines,
     }  # fmt: skip
-    return resolve("strategy", choice, known, Strategy)  # type: ignore[type-abstract]
+    return resolve("strategy", choice, strategies, Strategy)  # type: ignore[type-abstract]

@@ -1,21 +1,30 @@
-"""AMP: every uniform (data, tensor, pipeline) division and micro-batch size, each cut by its pipeline program."""
+"""AMP: every uniform (data, tensor, pipeline) division and micro-batch size, each cut by its pipeline program.
+
+AMP's own reckoning of a step has terms for computing, the pipeline, and data and tensor parallelism. Links are rates
+alone, without latencies. Once a step the gradients are summed in a ring over each stage's replicas; the slowest ring
+counts. The optimizer and the start of computations aren't in AMP's model.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator
 from typing import final
 
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray, range_sum
 from alpa_dejavu._util.ties import least, ordered
-from alpa_dejavu.planning.rivals._amp_costs import AmpCosts, Degrees
 from alpa_dejavu.planning.rivals._base import Choice, Strategy
-from alpa_dejavu.planning.rivals._divide import divisors, host_orders
+from alpa_dejavu.planning.rivals._orders import divisors, host_orders
 from alpa_dejavu.planning.rivals._task import Task
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, ranks
-from alpa_dejavu.problem import Cluster, NoPlanError, checks
-from alpa_dejavu.slicing.amp_pipe import VARIANTS
+from alpa_dejavu.problem import PHASES, NoPlanError, checks
+from alpa_dejavu.slicing.amp_pipe import VARIANTS, amp_pipe_s, amp_starts
 
-__all__ = ["Amp"]
+__all__ = ["Amp", "AmpCosts", "Degrees"]
 
 
 @final
@@ -66,58 +75,158 @@ class Amp(Strategy):
         Raises:
             ValueError: hosts have unlike numbers of devices.
         """
-        hosts = range(len(task.cluster.hosts))
-        orders = host_orders(task.cluster, self.orders) if self.variant == "paper" else [tuple(hosts)]
-        found = []
-        for degrees in _degrees(task):
-            for order in orders:
-                costs = AmpCosts(task, degrees, ranks(task.cluster, order), self.variant)
-                starts = costs.starts()
-                if starts:
-                    found.append((costs.step_s(starts), _pipeline(costs, starts)))
-        return ordered(found, key=lambda one: one[0])
+        hosts = tuple(range(len(task.cluster.hosts)))
+        orders = host_orders(task.cluster, hosts, self.orders) if self.variant == "paper" else [hosts]
+        candidates = []
+        for degrees, order in itertools.product(_degrees(task), orders):
+            costs = AmpCosts(task, degrees, ranks(task.cluster, order), self.variant)
+            starts = costs.starts()
+            if starts:
+                candidates.append((costs.step_s(starts), costs.pipeline(starts)))
+        return ordered(candidates, key=lambda candidate: candidate[0])
 
     def _choose(self, task: Task) -> Choice:
-        found = self.estimates(task)
-        if not found:
+        candidates = self.estimates(task)
+        if not candidates:
             raise NoPlanError(
                 f"AMP has no plan for {task.model.num_layers} layers and a batch of {task.batch}{task.in_parts} on "
                 f"{task.cluster.name}; give a batch that some number of its devices divides"
             )
-        fitting = [n for n, (_, pipeline) in enumerate(found) if task.fits(pipeline)]
-        best = least(fitting[: self.trials] or [0], key=lambda n: task.step_s(found[n][1]))
-        own_s, pipeline = found[best]
-        return Choice((pipeline,), own_s, len(found))
+        fitting = [candidate for candidate in candidates if task.fits(candidate[1])]
+        own_s, pipeline = least(
+            fitting[: self.trials] or candidates[:1], key=lambda candidate: task.step_s(candidate[1])
+        )
+        return Choice((pipeline,), own_s, len(candidates))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Degrees:
+    """The degrees of AMP's parallelism: the numbers of replicas, tensor-parallel devices, and stages.
+
+    Each replica has `count` micro-batches of `samples` samples.
+    """
+
+    data: int
+    tensor: int
+    pipeline: int
+    samples: int
+    count: int
 
 
 def _degrees(task: Task) -> Iterator[Degrees]:
-    """All that divide the devices and the batch."""
-    per_host = _devices_per_host(task.cluster)
-    devices = task.cluster.num_devices
-    for along in divisors(per_host):
-        for across in divisors(devices // along):
-            stages = devices // along // across
-            if task.batch % across == 0 and stages <= task.model.num_layers:
-                for each in task.cuts(task.batch // across):
-                    yield Degrees(across, along, stages, each, task.batch // across // each)
-
-
-def _devices_per_host(cluster: Cluster) -> int:
-    numbers = {host.num_devices for host in cluster.hosts}
+    """Yields all degrees that divide the devices and the batch."""
+    numbers = sorted({host.num_devices for host in task.cluster.hosts})
     if len(numbers) != 1:
         raise ValueError(
-            f"amp: the hosts of cluster {cluster.name} have {sorted(numbers)} devices; AMP numbers its ranks on hosts "
+            f"amp: the hosts of cluster {task.cluster.name} have {numbers} devices; AMP numbers its ranks on hosts "
             "with equally many: leave some out"
         )
-    return numbers.pop()
+    devices = task.cluster.num_devices
+    for tensor in divisors(numbers[0]):
+        for data in divisors(devices // tensor):
+            stages = devices // tensor // data
+            if task.batch % data == 0 and stages <= task.model.num_layers:
+                for samples in task.cuts(task.batch // data):
+                    yield Degrees(data, tensor, stages, samples, task.batch // data // samples)
 
 
-def _pipeline(costs: AmpCosts, starts: tuple[int, ...]) -> Pipeline:
-    degrees = costs.degrees
-    config = config_of(degrees.data, degrees.tensor)
-    ends = [*starts[1:], costs.num_layers]
-    stages = tuple(
-        PlacedStage(start, end - 1, costs.hosts(n), config)
-        for n, (start, end) in enumerate(zip(starts, ends, strict=True))
-    )
-    return Pipeline(stages, degrees.data * degrees.each, degrees.count)
+@final
+class AmpCosts:
+    """The cost model of AMP, for one choice of parallel degrees and one order of ranks.
+
+    Args:
+        task: the model and the cluster.
+        degrees: the numbers of replicas, tensor-parallel devices and stages.
+        ranks: the index of the host of each device.
+        variant: "paper": a stage computes as fast as its slowest device, a transfer between stages is as slow as the
+            slowest replica's, and a ring all-reduce as its slowest link. "released", as the released code: all stages
+            compute as fast as the cluster's devices on average; a transfer takes the average over the replicas; and a
+            ring is as slow as the one link that closes it, since the code looks for the slowest link outside of the
+            loop over links.
+
+    The paper doesn't say clearly how unlike devices within one stage count; it is taken to be by the slowest.
+    """
+
+    def __init__(self, task: Task, degrees: Degrees, ranks: tuple[int, ...], variant: str) -> None:
+        self._degrees, self._num_layers, self._cluster = degrees, task.model.num_layers, task.cluster
+        self._released, self._variant = variant == "released", variant
+        size = degrees.data * degrees.tensor
+        self._hosts = [ranks[stage * size : (stage + 1) * size] for stage in range(degrees.pipeline)]
+        self._costs = task.stage_costs(degrees.data * degrees.samples)
+        self._config = config_of(degrees.data, degrees.tensor)
+
+    def starts(self) -> tuple[int, ...]:
+        """Returns the first layer of each stage, as AMP's dynamic program cuts the pipeline."""
+        return amp_starts(self._stage_s, self._cut_s, self._degrees.count, self._variant)
+
+    def step_s(self, starts: tuple[int, ...]) -> float:
+        """Returns AMP's estimate of the seconds of a step whose stages begin at the given layers."""
+        return amp_pipe_s(starts, self._stage_s, self._cut_s, self._degrees.count) + self._gradients_s(starts)
+
+    def pipeline(self, starts: tuple[int, ...]) -> Pipeline:
+        """Returns the pipeline whose stages begin at the given layers."""
+        ends = zip(starts, [*starts[1:], self._num_layers], self._hosts, strict=True)
+        stages = tuple(PlacedStage(start, end - 1, hosts, self._config) for start, end, hosts in ends)
+        return Pipeline(stages, self._degrees.data * self._degrees.samples, self._degrees.count)
+
+    @functools.cached_property
+    def _stage_s(self) -> FloatArray:
+        """Returns the seconds of layers i..j as each of K stages, for a micro-batch; shape (K, L, L)."""
+        on_host = [self._on_host_s(host) for host in range(len(self._cluster.hosts))]
+        if self._released:
+            share = [host.num_devices / self._cluster.num_devices for host in self._cluster.hosts]
+            average = sum((part * own for part, own in zip(share, on_host, strict=True)), np.zeros_like(on_host[0]))
+            return np.broadcast_to(average, (self._degrees.pipeline, *average.shape))
+        return np.stack([np.max([on_host[host] for host in sorted(set(hosts))], axis=0) for hosts in self._hosts])
+
+    def _on_host_s(self, host: int) -> FloatArray:
+        """Returns the seconds of layers i..j on a host's devices: computing and tensor-parallel sums; shape (L, L)."""
+        forward, backward, _ = self._costs.computed_s(self._costs.places.on((host,)), self._config)
+        if self._degrees.tensor == 1:
+            return forward + backward
+        rate = self._cluster.links[host][host].group_bytes_per_s(self._degrees.tensor)
+        return forward + backward + range_sum(self._summed_bytes / rate)
+
+    @functools.cached_property
+    def _summed_bytes(self) -> FloatArray:
+        """Returns the bytes of each layer through each tensor-parallel device's link for a micro-batch, shape (L,)."""
+        size, division = self._degrees.tensor, self._costs.division(self._config)
+        num_bytes = np.zeros(self._num_layers)
+        for layer, phase in itertools.product(range(self._num_layers), PHASES[:2]):
+            for collective in division.exchanges(layer, phase):
+                if collective.axis == 1:
+                    rounds = 2 if collective.kind == "all_reduce" else 1
+                    num_bytes[layer] += rounds * (size - 1) / size * float(collective.num_bytes @ collective.counts)
+        return num_bytes
+
+    @functools.cached_property
+    def _cut_s(self) -> FloatArray:
+        """Returns the seconds of sending activations forward at each cut, shape (K - 1, L).
+
+        They are those of one replica, each device of which sends all of them to its like.
+        """
+        num_bytes = self._costs.interstage.bytes.forward_bytes / self._degrees.data
+        rows = []
+        for before, after in itertools.pairwise(self._hosts):
+            pairs = [1 / self._cluster.links[a][b].sending[1] for a, b in zip(before, after, strict=True)]
+            slowest = np.reshape(pairs, (self._degrees.data, self._degrees.tensor)).max(axis=1)
+            rows.append(num_bytes * (slowest.mean() if self._released else slowest.max()))
+        return np.reshape(rows, (-1, self._num_layers))
+
+    def _gradients_s(self, starts: tuple[int, ...]) -> float:
+        """Returns the seconds of summing gradients in the slowest ring of all stages."""
+        data, tensor = self._degrees.data, self._degrees.tensor
+        if data == 1:
+            return 0.0
+        rings = []
+        for start, end, hosts in zip(starts, [*starts[1:], self._num_layers], self._hosts, strict=True):
+            num_bytes = float(self._costs.gradient_bytes[start, end - 1]) / tensor
+            for ring in (hosts[n::tensor] for n in range(tensor)):
+                rates = [self._ring_rate(*pair) for pair in zip(ring, (*ring[1:], ring[0]), strict=True)]
+                rings.append(2 * (data - 1) / data * num_bytes / (rates[-1] if self._released else min(rates)))
+        return max(rings)
+
+    def _ring_rate(self, sender: int, receiver: int) -> float:
+        link = self._cluster.links[sender][receiver]
+        return link.group_bytes_per_s(self._degrees.data) if sender == receiver else link.bytes_per_s

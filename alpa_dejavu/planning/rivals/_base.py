@@ -12,7 +12,6 @@ from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile
 from alpa_dejavu.planning.rivals._task import Task
-from alpa_dejavu.planning.rivals._waves import steady_s
 from alpa_dejavu.planning.rivals.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
 
@@ -22,16 +21,12 @@ __all__ = ["Choice", "Strategy", "StrategyPlan"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The division of a model that a planner such as AMP or Megatron-LM chooses, before it is priced by the cost model
-    that is the same for all of them.
+    """The division of a model that a planner such as AMP chooses, before it is priced by the cost model that is the
+    same for all of them; `StrategyPlan` says more of its fields.
 
     Attributes:
-        pipelines: one pipeline, or several data-parallel ones, such as HetPipe's virtual workers.
-        own_s: the seconds of a step by the planner's own cost model; None: it has none.
-        tried: how many plans the planner compared.
         staleness: where there are several pipelines, how many waves (as many micro-batches as a pipeline has stages)
             one may be ahead of another; None: they are synchronous, and wait for each other at the end of each step.
-        notes: sentences that the plan has to carry.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -44,8 +39,7 @@ class Choice:
 @final
 @dataclasses.dataclass(frozen=True)
 class StrategyPlan:
-    """The plan that a strategy (a planner such as AMP or Megatron-LM) makes, priced by the same cost model for all
-    strategies.
+    """The plan that a strategy makes, priced by the same cost model for all strategies.
 
     Attributes:
         strategy: the name of the strategy that made it.
@@ -118,14 +112,13 @@ class Strategy(abc.ABC):
         models = CostModels.named(latency, communication, runtime)
         task = Task(model, samples, cluster, batch, models, micro_batches, margin)
         choice = self._choose(task)
-        seconds, pipelines = time.perf_counter() - started, choice.pipelines
+        seconds, pipelines, staleness = time.perf_counter() - started, choice.pipelines, choice.staleness
         alone = len(pipelines) == 1
-        stale = None if alone else choice.staleness
         return StrategyPlan(
             strategy=self.name,
             pipelines=pipelines,
             batch=batch,
-            step_s=task.synchronous_s(pipelines) if stale is None else steady_s(task, pipelines, stale),
+            step_s=task.synchronous_s(pipelines) if alone or staleness is None else task.steady_s(pipelines, staleness),
             own_s=choice.own_s,
             fits=all(map(task.fits, pipelines)),
             runs_on_alpa=alone and all(stage.is_submesh for stage in pipelines[0].stages),

@@ -22,7 +22,7 @@ from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.given_stages import GivenStage, given_candidate
 from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
-from alpa_dejavu.problem import Cluster, Host, Model, NoPlanError, Run, Submesh
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
 
 __all__ = ["ByStrategy", "as_planned"]
 
@@ -50,23 +50,23 @@ class ByStrategy(Chooser):
             UnlikePipelinesError: the fastest plan has several pipelines that aren't alike.
             ValueError: the strategy can't handle the model, the batch or the cluster.
         """
-        found, unlike = list[tuple[StrategyPlan, Candidate]](), list[UnlikePipelinesError]()
+        planned, unlike = list[tuple[StrategyPlan, Candidate]](), list[UnlikePipelinesError]()
         nothing = list[NoPlanError]()
         for layers in task.layers:
             try:
-                found.append(self._planned(task, layers))
+                planned.append(self._planned(task, layers))
             except UnlikePipelinesError as error:
                 unlike.append(error)
             except NoPlanError as error:
                 nothing.append(error)
             clock.lap("strategy")
-        if not found and not unlike:
+        if not planned and not unlike:
             raise nothing[0]
-        found = ordered(found, key=lambda one: one[1].step_s)
-        unlike = ordered(unlike, key=lambda one: one.made.step_s)
-        if unlike and not (found and found[0][1].step_s <= unlike[0].made.step_s):
+        planned = ordered(planned, key=lambda pair: pair[1].step_s)
+        unlike = ordered(unlike, key=lambda error: error.made.step_s)
+        if unlike and not (planned and planned[0][1].step_s <= unlike[0].made.step_s):
             raise unlike[0]
-        return _found(found[0][0], [candidate for _, candidate in found])
+        return _found(planned[0][0], [candidate for _, candidate in planned])
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """Returns the strategy's plan on another cluster (the task's), with as many layers as the first of the plans
@@ -81,30 +81,30 @@ class ByStrategy(Chooser):
         assert task.batch is not None, "a strategy is asked for a batch"
         count = task.micro_batches[0] if len(task.micro_batches) == 1 else None
         samples = task.micro_batch(count or task.micro_batches[len(task.micro_batches) // 2])
-        model = task.source.exact(layers, samples)
-        made = self.strategy.plan(
-            model, task.cluster, task.batch, samples=samples, micro_batches=count, latency=task.prices.models.latency,
-            communication=task.prices.models.communication, runtime=task.prices.models.runtime, margin=task.margin,
+        models = task.prices.models
+        answer = self.strategy.plan(
+            task.source.exact(layers, samples), task.cluster, task.batch, samples=samples, micro_batches=count,
+            latency=models.latency, communication=models.communication, runtime=models.runtime, margin=task.margin,
         )  # fmt: skip
-        return made, _candidate(task, made)
+        return answer, _candidate(task, answer)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class _Made(Chooser):
-    """A strategy's plan that is there already."""
+class _Answered(Chooser):
+    """A chooser of the plan that a strategy has already answered with."""
 
-    made: StrategyPlan
+    answer: StrategyPlan
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        return _found(self.made, [_candidate(task, self.made)])
+        return _found(self.answer, [_candidate(task, self.answer)])
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
         return None
 
 
 def as_planned(
-    made: StrategyPlan,
+    answer: StrategyPlan,
     model: Model,
     cluster: Cluster,
     *,
@@ -115,7 +115,7 @@ def as_planned(
     runtime: str | RuntimeProfile = ALPA,
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """Returns the plan that a strategy (a planner such as AMP) has made as a planning result, its stages costed as the
+    """Returns the plan that a strategy (a planner such as AMP) has answered with as a planning result, its stages costed as the
     stages of any other plan.
 
     The step of a plan that Alpa can run takes as long as a simulation of its stages says. The step of one that it can't
@@ -123,9 +123,9 @@ def as_planned(
     synchronous steps.
 
     Args:
-        made: the plan that the strategy has made.
-        model: the layers that the strategy was given, for a micro-batch of `samples` samples.
-        cluster: the cluster that the plan is for.
+        answer: the plan that the strategy has answered with, for this cluster and these layers.
+        model: the layers, for a micro-batch of `samples` samples.
+        cluster: the cluster.
         samples: the samples of that micro-batch.
         name: the model's name.
         latency: a latency model or its name.
@@ -141,73 +141,66 @@ def as_planned(
     task = PlanningTask(
         source=GivenModel(model, samples, name),
         prices=Prices(cluster, CostModels.named(latency, communication, runtime)),
-        batch=made.batch,
+        batch=answer.batch,
         layers=(model.num_layers,),
-        micro_batches=(_whole_pipeline(made, cluster).num_micro_batches,),
-        chooser=_Made(made),
+        micro_batches=(_whole_pipeline(answer, cluster).num_micro_batches,),
+        chooser=_Answered(answer),
         margin=margin,
     )
     return plan(task, annotations=())
 
 
-def _found(made: StrategyPlan, candidates: list[Candidate]) -> Found:
-    return Found(candidates, (_said(made), *made.notes), made.strategy, made.runs_on_alpa)
+def _found(answer: StrategyPlan, candidates: list[Candidate]) -> Found:
+    own = "" if answer.own_s is None else f", and reckons with {units.seconds(answer.own_s)} a step itself"
+    note = f"chosen by {answer.strategy}, which compared {answer.tried} plans{own}"
+    return Found(candidates, (note, *answer.notes), answer.strategy, answer.runs_on_alpa)
 
 
-def _candidate(task: PlanningTask, made: StrategyPlan) -> Candidate:
-    """The strategy's stages, costed at their own micro-batch."""
-    pipeline = _whole_pipeline(made, task.cluster)
-    stages = [_given(made.strategy, n, stage, task.cluster) for n, stage in enumerate(pipeline.stages)]
-    layers = stages[-1].last + 1
-    source = task.source
-    model = (source.exact if source.traces else source.scaled)(layers, pipeline.micro_batch)
-    found = given_candidate(task, model, Run(pipeline.num_micro_batches), stages)
-    _check_memory(made.strategy, found, task.prices.models.runtime.hosts(found.cluster), task.margin)
-    if made.runs_on_alpa:
-        return found
-    assert found.timeline is not None, "it was simulated"
-    return dataclasses.replace(found, timeline=dataclasses.replace(found.timeline, step_s=made.step_s))
-
-
-def _whole_pipeline(made: StrategyPlan, cluster: Cluster) -> Pipeline:
-    """The one pipeline, or pipelines that are cut alike as one whose stages are data-parallel.
+def _candidate(task: PlanningTask, answer: StrategyPlan) -> Candidate:
+    """Returns the strategy's stages, costed at their own micro-batch.
 
     Raises:
-        UnlikePipelinesError: they aren't cut alike.
+        UnlikePipelinesError: the answer has several pipelines that aren't alike.
+        ValueError: a stage is on devices that make no mesh.
+        NoPlanError: a stage doesn't fit into memory.
     """
-    if len(made.pipelines) == 1:
-        return made.pipelines[0]
-    if not cut_alike(made.pipelines):
-        raise UnlikePipelinesError(made, cluster)
-    return as_one(made.pipelines)
+    pipeline = _whole_pipeline(answer, task.cluster)
+    stages = [_given_stage(answer.strategy, n, stage, task.cluster) for n, stage in enumerate(pipeline.stages)]
+    scaled = task.source.exact if task.source.traces else task.source.scaled
+    model = scaled(stages[-1].last + 1, pipeline.micro_batch)
+    candidate = given_candidate(task, model, Run(pipeline.num_micro_batches), stages)
+    timeline = candidate.timeline
+    assert timeline is not None, "it was simulated"
+    left = task.prices.models.runtime.hosts(candidate.cluster)
+    for n, (stage, numbers) in enumerate(zip(timeline.stages, candidate.placed, strict=True)):
+        in_flight, hosts = candidate.run.in_flight(len(stages) - 1 - n), [left[number] for number in numbers]
+        kept = stage.activation_bytes * in_flight
+        counted = {"resident": stage.resident_bytes, "per_micro_batch": kept, "temporary": stage.temporary_bytes}
+        if not task.margin.fits(counted, hosts):
+            usable = units.size(min(map(task.margin.usable_bytes, hosts)))
+            raise NoPlanError(
+                f"{answer.strategy} has no plan that fits: in the best it knows, stage {n} needs "
+                f"{units.size(sum(counted.values()))} of each device, of which {usable} may be used; give more hosts, "
+                "another batch or another strategy"
+            )
+    if answer.runs_on_alpa:
+        return candidate
+    return dataclasses.replace(candidate, timeline=dataclasses.replace(timeline, step_s=answer.step_s))
 
 
-def _given(strategy: str, n: int, stage: PlacedStage, cluster: Cluster) -> GivenStage:
-    taken = Counter(cluster.hosts[host].name for host in stage.hosts)
+def _whole_pipeline(answer: StrategyPlan, cluster: Cluster) -> Pipeline:
+    """Returns the one pipeline, or pipelines that are cut alike as one whose stages are data-parallel."""
+    if len(answer.pipelines) > 1 and not cut_alike(answer.pipelines):
+        raise UnlikePipelinesError(answer, cluster)
+    return answer.pipelines[0] if len(answer.pipelines) == 1 else as_one(answer.pipelines)
+
+
+def _given_stage(strategy: str, n: int, stage: PlacedStage, cluster: Cluster) -> GivenStage:
+    devices = Counter(cluster.hosts[host].name for host in stage.hosts)
     if not stage.is_submesh:
         raise ValueError(
-            f"{strategy}: its stage {n} is on {dict(taken)} devices, but Alpa's meshes have equally many of each of "
+            f"{strategy}: its stage {n} is on {dict(devices)} devices, but Alpa's meshes have equally many of each of "
             "their hosts; plan for other hosts or another batch, or choose another strategy"
         )
-    submesh = Submesh(len(taken), len(stage.hosts) // len(taken))
-    return GivenStage(stage.first, stage.last, submesh, stage.config, tuple(taken))
-
-
-def _said(made: StrategyPlan) -> str:
-    own = "" if made.own_s is None else f", and reckons with {units.seconds(made.own_s)} a step itself"
-    return f"chosen by {made.strategy}, which compared {made.tried} plans{own}"
-
-
-def _check_memory(strategy: str, found: Candidate, left: Sequence[Host], margin: MemoryMargin) -> None:
-    assert found.timeline is not None, "it was simulated"
-    last = len(found.stages) - 1
-    for n, (stage, on) in enumerate(zip(found.timeline.stages, found.placed, strict=True)):
-        kept = stage.activation_bytes * found.run.in_flight(last - n)
-        counted = {"resident": stage.resident_bytes, "per_micro_batch": kept, "temporary": stage.temporary_bytes}
-        hosts = [left[host] for host in on]
-        if not margin.fits(counted, hosts):
-            need, there = sum(counted.values()), min(map(margin.usable_bytes, hosts))
-            raise NoPlanError(
-                f"{strategy} has no plan that fits: in the best it knows, stage {n} needs {units.size(need)} of each "
-                f"device, of which {units.size(there)} may be used; give more hosts, another batch or another strategy"
-            )
+    submesh = Submesh(len(devices), len(stage.hosts) // len(devices))
+    return GivenStage(stage.first, stage.last, submesh, stage.config, tuple(devices))

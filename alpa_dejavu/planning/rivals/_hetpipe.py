@@ -1,4 +1,4 @@
-"""The strategy HetPipe: pipelines of single devices within virtual workers, and data parallelism between these."""
+"""HetPipe: pipelines of single devices within virtual workers, and data parallelism between these."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.costs.memory_margin import MemoryMargin
-from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.planning.rivals._base import Choice, Strategy
-from alpa_dejavu.planning.rivals._divide import orders_of
+from alpa_dejavu.planning.rivals._orders import host_orders
 from alpa_dejavu.planning.rivals._task import Task
-from alpa_dejavu.planning.rivals._waves import sharing_s
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of
-from alpa_dejavu.problem import Cluster, NoPlanError, Run, checks, host_kinds
+from alpa_dejavu.problem import Cluster, NoPlanError, Run, checks
 
 __all__ = ["ALLOCATIONS", "HetPipe", "virtual_workers"]
 
+ALLOCATIONS = ("np", "ed", "hd")
 _ORDERS = 24
 _NOTE = (
     "HetPipe's virtual workers are pipelines that are never emptied and share parameters by waves, with staleness {}; "
@@ -52,7 +50,8 @@ class HetPipe(Strategy):
     can't be made of, a batch that can't be shared equally, and fewer layers than stages.
 
     References:
-        Park et al., HetPipe, ATC 2020.
+        Park et al., HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
+        Pipelined Model Parallelism and Data Parallelism, ATC 2020.
     """
 
     allocation: str = "ed"
@@ -84,96 +83,11 @@ class HetPipe(Strategy):
                 f"hetpipe: each of {len(workers)} virtual workers has {share} samples, which can't be cut"
                 f"{task.in_parts}; give another number, or none"
             )
-        known = {worker: _cut(task, worker, share) for worker in dict.fromkeys(workers)}
-        pipelines = tuple(known[worker][1] for worker in workers)
-        pace = max(known[worker][0] for worker in workers)
-        own_s = _with_sharing(task, pipelines, pace, self.staleness)
-        tried = sum(known[worker][2] for worker in known)
+        cuts = {worker: _cut(task, worker, share) for worker in dict.fromkeys(workers)}
+        pipelines = tuple(cuts[worker][1] for worker in workers)
+        own_s = task.with_waves_s(pipelines, max(pace_s for pace_s, *_ in cuts.values()), self.staleness)
+        tried = sum(tried for *_, tried in cuts.values())
         return Choice(pipelines, own_s, tried, self.staleness, (_NOTE.format(self.staleness),))
-
-
-def _with_sharing(task: Task, pipelines: tuple[Pipeline, ...], pace: float, staleness: int) -> float:
-    waves = max(math.ceil(one.num_micro_batches / len(one.stages)) for one in pipelines)
-    shared = waves * sharing_s(task, pipelines)
-    return pace + shared if staleness == 0 else max(pace, shared)
-
-
-def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeline, int]:
-    """Returns the seconds of a virtual worker for its share, its pipeline, and how many were tried.
-
-    Raises:
-        NoPlanError: it has too little memory for the model.
-    """
-    kinds = host_kinds(task.cluster)
-    of_kind: dict[int, list[int]] = {}
-    for host in worker:
-        of_kind.setdefault(kinds[host], []).append(host)
-    best: tuple[float, Pipeline] | None = None
-    tried = 0
-    for order in orders_of(tuple(kinds[host] for host in worker), _ORDERS):
-        left = {kind: iter(hosts) for kind, hosts in of_kind.items()}
-        hosts = [next(left[kind]) for kind in order]
-        for each in task.cuts(share):
-            tried += 1
-            slowest, stages = _fastest(task.stage_costs(each), hosts, Run(share // each), task.margin)
-            if stages and (best is None or slowest * (share // each) < best[0]):
-                best = slowest * (share // each), Pipeline(stages, each, share // each)
-    if best is None:
-        names = [task.cluster.hosts[host].name for host in worker]
-        raise NoPlanError(
-            f"hetpipe: the model doesn't fit a virtual worker of the devices of {names}; give devices with more "
-            "memory, or another allocation"
-        )
-    return *best, tried
-
-
-def _fastest(
-    costs_of: StageCostModel, hosts: list[int], run: Run, margin: MemoryMargin
-) -> tuple[float, tuple[PlacedStage, ...]]:
-    """Returns the least seconds of the slowest stage, and the stages, each on a device of these hosts in order.
-
-    There are no stages if memory doesn't do.
-    """
-    config, num_layers = config_of(1, 1), costs_of.model.num_layers
-    costs, memory = [], margin.needed(costs_of.memory(config))
-    left = costs_of.models.runtime.hosts(costs_of.cluster)
-    for n, host in enumerate(hosts):
-        needed = memory.peak(run.in_flight(len(hosts) - 1 - n))
-        forward, backward, _ = costs_of.computed_s(costs_of.places.on((host,)), config)
-        compute = forward + backward + _taken_s(costs_of, hosts, n)
-        fits = (needed <= margin.usable_bytes(left[host])) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
-        costs.append(np.where(fits, compute, np.inf))
-    done = np.full(num_layers + 1, np.inf)
-    done[0] = 0.0
-    came_from = []
-    for cost in costs:
-        worst = np.maximum(done[:-1, None], cost)
-        came_from.append(worst.argmin(axis=0))
-        done = np.concatenate([[np.inf], worst.min(axis=0)])
-    if math.isinf(done[-1]):
-        return math.inf, ()
-    bounds = [num_layers]
-    for column in reversed(came_from):
-        bounds.append(int(column[bounds[-1] - 1]))
-    cuts = itertools.pairwise(reversed(bounds))
-    return float(done[-1]), tuple(
-        PlacedStage(first, end - 1, (host,), config) for host, (first, end) in zip(hosts, cuts, strict=True)
-    )
-
-
-def _taken_s(costs_of: StageCostModel, hosts: list[int], stage: int) -> FloatArray:
-    """Returns the seconds of taking a micro-batch in from both neighbours, by a stage's layers i..j; shape (L, L)."""
-    sent, num_layers = costs_of.interstage.bytes, costs_of.model.num_layers
-    total = np.zeros((num_layers, num_layers))
-    ways = (sent.forward_bytes[:, None], stage - 1), (np.append(sent.backward_bytes[1:], 0.0)[None], stage + 1)
-    for num_bytes, neighbour in ways:
-        if 0 <= neighbour < len(hosts):
-            latency_s, rate = costs_of.cluster.links[hosts[neighbour]][hosts[stage]].sending
-            total = total + np.where(num_bytes > 0, latency_s + num_bytes / rate, 0.0)
-    return total
-
-
-ALLOCATIONS = ("np", "ed", "hd")
 
 
 def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
@@ -192,8 +106,7 @@ def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
         ValueError: an unknown allocation, or hosts that it can't be made of.
 
     References:
-        Park et al., HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
-        Pipelined Model Parallelism and Data Parallelism, ATC 2020, section 8.
+        Park et al., HetPipe, ATC 2020, section 8.
 
     >>> from alpa_dejavu.testing import example_cluster
     >>> virtual_workers(example_cluster(2, 2), "ed")
@@ -220,3 +133,61 @@ def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
     half = numbers[0] // 2
     pairs = [(fastest[n], fastest[-1 - n]) for n in range(len(hosts) // 2)]
     return [(fast,) * half + (slow,) * half for fast, slow in pairs for _ in range(2)]
+
+
+def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeline, int]:
+    """Returns the seconds of a virtual worker for its share, its pipeline, and how many were tried.
+
+    Raises:
+        NoPlanError: it has too little memory for the model.
+    """
+    best_s, best, tried = math.inf, None, 0
+    for hosts, samples in itertools.product(host_orders(task.cluster, worker, _ORDERS), task.cuts(share)):
+        tried += 1
+        slowest_s, stages = _fastest(task, hosts, samples, share // samples)
+        if stages and slowest_s * (share // samples) < best_s:
+            best_s, best = slowest_s * (share // samples), Pipeline(stages, samples, share // samples)
+    if best is None:
+        names = [task.cluster.hosts[host].name for host in worker]
+        raise NoPlanError(
+            f"hetpipe: the model doesn't fit a virtual worker of the devices of {names}; give devices with more "
+            "memory, or another allocation"
+        )
+    return best_s, best, tried
+
+
+def _fastest(task: Task, hosts: tuple[int, ...], samples: int, count: int) -> tuple[float, tuple[PlacedStage, ...]]:
+    """Returns the least seconds of the slowest stage, and the stages, each on a device of these hosts in order, for so
+    many micro-batches of so many samples; no stages if memory doesn't do.
+    """
+    costs, config, num_layers = task.stage_costs(samples), config_of(1, 1), task.model.num_layers
+    memory, left = task.margin.needed(costs.memory(config)), task.models.runtime.hosts(task.cluster)
+    # A column for the layers that are done: the least seconds of the slowest stage up to them, stage by stage.
+    done_s, came_from = np.array([0.0, *[np.inf] * num_layers]), []
+    for n, host in enumerate(hosts):
+        needed = memory.peak(Run(count).in_flight(len(hosts) - 1 - n))
+        forward, backward, _ = costs.computed_s(costs.places.on((host,)), config)
+        stage_s = forward + backward + _taking_in_s(task, samples, hosts, n)
+        fits = (needed <= task.margin.usable_bytes(left[host])) & np.tri(num_layers, dtype=np.bool_).T
+        worst_s = np.maximum(done_s[:-1, None], np.where(fits, stage_s, np.inf))
+        came_from.append(worst_s.argmin(axis=0))
+        done_s = np.concatenate([[np.inf], worst_s.min(axis=0)])
+    if math.isinf(done_s[-1]):
+        return math.inf, ()
+    bounds = [num_layers]
+    for column in reversed(came_from):
+        bounds.append(int(column[bounds[-1] - 1]))
+    cuts = zip(hosts, itertools.pairwise(reversed(bounds)), strict=True)
+    return float(done_s[-1]), tuple(PlacedStage(first, end - 1, (host,), config) for host, (first, end) in cuts)
+
+
+def _taking_in_s(task: Task, samples: int, hosts: tuple[int, ...], stage: int) -> FloatArray:
+    """Returns the seconds of taking a micro-batch in from both neighbours, by a stage's layers i..j; shape (L, L)."""
+    sent, num_layers = task.stage_costs(samples).interstage.bytes, task.model.num_layers
+    total_s = np.zeros((num_layers, num_layers))
+    ways = (sent.forward_bytes[:, None], stage - 1), (np.append(sent.backward_bytes[1:], 0.0)[None], stage + 1)
+    for num_bytes, neighbour in ways:
+        if 0 <= neighbour < len(hosts):
+            latency_s, rate = task.cluster.links[hosts[neighbour]][hosts[stage]].sending
+            total_s = total_s + np.where(num_bytes > 0, latency_s + num_bytes / rate, 0.0)
+    return total_s

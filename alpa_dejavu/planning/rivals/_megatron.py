@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import final
 
 from alpa_dejavu.planning.rivals._base import Choice, Strategy
-from alpa_dejavu.planning.rivals._divide import divisors
+from alpa_dejavu.planning.rivals._orders import divisors
 from alpa_dejavu.planning.rivals._task import Task
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
 from alpa_dejavu.problem import NoPlanError, checks
@@ -48,13 +48,11 @@ class Megatron(Strategy):
     def _choose(self, task: Task) -> Choice:
         best: Pipeline | None = None
         best_s, tried = math.inf, 0
-        for along, stages in _model_parallel(task):
-            for pipeline in _pipelines(task, along, stages):
+        for tensor, stages in _model_parallel(task):
+            for pipeline in _pipelines(task, tensor, stages):
                 tried += 1
-                if task.fits(pipeline):
-                    seconds = task.step_s(pipeline)
-                    if seconds < best_s:
-                        best, best_s = pipeline, seconds
+                if task.fits(pipeline) and (step_s := task.step_s(pipeline)) < best_s:
+                    best, best_s = pipeline, step_s
             if best is not None and self.degrees == "rule":
                 break
         if best is None:
@@ -66,26 +64,27 @@ class Megatron(Strategy):
 
 
 def _model_parallel(task: Task) -> list[tuple[int, int]]:
-    """Tensor-parallel devices and stages: few devices first, of as many the ones with more tensor parallelism."""
-    within = math.gcd(*(host.num_devices for host in task.cluster.hosts))
+    """Returns the numbers of tensor-parallel devices and of stages: few devices first, of as many the ones with more
+    tensor parallelism.
+    """
     devices = task.cluster.num_devices
-    found = [
-        (along, stages)
-        for along in divisors(within)
-        for stages in divisors(devices // along)
-        if stages <= task.model.num_layers and task.batch % (devices // along // stages) == 0
+    degrees = [
+        (tensor, stages)
+        for tensor in divisors(math.gcd(*(host.num_devices for host in task.cluster.hosts)))
+        for stages in divisors(devices // tensor)
+        if stages <= task.model.num_layers and task.batch % (devices // tensor // stages) == 0
     ]
-    return sorted(found, key=lambda one: (one[0] * one[1], -one[0]))
+    return sorted(degrees, key=lambda pair: (pair[0] * pair[1], -pair[0]))
 
 
-def _pipelines(task: Task, along: int, count: int) -> Iterator[Pipeline]:
+def _pipelines(task: Task, tensor: int, count: int) -> Iterator[Pipeline]:
     """Yields the pipelines of these degrees with every size of micro-batch."""
-    across = task.cluster.num_devices // along // count
+    data = task.cluster.num_devices // tensor // count
     hosts = ranks(task.cluster, range(len(task.cluster.hosts)))
-    size, config = across * along, config_of(across, along)
+    size, config = data * tensor, config_of(data, tensor)
     stages = tuple(
         PlacedStage(first, last, hosts[n * size : (n + 1) * size], config)
         for n, (first, last) in enumerate(equal_layers(task.model.num_layers, count))
     )
-    for each in task.cuts(task.batch // across):
-        yield Pipeline(stages, across * each, task.batch // across // each)
+    for samples in task.cuts(task.batch // data):
+        yield Pipeline(stages, data * samples, task.batch // data // samples)

@@ -11,13 +11,13 @@ from typing import final
 from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import TOLERANCE, ordered
 from alpa_dejavu.planning.rivals._base import Choice, Strategy
-from alpa_dejavu.planning.rivals._groupings import Counts, Grouping, groupings, hosts_of
-from alpa_dejavu.planning.rivals._searched import Dejavu, searched
+from alpa_dejavu.planning.rivals._orders import Counts, Grouping, groupings, hosts_of
+from alpa_dejavu.planning.rivals._searched import Dejavu, counts_of, searched
 from alpa_dejavu.planning.rivals._shares import pace_s, shared, with_layers_moved
 from alpa_dejavu.planning.rivals._task import Task
 from alpa_dejavu.planning.rivals.stages import Pipeline, as_one, cut_alike
-from alpa_dejavu.planning.search._shapes import micro_batch_counts
 from alpa_dejavu.planning.search.given_stages import part_of
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import Cluster, NoPlanError, checks
 
 __all__ = ["DataParallelPipelines"]
@@ -38,14 +38,13 @@ class DataParallelPipelines(Strategy):
     alone, without ZeRO. All pipelines have micro-batches of one size, and as many of them as make the step shortest.
     Then layers are moved from stage to stage as long as the step gets shorter. Sizes of micro-batch are tried from the
     best one of a single pipeline on, both ways, as long as steps get shorter. If no grouping is faster than the best
-    single pipeline, which may have stages with ZeRO, it is that.
+    single pipeline, which may have stages with ZeRO, it is that. If the task has a number of micro-batches, it is that
+    of all pipelines together.
 
     Attributes:
         remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
         zero: the ZeRO levels that the stages of a single pipeline may have, among 0, 2 and 3.
         groupings: how many ways to group the hosts are tried at most for a size of micro-batch.
-
-    If the task has a number of micro-batches, it is that of all pipelines together.
 
     References:
         Park et al., HetPipe, ATC 2020, whose virtual workers these are, but synchronous. Strati et al., Sailor:
@@ -65,31 +64,34 @@ class DataParallelPipelines(Strategy):
 
     def _choose(self, task: Task) -> Choice:
         alone = Dejavu(self.remat, self.zero)._choose(task)
+        alone_s, tried = task.synchronous_s(alone.pipelines), alone.tried
+        best = _Grouped(alone.pipelines, alone_s)
+        ways = groupings(task.cluster, self.groupings)
+        fewer = [way[:n] + way[n + 1 :] for way in ways if len(way) > 2 for n in range(len(way))]
+        ways = list(dict.fromkeys((*ways, *fewer)))
         begin = alone.pipelines[0].micro_batch
-        tried = alone.tried
-        best = _Found(alone.pipelines, task.synchronous_s(alone.pipelines))
-        ways = _with_fewer(groupings(task.cluster, self.groupings))
-        for sizes in _both_ways(task, begin):
+        sizes = sorted({begin, *(task.batch // count for count in counts_of(task, task.cluster))})
+        place = sizes.index(begin)
+        for onwards in (sizes[place::-1], sizes[place + 1 :]):
             before_s = math.inf
-            for size in sizes:
-                found = _of_size(task, ways, self.remat, size, best.step_s)
-                tried += found.tried
-                if found.pipelines and found.step_s < best.step_s * (1 - TOLERANCE):
-                    best = found
-                if math.isfinite(before_s) and found.step_s >= before_s * (1 - TOLERANCE):
+            for size in onwards:
+                grouped = _of_size(task, ways, self.remat, size, best.step_s)
+                tried += grouped.tried
+                if grouped.pipelines and grouped.step_s < best.step_s * (1 - TOLERANCE):
+                    best = grouped
+                if math.isfinite(before_s) and grouped.step_s >= before_s * (1 - TOLERANCE):
                     break
-                before_s = found.step_s
-        made = best.pipelines
-        if len(made) > 1:
-            made = _as_one(task, with_layers_moved(task, made))
-        alone_s = units.seconds(task.synchronous_s(alone.pipelines))
-        notes = (_NOTE.format(len(made), alone_s),) if len(made) > 1 else ()
-        return Choice(made, task.synchronous_s(made), tried, None, notes)
+                before_s = grouped.step_s
+        pipelines = best.pipelines
+        if len(pipelines) > 1:
+            pipelines = _as_one(task, with_layers_moved(task, pipelines))
+        notes = (_NOTE.format(len(pipelines), units.seconds(alone_s)),) if len(pipelines) > 1 else ()
+        return Choice(pipelines, task.synchronous_s(pipelines), tried, None, notes)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class _Found:
+class _Grouped:
     """The best pipelines of a size of micro-batch; none where no way to group the hosts can have a step as short as was
     asked, which is then the least that one might have.
     """
@@ -99,21 +101,7 @@ class _Found:
     tried: int = 0
 
 
-def _with_fewer(ways: Sequence[Grouping]) -> list[Grouping]:
-    """Returns ways to group hosts, with those that leave out a group."""
-    fewer = (way[:n] + way[n + 1 :] for way in ways if len(way) > 2 for n in range(len(way)))
-    return list(dict.fromkeys((*ways, *fewer)))
-
-
-def _both_ways(task: Task, begin: int) -> tuple[list[int], list[int]]:
-    """Returns the sizes of micro-batch from the given one on: it and smaller ones, and larger ones."""
-    counts = micro_batch_counts(task.batch, task.cluster) if task.micro_batches is None else (task.micro_batches,)
-    sizes = sorted({begin, *(task.batch // count for count in counts)})
-    place = sizes.index(begin)
-    return sizes[place::-1], sizes[place + 1 :]
-
-
-def _of_size(task: Task, ways: Sequence[Grouping], remat: tuple[str, ...], size: int, under_s: float) -> _Found:
+def _of_size(task: Task, ways: Sequence[Grouping], remat: tuple[str, ...], size: int, under_s: float) -> _Grouped:
     """Returns the best pipelines with micro-batches of so many samples, if their step is shorter than `under_s`.
 
     No step is shorter than if all pipelines always computed on their slowest stages; by that ways are put in order.
@@ -124,16 +112,16 @@ def _of_size(task: Task, ways: Sequence[Grouping], remat: tuple[str, ...], size:
     cuts = {part: cut for part in parts if (cut := _cut(task, part, remat, size)) is not None}
     paces = {part: pace_s(task, cut) for part, cut in cuts.items()}
     bounds = [(count / sum(1 / paces[part] for part in way), way) for way in ways if paces.keys() >= set(way)]
-    best, tried = _Found((), min((bound_s for bound_s, _ in bounds), default=math.inf)), 0
-    for bound_s, way in ordered(bounds, key=lambda one: one[0]):
+    best, tried = _Grouped((), min((bound_s for bound_s, _ in bounds), default=math.inf)), 0
+    for bound_s, way in ordered(bounds, key=lambda bound: bound[0]):
         if bound_s >= under_s:
             break
         tried += 1
-        hosts = hosts_of(task.cluster, way)
-        made = shared(task, [_moved_to(task, cuts[part], part, on) for part, on in zip(way, hosts, strict=True)], count)
-        step_s = task.synchronous_s(made)
-        if step_s < under_s * (1 - TOLERANCE) and all(map(task.fits, made)):
-            best, under_s = _Found(made, step_s), step_s
+        on = zip(way, hosts_of(task.cluster, way), strict=True)
+        pipelines = shared(task, [_moved_to(task, cuts[part], part, hosts) for part, hosts in on], count)
+        step_s = task.synchronous_s(pipelines)
+        if step_s < under_s * (1 - TOLERANCE) and all(map(task.fits, pipelines)):
+            best, under_s = _Grouped(pipelines, step_s), step_s
     return dataclasses.replace(best, tried=tried)
 
 
@@ -142,24 +130,13 @@ def _cut(task: Task, part: Counts, remat: tuple[str, ...], size: int) -> Pipelin
     fits.
     """
     (hosts,) = hosts_of(task.cluster, (part,))
-    on = part_of(task.cluster, hosts)
-    share = max(1, round(task.batch // size * _rate(on) / _rate(task.cluster)))
+    group = part_of(task.cluster, hosts)
+    share = max(1, round(task.batch // size * _rate(group) / _rate(task.cluster)))
     asked = dataclasses.replace(task, batch=size * share, micro_batches=share)
     try:
-        return searched(asked, on, remat, (0,), hosts="all")[0][1]
+        return searched(asked, group, SpaceRules(remat=remat, zero=(0,)), hosts="all")[0][1]
     except NoPlanError:
         return None
-
-
-def _as_one(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
-    """Returns pipelines that are cut alike as one pipeline with data-parallel stages, which Alpa can run, if that fits
-    and is as fast; other pipelines as they are.
-    """
-    if not cut_alike(pipelines):
-        return pipelines
-    one = as_one(pipelines)
-    slower = task.step_s(one) > task.synchronous_s(pipelines) * (1 + TOLERANCE)
-    return pipelines if slower or not task.fits(one) else (one,)
 
 
 def _rate(cluster: Cluster) -> float:
@@ -170,5 +147,16 @@ def _moved_to(task: Task, cut: Pipeline, part: Counts, hosts: Sequence[int]) -> 
     """Returns a pipeline on the first hosts of each kind on others instead."""
     (first,) = hosts_of(task.cluster, (part,))
     other = dict(zip(first, hosts, strict=True))
-    stages = [dataclasses.replace(one, hosts=tuple(other[host] for host in one.hosts)) for one in cut.stages]
+    stages = [dataclasses.replace(stage, hosts=tuple(other[host] for host in stage.hosts)) for stage in cut.stages]
     return dataclasses.replace(cut, stages=tuple(stages))
+
+
+def _as_one(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
+    """Returns pipelines that are cut alike as one pipeline with data-parallel stages, which Alpa can run, if that fits
+    and is as fast; other pipelines as they are.
+    """
+    if not cut_alike(pipelines):
+        return pipelines
+    whole = as_one(pipelines)
+    slower = task.step_s(whole) > task.synchronous_s(pipelines) * (1 + TOLERANCE)
+    return pipelines if slower or not task.fits(whole) else (whole,)

@@ -17,7 +17,7 @@ from alpa_dejavu.planning.search.models.model_source import GivenModel
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Plan
 
-__all__ = ["AlpaDefault", "Dejavu", "searched"]
+__all__ = ["AlpaDefault", "Dejavu", "counts_of", "searched"]
 
 
 @final
@@ -38,9 +38,7 @@ class Dejavu(Strategy):
         return "alpa-dejavu"
 
     def _choose(self, task: Task) -> Choice:
-        found = searched(task, task.cluster, self.remat, self.zero, hosts="any")
-        own_s, pipeline = found[0]
-        return Choice((pipeline,), own_s, len(found))
+        return _first(searched(task, task.cluster, SpaceRules(remat=self.remat, zero=self.zero), hosts="any"))
 
 
 @final
@@ -49,12 +47,8 @@ class AlpaDefault(Strategy):
     """A strategy that plans as Alpa: it takes all hosts to be like the first, and all links like the first two hosts'.
 
     Alpa profiles collectives and stages on its first hosts, places stages by their size alone, and takes all devices.
-    Its stages are searched for as those of alpa-dejavu, with the same choices. The number of micro-batches, which Alpa
-    leaves to the user, is the one that is best on the cluster that it believes in.
-
-    Attributes:
-        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
-        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+    Its stages are searched for as those of alpa-dejavu, with the same choices of `remat` and `zero`. The number of
+    micro-batches, which Alpa leaves to the user, is the one that is best on the cluster that it believes in.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.
@@ -71,12 +65,16 @@ class AlpaDefault(Strategy):
         numbers = [host.num_devices for host in task.cluster.hosts]
         if len(set(numbers)) > 1:
             raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
-        found = searched(task, believed(task.cluster), self.remat, self.zero, hosts="all")
-        own_s, pipeline = found[0]
-        return Choice((pipeline,), own_s, len(found))
+        rules = SpaceRules(remat=self.remat, zero=self.zero)
+        return _first(searched(task, _believed(task.cluster), rules, hosts="all"))
 
 
-def believed(cluster: Cluster) -> Cluster:
+def _first(plans: list[tuple[float, Pipeline]]) -> Choice:
+    own_s, pipeline = plans[0]
+    return Choice((pipeline,), own_s, len(plans))
+
+
+def _believed(cluster: Cluster) -> Cluster:
     """Returns a cluster as Alpa takes it to be: all hosts like the first one, all links like the first two hosts'."""
     first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
     between = cluster.links[0][1] if len(names) > 1 else cluster.links[0][0]
@@ -87,43 +85,46 @@ def believed(cluster: Cluster) -> Cluster:
     return dataclasses.replace(alike, cores=cluster.cores, waiting=cluster.waiting)
 
 
-def searched(
-    task: Task, cluster: Cluster, remat: tuple[str, ...], zero: tuple[int, ...], hosts: str
-) -> list[tuple[float, Pipeline]]:
+def counts_of(task: Task, cluster: Cluster) -> tuple[int, ...]:
+    """Returns the numbers of micro-batches that a task leaves open on a cluster."""
+    return micro_batch_counts(task.batch, cluster) if task.micro_batches is None else (task.micro_batches,)
+
+
+def searched(task: Task, cluster: Cluster, rules: SpaceRules, hosts: str) -> list[tuple[float, Pipeline]]:
     """Returns the best plans that this package's search finds on a cluster, the fastest first: each with the seconds of
     its step there, and as a pipeline on the hosts of the same names in the task's cluster.
 
     Args:
         task: the model, the batch, and the models of costs.
         cluster: a part of the task's cluster, or what somebody believes of it.
-        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
-        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        rules: the configs that stages may have.
         hosts: whether the plans use "all" of the cluster's hosts, or "any".
 
     Raises:
         NoPlanError: no number of micro-batches has a plan.
     """
-    counts = micro_batch_counts(task.batch, cluster) if task.micro_batches is None else (task.micro_batches,)
-    question = PlanningTask(
-        source=GivenModel(task.model, task.samples),
-        prices=Prices(cluster, task.models),
-        batch=task.batch,
-        layers=(task.model.num_layers,),
-        micro_batches=counts,
-        chooser=Searched(hosts),
-        space=SpaceRules(remat=remat, zero=zero),
-        margin=task.margin,
+    result = plan(
+        PlanningTask(
+            source=GivenModel(task.model, task.samples),
+            prices=Prices(cluster, task.models),
+            batch=task.batch,
+            layers=(task.model.num_layers,),
+            micro_batches=counts_of(task, cluster),
+            chooser=Searched(hosts),
+            space=rules,
+            margin=task.margin,
+        ),
+        annotations=(),
     )
-    made = plan(question, annotations=())
-    plans = [made.plan, *(other.plan for other in made.runners_up)]
-    return [(one.step_s, pipeline_of(one, task.cluster, task.batch // one.num_micro_batches)) for one in plans]
+    plans = [result.plan, *(other.plan for other in result.runners_up)]
+    return [(best.step_s, _pipeline_of(best, task)) for best in plans]
 
 
-def pipeline_of(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:
+def _pipeline_of(chosen: Plan, task: Task) -> Pipeline:
     """Returns a plan's stages as a pipeline on the devices of the hosts that the plan names."""
-    number = {host.name: n for n, host in enumerate(cluster.hosts)}
+    number = {host.name: n for n, host in enumerate(task.cluster.hosts)}
     stages = []
-    for stage in made.stages:
+    for stage in chosen.stages:
         hosts = tuple(number[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host))
         stages.append(PlacedStage(*stage.layers, hosts, config_of_stage(stage)))
-    return Pipeline(tuple(stages), micro_batch, made.num_micro_batches)
+    return Pipeline(tuple(stages), task.batch // chosen.num_micro_batches, chosen.num_micro_batches)

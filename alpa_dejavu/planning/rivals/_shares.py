@@ -1,4 +1,4 @@
-"""Shares of a batch's micro-batches for pipelines that compute at unlike speeds."""
+"""Shares of a batch's micro-batches, and of the layers, for pipelines that compute at unlike speeds."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def shared(task: Task, pipelines: Sequence[Pipeline], count: int) -> tuple[Pipel
     Shares begin in proportion to the pipelines' speeds. Then a micro-batch at a time goes from one pipeline to another
     as long as the step gets shorter, or stays as long and the slowest pipelines get faster.
     """
-    best = _with_counts(pipelines, _in_proportion([1 / pace_s(task, one) for one in pipelines], count))
-    step_s = _steps(task, best)
+    best = _with_counts(pipelines, _in_proportion([1 / pace_s(task, pipeline) for pipeline in pipelines], count))
+    best_s = _steps_s(task, best)
     while True:
-        tried = [(_steps(task, moved), moved) for moved in _moved(task, best)]
-        better = min(tried, key=lambda one: one[0], default=None)
-        if better is None or not _is_less(better[0], step_s):
+        tried = [(_steps_s(task, moved), moved) for moved in _moved(task, best)]
+        steps_s, better = min(tried, key=lambda pair: pair[0], default=(best_s, best))
+        unequal = ((a, b) for a, b in zip(steps_s, best_s, strict=True) if abs(a - b) > TOLERANCE * max(a, b))
+        if not next((a < b for a, b in unequal), False):
             return best
-        step_s, best = better
+        best_s, best = steps_s, better
 
 
 def _in_proportion(speeds: Sequence[float], count: int) -> list[int]:
@@ -45,42 +46,33 @@ def _in_proportion(speeds: Sequence[float], count: int) -> list[int]:
     ([6, 2], [2, 1])
     """
     exact = [speed / sum(speeds) * (count - len(speeds)) for speed in speeds]
-    found = [1 + int(one) for one in exact]
+    numbers = [1 + int(share) for share in exact]
     behind = sorted(range(len(speeds)), key=lambda n: int(exact[n]) - exact[n])
-    for n in behind[: count - sum(found)]:
-        found[n] += 1
-    return found
+    for n in behind[: count - sum(numbers)]:
+        numbers[n] += 1
+    return numbers
 
 
 def _with_counts(pipelines: Sequence[Pipeline], counts: Sequence[int]) -> tuple[Pipeline, ...]:
-    return tuple(
-        dataclasses.replace(one, num_micro_batches=number) for one, number in zip(pipelines, counts, strict=True)
-    )
+    pairs = zip(pipelines, counts, strict=True)
+    return tuple(dataclasses.replace(pipeline, num_micro_batches=count) for pipeline, count in pairs)
 
 
-def _moved(task: Task, pipelines: tuple[Pipeline, ...]) -> list[tuple[Pipeline, ...]]:
-    """Returns the same pipelines with a micro-batch moved from one to another; of pipelines that compute equally long
+def _moved(task: Task, pipelines: tuple[Pipeline, ...]) -> Iterator[tuple[Pipeline, ...]]:
+    """Yields the same pipelines with a micro-batch moved from one to another; of pipelines that compute equally long
     for as many micro-batches the first one stands for all.
     """
-    counts, found = [one.num_micro_batches for one in pipelines], []
-    took = rounded(np.array(task.computing_s(pipelines))).tolist()
-    alike = dict(reversed([((count, seconds), n) for n, (count, seconds) in enumerate(zip(counts, took, strict=True))]))
+    counts = [pipeline.num_micro_batches for pipeline in pipelines]
+    seconds = rounded(np.array(task.computing_s(pipelines))).tolist()
+    alike = dict(reversed([(key, n) for n, key in enumerate(zip(counts, seconds, strict=True))]))
     for giver, taker in itertools.permutations(alike.values(), 2):
         if counts[giver] > 1:
-            moved = [number - (n == giver) + (n == taker) for n, number in enumerate(counts)]
-            found.append(_with_counts(pipelines, moved))
-    return found
+            yield _with_counts(pipelines, [count - (n == giver) + (n == taker) for n, count in enumerate(counts)])
 
 
-def _steps(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[float, ...]:
+def _steps_s(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[float, ...]:
     """Returns the seconds of the synchronous step, and of what each pipeline computes, the longest first."""
     return task.synchronous_s(pipelines), *sorted(task.computing_s(pipelines), reverse=True)
-
-
-def _is_less(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Returns whether the first figure that isn't equal, but for roundoff, is less."""
-    unequal = ((a, b) for a, b in zip(one, other, strict=True) if abs(a - b) > TOLERANCE * max(a, b))
-    return next((a < b for a, b in unequal), False)
 
 
 def with_layers_moved(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipeline, ...]:
@@ -89,7 +81,7 @@ def with_layers_moved(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipe
 
     Pipelines that are cut alike stay so.
     """
-    count = sum(one.num_micro_batches for one in pipelines)
+    count = sum(pipeline.num_micro_batches for pipeline in pipelines)
     best, best_s = pipelines, task.synchronous_s(pipelines)
     while True:
         tried = [shared(task, moved, count) for moved in _moved_layers(best)]
@@ -105,15 +97,14 @@ def with_layers_moved(task: Task, pipelines: tuple[Pipeline, ...]) -> tuple[Pipe
 
 def _moved_layers(pipelines: Sequence[Pipeline]) -> Iterator[list[Pipeline]]:
     """Yields the pipelines with the end of a stage moved by a layer, in all pipelines that are cut alike."""
-    for cut in dict.fromkeys(one.cut for one in pipelines):
+    for cut in dict.fromkeys(pipeline.cut for pipeline in pipelines):
         for n, ((first, last, _), (_, next_last, _)) in enumerate(itertools.pairwise(cut)):
             for end in (last - 1, last + 1):
                 if first <= end < next_last:
-                    yield [_with_end(one, n, end) if one.cut == cut else one for one in pipelines]
+                    yield [_with_end(alike, n, end) if alike.cut == cut else alike for alike in pipelines]
 
 
 def _with_end(pipeline: Pipeline, n: int, end: int) -> Pipeline:
-    stages = list(pipeline.stages)
-    stages[n] = dataclasses.replace(stages[n], last=end)
-    stages[n + 1] = dataclasses.replace(stages[n + 1], first=end + 1)
-    return dataclasses.replace(pipeline, stages=tuple(stages))
+    before, after = pipeline.stages[n : n + 2]
+    moved = dataclasses.replace(before, last=end), dataclasses.replace(after, first=end + 1)
+    return dataclasses.replace(pipeline, stages=(*pipeline.stages[:n], *moved, *pipeline.stages[n + 2 :]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import types
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import final
 
@@ -13,9 +15,9 @@ from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
-from alpa_dejavu.planning.rivals._divide import divisors
-from alpa_dejavu.planning.rivals._exchange import Computed, exchanges, finished_s
-from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, config_of, sent_at_a_time
+from alpa_dejavu.planning.rivals._exchange import Computed, Exchange, exchanges, finished_s
+from alpa_dejavu.planning.rivals._orders import divisors
+from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, sent_at_a_time
 from alpa_dejavu.planning.search._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, checks
 from alpa_dejavu.simulation.step import StageTimes
@@ -50,7 +52,7 @@ class Task:
     micro_batches: int | None = None
     margin: MemoryMargin = UNMEASURED
     _costs: dict[int, StageCostModel] = dataclasses.field(default_factory=dict, init=False, repr=False)
-    _known: dict[object, Computed] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _computations: dict[object, Computed] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.positive("strategy", "samples", self.samples)
@@ -64,9 +66,6 @@ class Task:
         if not self.model.training:
             raise ValueError("strategy: the model isn't trained; these strategies are for training steps alone")
 
-    def of(self, micro_batch: int) -> Model:
-        return with_micro_batch(self.model, micro_batch / self.samples)
-
     @property
     def in_parts(self) -> str:
         """Returns the required number of micro-batches as a phrase for error messages; empty where none is required."""
@@ -74,11 +73,13 @@ class Task:
 
     def cuts(self, share: int) -> list[int]:
         """Returns the sizes of micro-batch, in samples, that divide a replica's share of the batch, ascending."""
-        return [each for each in divisors(share) if self.micro_batches in (None, share // each)]
+        return [size for size in divisors(share) if self.micro_batches in (None, share // size)]
 
     def stage_costs(self, micro_batch: int) -> StageCostModel:
+        """Returns the costs of stages for micro-batches of so many samples."""
         if micro_batch not in self._costs:
-            self._costs[micro_batch] = StageCostModel(self.of(micro_batch), self.cluster, self.models)
+            model = with_micro_batch(self.model, micro_batch / self.samples)
+            self._costs[micro_batch] = StageCostModel(model, self.cluster, self.models)
         return self._costs[micro_batch]
 
     def stage_times(
@@ -98,80 +99,40 @@ class Task:
         sent = [transfer.between(after.first, before.hosts, after.hosts, at_a_time) for before, after in pairs]
         ends = zip([*sent, (0.0, 0.0)], [(0.0, 0.0), *sent], strict=True)
         return tuple(
-            dataclasses.replace(self._alone(stage, micro_batch), forward_send_s=ahead, backward_send_s=back)
+            self._stage_times(stage, micro_batch, ahead, back)
             for stage, ((ahead, _), (_, back)) in zip(stages, ends, strict=True)
         )
 
-    def _alone(self, stage: PlacedStage, micro_batch: int) -> StageTimes:
-        """Returns the times of a stage without what it sends to others."""
-        costs, where = self.stage_costs(micro_batch), (stage.first, stage.last)
-        took = self._seconds(self.slowest(stage, micro_batch), micro_batch)
-        if stage.widths:
-            took["synchronisation_s"] = self._exchanged_s(stage, micro_batch)
-        forward, backward = took["collective_forward_s"], took["collective_backward_s"]
-        memory = costs.memory(stage.config)
+    def _stage_times(self, stage: PlacedStage, micro_batch: int, ahead_s: float, back_s: float) -> StageTimes:
+        costs, layers = self.stage_costs(micro_batch), (stage.first, stage.last)
+        seconds = costs.seconds(costs.places.on(stage.hosts), stage.config)[:, stage.first, stage.last].tolist()
+        by_kind, memory = dict(zip(COST_KINDS, seconds, strict=True)), costs.memory(stage.config)
+        forward, backward = by_kind["collective_forward_s"], by_kind["collective_backward_s"]
         return StageTimes(
-            forward_s=took["compute_forward_s"] + forward,
-            backward_s=took["compute_backward_s"] + backward,
-            per_step_s=took["update_s"] + took["synchronisation_s"],
-            forward_send_s=0.0,
-            backward_send_s=0.0,
+            forward_s=by_kind["compute_forward_s"] + forward,
+            backward_s=by_kind["compute_backward_s"] + backward,
+            per_step_s=by_kind["update_s"] + by_kind["synchronisation_s"],
+            forward_send_s=ahead_s,
+            backward_send_s=back_s,
             forward_collective_s=forward,
             backward_collective_s=backward,
-            synchronisation_s=took["synchronisation_s"],
-            activation_bytes=float(memory.per_micro_batch[where]),
-            resident_bytes=float(memory.resident[where]),
-            temporary_bytes=float(memory.temporary[where]),
+            synchronisation_s=by_kind["synchronisation_s"],
+            activation_bytes=float(memory.per_micro_batch[layers]),
+            resident_bytes=float(memory.resident[layers]),
+            temporary_bytes=float(memory.temporary[layers]),
             memory_limit_bytes=min(self.cluster.hosts[host].device.memory_bytes for host in stage.hosts),
             devices=len(stage.hosts),
             apart=self.cluster.apart(len(set(stage.hosts))),
         )
 
-    def slowest(self, stage: PlacedStage, micro_batch: int) -> PlacedStage:
-        """Returns a stage whose data-parallel replicas are all like the slowest one of a stage with unlike replicas;
-        any other stage as it is.
-        """
-        if not stage.widths:
-            return stage
-        across = len(stage.widths)
-        alike = [
-            PlacedStage(stage.first, stage.last, across * hosts, config_of(across, len(hosts)))
-            for hosts in dict.fromkeys(stage.replicas)
-        ]
-        return max(alike, key=lambda one: sum(list(self._seconds(one, micro_batch).values())[:4]))
-
-    def _seconds(self, stage: PlacedStage, micro_batch: int) -> dict[str, float]:
-        costs = self.stage_costs(micro_batch)
-        seconds = costs.seconds(costs.places.on(stage.hosts), stage.config)[:, stage.first, stage.last]
-        return dict(zip(COST_KINDS, seconds.tolist(), strict=True))
-
-    def _exchanged_s(self, stage: PlacedStage, micro_batch: int) -> float:
-        """Returns the seconds of the all-reduce of gradients among unlike replicas: as many groups as the narrowest has
-        devices go at a time, over the links between the replicas' hosts.
-        """
-        return self._summed_s((stage.first, stage.last), stage.replicas, micro_batch)
-
-    def _summed_s(
-        self, layers: tuple[int, int], replicas: Sequence[tuple[int, ...]], micro_batch: int, abreast: int = 0
-    ) -> float:
-        """Returns the seconds of the all-reduce of the gradients of a range of layers among replicas on these hosts.
-
-        As many groups as the narrowest replica has devices go at a time, and with them `abreast` others on the same
-        links.
-        """
-        narrowest = min(map(len, replicas))
-        group = Group(self.cluster, tuple(hosts[0] for hosts in replicas), narrowest + abreast)
-        num_bytes = self.stage_costs(micro_batch).gradient_bytes[layers] / narrowest
-        alone = self.models.communication.seconds("all_reduce", num_bytes, group)
-        return float(self.models.runtime.sent_s(alone, "step"))
-
     def step_s(self, pipeline: Pipeline) -> float:
         """Returns the seconds of a step of one pipeline, simulated in 1F1B order."""
-        return timeline_of(self._times(pipeline), self.cluster, Run(pipeline.num_micro_batches)).step_s
+        times = self.stage_times(pipeline.stages, pipeline.micro_batch)
+        return timeline_of(times, self.cluster, Run(pipeline.num_micro_batches)).step_s
 
     def fits(self, pipeline: Pipeline) -> bool:
         """Returns whether each stage of a pipeline has the memory for the micro-batches that it holds in flight."""
-        times, run = self._times(pipeline), Run(pipeline.num_micro_batches)
+        times, run = self.stage_times(pipeline.stages, pipeline.micro_batch), Run(pipeline.num_micro_batches)
         return all(
             self.margin.fits(
                 {
@@ -204,31 +165,73 @@ class Task:
                 f"pipelines: there are {len(pipelines)}, but must be one where devices share the cores of a CPU, as "
                 f"those of {self.cluster.name} do; give one pipeline, or devices with cores of their own"
             )
-        computed, sums, micro_batch = self._all_computed(pipelines), exchanges(pipelines), pipelines[0].micro_batch
-        seconds = [
-            self._summed_s((one.first, one.last), one.replicas(pipelines), micro_batch, one.abreast(sums, pipelines))
-            for one in sums
-        ]
-        return finished_s(computed, sums, seconds)
+        sums, micro_batch = exchanges(pipelines), pipelines[0].micro_batch
+        seconds = [self._summed_s(exchange, micro_batch, exchange.abreast(sums)) for exchange in sums]
+        return finished_s(self._all_computed(pipelines), sums, seconds)
+
+    def _summed_s(self, exchange: Exchange, micro_batch: int, abreast: int) -> float:
+        """Returns the seconds of an all-reduce of gradients: as many groups as the narrowest replica has devices go at
+        a time, and with them `abreast` others on the same links.
+        """
+        narrowest = min(map(len, exchange.replicas))
+        group = Group(self.cluster, tuple(hosts[0] for hosts in exchange.replicas), narrowest + abreast)
+        num_bytes = self.stage_costs(micro_batch).gradient_bytes[exchange.layers] / narrowest
+        return float(
+            self.models.runtime.sent_s(self.models.communication.seconds("all_reduce", num_bytes, group), "step")
+        )
 
     def computing_s(self, pipelines: Sequence[Pipeline]) -> tuple[float, ...]:
         """Returns the seconds in which each of several pipelines computes its micro-batches, without what it does once
         a step: summing up gradients, and the update.
         """
-        return tuple(one.computing_s for one in self._all_computed(pipelines))
+        return tuple(computed.computing_s for computed in self._all_computed(pipelines))
 
     def _all_computed(self, pipelines: Sequence[Pipeline]) -> list[Computed]:
         at_a_time = {pair: count for pair, count in sent_at_a_time(pipelines).items() if count > 1}
-        return [self._computed(pipeline, at_a_time) for pipeline in pipelines]
+        shared, computed = tuple(sorted(at_a_time.items())), []
+        for pipeline in pipelines:
+            if (pipeline, shared) not in self._computations:
+                times = self.stage_times(pipeline.stages, pipeline.micro_batch, at_a_time)
+                passes = [dataclasses.replace(stage, per_step_s=0.0, synchronisation_s=0.0) for stage in times]
+                timeline = timeline_of(passes, self.cluster, Run(pipeline.num_micro_batches))
+                update_s = [stage.per_step_s - stage.synchronisation_s for stage in times]
+                self._computations[pipeline, shared] = Computed.of(timeline, update_s)
+            computed.append(self._computations[pipeline, shared])
+        return computed
 
-    def _computed(self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int]) -> Computed:
-        key = pipeline, tuple(sorted(at_a_time.items()))
-        if key not in self._known:
-            times = self._times(pipeline, at_a_time)
-            passes = [dataclasses.replace(stage, per_step_s=0.0, synchronisation_s=0.0) for stage in times]
-            timeline = timeline_of(passes, self.cluster, Run(pipeline.num_micro_batches))
-            self._known[key] = Computed.of(timeline, [one.per_step_s - one.synchronisation_s for one in times])
-        return self._known[key]
+    def steady_s(self, pipelines: Sequence[Pipeline], staleness: int) -> float:
+        """Returns the seconds of a step of several data-parallel pipelines that are never emptied, and share parameters
+        by HetPipe's waves.
 
-    def _times(self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = _ALONE) -> tuple[StageTimes, ...]:
-        return self.stage_times(pipeline.stages, pipeline.micro_batch, at_a_time)
+        No pipeline can be more than `staleness` waves ahead of another, so in the long run the slowest sets the pace.
+        Pipelines that send from one host to the same other one share the link, as if they always sent at the same time.
+        """
+        paces, at_a_time = [], sent_at_a_time(pipelines)
+        for pipeline in pipelines:
+            times, count = (
+                self.stage_times(pipeline.stages, pipeline.micro_batch, at_a_time),
+                pipeline.num_micro_batches,
+            )
+            once, twice = (timeline_of(times, self.cluster, Run(number)).step_s for number in (count, 2 * count))
+            updates_s = math.ceil(count / len(times)) * max(stage.per_step_s for stage in times)
+            paces.append(twice - once + updates_s)
+        return self.with_waves_s(pipelines, max(paces), staleness)
+
+    def with_waves_s(self, pipelines: Sequence[Pipeline], pace_s: float, staleness: int) -> float:
+        """Returns the seconds of a step that computes for `pace_s` and sums up the gradients of each wave.
+
+        A wave is as many micro-batches as a pipeline has stages, which are single devices. After it the devices that
+        hold a layer add up its gradients: with staleness 0 they wait for that, else it overlaps with computing. The
+        slowest stage counts, as all sum up at the same time.
+        """
+        longest = max(len(pipeline.stages) for pipeline in pipelines)
+        totals, costs = defaultdict[tuple[int, int], float](float), self.stage_costs(pipelines[0].micro_batch)
+        for exchange in exchanges(pipelines):
+            group = Group(self.cluster, tuple(hosts[0] for hosts in exchange.replicas), longest)
+            num_bytes = costs.gradient_bytes[exchange.layers]
+            seconds = float(self.models.communication.seconds("all_reduce", num_bytes, group))
+            for holder in enumerate(exchange.holders):
+                totals[holder] += seconds
+        waves = max(math.ceil(pipeline.num_micro_batches / len(pipeline.stages)) for pipeline in pipelines)
+        shared_s = waves * max(totals.values())
+        return pace_s + shared_s if staleness == 0 else max(pace_s, shared_s)

@@ -12,12 +12,11 @@ from alpa_dejavu.problem import Cluster, MeshConfig, checks
 
 __all__ = ["Pipeline", "PlacedStage", "as_one", "config_of", "cut_alike", "equal_layers", "ranks", "sent_at_a_time"]
 
-_FORCED = {"force_batch_dim_to_mesh_dim": 0}
-
 
 def config_of(data_parallel: int, tensor_parallel: int) -> MeshConfig:
     """Returns the mesh config of so many data-parallel and tensor-parallel devices; data parallelism cuts the batch."""
-    return MeshConfig((data_parallel, tensor_parallel), data_parallel, tensor_parallel, options=_FORCED)
+    forced = {"force_batch_dim_to_mesh_dim": 0}
+    return MeshConfig((data_parallel, tensor_parallel), data_parallel, tensor_parallel, options=forced)
 
 
 def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
@@ -27,8 +26,8 @@ def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     >>> equal_layers(5, 2)
     [(0, 2), (3, 4)]
     """
-    each, more = divmod(num_layers, num_stages)
-    starts = [n * each + min(n, more) for n in range(num_stages + 1)]
+    count, more = divmod(num_layers, num_stages)
+    starts = [n * count + min(n, more) for n in range(num_stages + 1)]
     return [(start, end - 1) for start, end in itertools.pairwise(starts)]
 
 
@@ -41,28 +40,18 @@ class PlacedStage:
         first, last: the layers, inclusive.
         hosts: for each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
         config: how the devices divide the work.
-        widths: how many tensor-parallel devices each of its data-parallel replicas has, where they aren't alike; the
-            config has the least of them. Replicas have equal shares of a micro-batch. Empty: all have as many.
 
-    Raises ValueError where the config is for another number of devices, or of replicas.
+    Raises ValueError where the config is for another number of devices.
     """
 
     first: int
     last: int
     hosts: tuple[int, ...]
     config: MeshConfig
-    widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         checks.positive("placed stage", "layers", self.last - self.first + 1)
-        if self.widths:
-            across, along = self.config.data_parallel, self.config.tensor_parallel
-            if (len(self.widths), min(self.widths), sum(self.widths)) != (across, along, len(self.hosts)):
-                raise ValueError(
-                    f"placed stage: widths is {self.widths}, but must be of {across} replicas of at least {along} "
-                    f"devices, {len(self.hosts)} in all; give the config of these replicas"
-                )
-        elif self.config.data_parallel * self.config.tensor_parallel != len(self.hosts):
+        if self.config.data_parallel * self.config.tensor_parallel != len(self.hosts):
             raise ValueError(
                 f"placed stage: {len(self.hosts)} devices for a config of {self.config.data_parallel} data-parallel "
                 f"times {self.config.tensor_parallel} tensor-parallel ones; give as many"
@@ -70,17 +59,14 @@ class PlacedStage:
 
     @property
     def is_submesh(self) -> bool:
-        """Returns whether the stage has equally many devices of each of its hosts, and replicas alike, so that Alpa can
-        make its mesh.
-        """
-        return not self.widths and len(set(collections.Counter(self.hosts).values())) == 1
+        """Returns whether the stage has equally many devices of each of its hosts, so that Alpa can make its mesh."""
+        return len(set(collections.Counter(self.hosts).values())) == 1
 
     @property
     def replicas(self) -> list[tuple[int, ...]]:
         """Returns the hosts of the devices of each data-parallel replica."""
-        widths = self.widths or (self.config.tensor_parallel,) * self.config.data_parallel
-        ends = list(itertools.accumulate(widths))
-        return [self.hosts[end - width : end] for end, width in zip(ends, widths, strict=True)]
+        width = self.config.tensor_parallel
+        return [self.hosts[start : start + width] for start in range(0, len(self.hosts), width)]
 
 
 @final
@@ -121,20 +107,19 @@ class Pipeline:
 
 def cut_alike(pipelines: Sequence[Pipeline]) -> bool:
     """Returns whether pipelines differ in nothing but the hosts that their stages are on."""
-    alike = {(one.cut, one.micro_batch, one.num_micro_batches) for one in pipelines}
-    return len(alike) == 1 and not any(stage.widths for one in pipelines for stage in one.stages)
+    return len({(pipeline.cut, pipeline.micro_batch, pipeline.num_micro_batches) for pipeline in pipelines}) == 1
 
 
 def as_one(pipelines: Sequence[Pipeline]) -> Pipeline:
     """Returns pipelines that are cut alike as one pipeline, whose stages have the data-parallel replicas of all.
 
     >>> worker = Pipeline((PlacedStage(0, 3, (0,), config_of(1, 1)),), micro_batch=2, num_micro_batches=4)
-    >>> one = as_one([worker, worker])
-    >>> one.stages[0].hosts, one.stages[0].config.shape, one.micro_batch, one.num_micro_batches
+    >>> whole = as_one([worker, worker])
+    >>> whole.stages[0].hosts, whole.stages[0].config.shape, whole.micro_batch, whole.num_micro_batches
     ((0, 0), (2, 1), 4, 4)
     """
     first, stages = pipelines[0], []
-    for alike in zip(*(one.stages for one in pipelines), strict=True):
+    for alike in zip(*(pipeline.stages for pipeline in pipelines), strict=True):
         config, hosts = alike[0].config, tuple(itertools.chain.from_iterable(sorted(stage.hosts for stage in alike)))
         across = len(alike) * config.data_parallel
         config = dataclasses.replace(config, shape=(across, config.tensor_parallel), data_parallel=across)
@@ -149,9 +134,8 @@ def ranks(cluster: Cluster, order: Sequence[int]) -> tuple[int, ...]:
 
 def sent_at_a_time(pipelines: Sequence[Pipeline]) -> collections.Counter[tuple[int, int]]:
     """Returns for each pair of hosts from one to the other of which some pipeline sends, either way, how many do."""
-    return collections.Counter(itertools.chain.from_iterable(map(_crossed, pipelines)))
-
-
-def _crossed(pipeline: Pipeline) -> set[tuple[int, int]]:
-    ends = [(a.hosts[0], b.hosts[0]) for a, b in itertools.pairwise(pipeline.stages)]
-    return {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}
+    counts = collections.Counter[tuple[int, int]]()
+    for pipeline in pipelines:
+        ends = [(before.hosts[0], after.hosts[0]) for before, after in itertools.pairwise(pipeline.stages)]
+        counts.update({pair for a, b in ends if a != b for pair in ((a, b), (b, a))})
+    return counts

@@ -109,7 +109,7 @@ def _scenario(path: pathlib.Path) -> object:
 
 
 def _serving(path: pathlib.Path) -> object:
-    from alpa_dejavu.planning.inference.serving_file import read_serving_plan
+    from alpa_dejavu.planning.inference.serving_plan import read_serving_plan
 
     return read_serving_plan(path)
 

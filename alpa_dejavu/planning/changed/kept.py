@@ -1,6 +1,10 @@
-"""Writes a plan's file and what is kept beside it: bound by a digest, and so that a crash leaves a pair.
+"""Keeps in files what planning knew of a model and a cluster, so that planning again traces nothing.
 
-What is kept holds the SHA-256 of the plan file's bytes. A pair is replaced by another one in three steps:
+Beside `plan.json` it is `plan.json.kept.json.gz`, compressed JSON, version 1: the SHA-256 of the plan file's bytes,
+operators and tensors of the layers, how the sharding engine cuts these on the meshes that were asked for, and the
+cluster. The cache of models keeps a model alone, in the same format.
+
+A crash leaves a pair, as it is replaced by another one in three steps:
 
 1. what is kept of the new plan is written, under a name for what is yet to come;
 2. the new plan replaces the old one;
@@ -24,11 +28,12 @@ from typing import Any, final
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.json_file import is_stream, write_whole, write_whole_bytes
-from alpa_dejavu.planning.changed.kept._file import VERSION, kept_data, kept_of
-from alpa_dejavu.planning.changed.kept._kept import Kept
+from alpa_dejavu.planning.changed._kept import VERSION, Kept, kept_data, kept_of
 from alpa_dejavu.planning.search.models.model_cache import packed_json, read_packed
 from alpa_dejavu.plans.plan_file import plan_text
 from alpa_dejavu.problem import Plan
+
+__all__ = ["Kept", "Written", "kept_files", "kept_path", "read_kept", "write_with_kept"]
 
 _LOGGER = logging.getLogger(__name__)
 _DIGEST = "plan_sha256"
@@ -88,7 +93,8 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
     content, lacking = None, ""
     if kept is not None:
         try:
-            content = _packed(kept, _digest(text.encode("utf-8")))
+            with collector_paused():
+                content = packed_json({"version": VERSION, _DIGEST: _digest(text.encode("utf-8")), **kept_data(kept)})
         except ValueError as error:
             lacking = f"nothing is kept for planning again: {error}"
     if content is None:
@@ -117,28 +123,22 @@ def read_kept(plan: str | os.PathLike[str]) -> Kept:
     if is_stream(file):
         raise ValueError(f"{file} is no regular file, so nothing is kept beside it; {_REMEDY}")
     own, coming = kept_files(file)
-    there = [path for path in (own, coming) if path.exists()]
+    paths = [path for path in (own, coming) if path.exists()]
     if not own.exists() and _old(file).exists():
-        there.append(_old(file))
-    refused: ValueError | None = None
-    for path in there or [own]:
+        paths.append(_old(file))
+    refused = list[ValueError]()
+    for path in paths or [own]:
         try:
             return _read(path, file)
         except ValueError as error:
-            refused = refused or error
-    assert refused is not None, "one file was read at least"
-    raise refused
+            refused.append(error)
+    raise refused[0]
 
 
 def _old(plan: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the path from before there were digests: plans of one folder that differ in their ending share it."""
     path = pathlib.Path(plan)
     return path.with_name(f"{path.stem}.kept.json.gz")
-
-
-def _packed(kept: Kept, digest: str) -> bytes:
-    with collector_paused():
-        return packed_json({"version": VERSION, _DIGEST: digest, **kept_data(kept)})
 
 
 def _read(path: pathlib.Path, plan: pathlib.Path) -> Kept:
@@ -166,10 +166,10 @@ def _data(path: pathlib.Path) -> dict[str, Any]:
         raise ValueError(f"{path}, which is kept for planning again, can't be read: {error}; {_REMEDY}") from None
     except ValueError as error:
         raise ValueError(f"{path} isn't what is kept for planning again: {error}; {_REMEDY}") from None
-    if not isinstance(data, dict) or data.get("version") != VERSION:
-        there = data.get("version") if isinstance(data, dict) else None
-        raise ValueError(f"{path}: version is {there!r}, but must be {VERSION}; {_REMEDY}")
-    return data
+    version = data.get("version") if isinstance(data, dict) else None
+    if version != VERSION:
+        raise ValueError(f"{path}: version is {version!r}, but must be {VERSION}; {_REMEDY}")
+    return dict(data)
 
 
 def _finish(plan: pathlib.Path) -> None:

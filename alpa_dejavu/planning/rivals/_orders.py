@@ -1,22 +1,71 @@
-"""The ways to group a cluster's hosts, where hosts of a kind are interchangeable."""
+"""Ways to order and to group a cluster's hosts, where hosts of a kind are interchangeable."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from alpa_dejavu.clusters.host_classes import members_of_kinds
-from alpa_dejavu.problem import Cluster
+import numpy as np
 
-__all__ = ["Counts", "Grouping", "groupings", "hosts_of"]
+from alpa_dejavu.clusters.host_classes import members_of_kinds
+from alpa_dejavu.problem import Cluster, host_kinds
+
+__all__ = ["Counts", "Grouping", "divisors", "groupings", "host_orders", "hosts_of", "orders_of"]
 
 Counts: TypeAlias = tuple[int, ...]
 """How many hosts of each kind a group has."""
 Grouping: TypeAlias = tuple[Counts, ...]
 _PARTS = 16
 """Up to so many unlike groups are made of a cluster's hosts; of more hosts some numbers are left out."""
+_SEED = 0
+
+
+def divisors(number: int) -> list[int]:
+    """Returns all divisors of a number, ascending.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def host_orders(cluster: Cluster, hosts: Sequence[int], at_most: int) -> list[tuple[int, ...]]:
+    """Returns different orders of some hosts of a cluster, the given one first; hosts of a kind are interchangeable.
+
+    If there are more than `at_most` orders, `at_most` of them are drawn by a fixed seed.
+    """
+    kinds = host_kinds(cluster)
+    orders = []
+    for order in orders_of(tuple(kinds[host] for host in hosts), at_most):
+        left = {kind: iter([host for host in hosts if kinds[host] == kind]) for kind in set(order)}
+        orders.append(tuple(next(left[kind]) for kind in order))
+    return orders
+
+
+def orders_of(kinds: tuple[int, ...], at_most: int) -> list[tuple[int, ...]]:
+    """Returns the distinct permutations of a tuple, itself first; `at_most` drawn by a seed if there are more.
+
+    >>> orders_of((0, 0, 1), 10)
+    [(0, 0, 1), (0, 1, 0), (1, 0, 0)]
+    """
+    counts = Counter(kinds)
+    orders = {kinds: None}
+    if math.factorial(len(kinds)) // math.prod(map(math.factorial, counts.values())) <= at_most:
+        return list(orders | dict.fromkeys(_permutations(dict(sorted(counts.items())))))
+    rng = np.random.default_rng(_SEED)
+    while len(orders) < at_most:
+        orders[tuple(rng.permutation(kinds).tolist())] = None
+    return list(orders)
+
+
+def _permutations(counts: dict[int, int]) -> list[tuple[int, ...]]:
+    if not any(counts.values()):
+        return [()]
+    kinds = [kind for kind, count in counts.items() if count]
+    return [(kind, *rest) for kind in kinds for rest in _permutations({**counts, kind: counts[kind] - 1})]
 
 
 def groupings(cluster: Cluster, at_most: int) -> list[Grouping]:
@@ -35,8 +84,8 @@ def groupings(cluster: Cluster, at_most: int) -> list[Grouping]:
     if sum(whole) < 2 or cluster.shared:
         return []
     alone = [tuple(int(kind == other) for other in range(len(whole))) for kind in range(len(whole))]
-    kinds = tuple(tuple(count * number for count in one) for one, number in zip(alone, whole, strict=True))
-    hosts = tuple(one for one, number in zip(alone, whole, strict=True) for _ in range(number))
+    kinds = tuple(tuple(count * number for count in counts) for counts, number in zip(alone, whole, strict=True))
+    hosts = tuple(counts for counts, number in zip(alone, whole, strict=True) for _ in range(number))
     parts = _parts(whole)
     by_number = itertools.chain.from_iterable(_divided(whole, parts, number) for number in range(2, sum(whole) + 1))
     every = itertools.chain([kinds] if len(kinds) > 1 else [], [hosts], by_number)
@@ -51,8 +100,8 @@ def _parts(whole: Counts) -> list[Counts]:
         lambda most: {0, 1, most // 2, most},
         lambda most: {0, 1, most},
     )
-    amounts = [[sorted(rule(most), reverse=True) for most in whole] for rule in rules]
-    few = next((each for each in amounts if math.prod(map(len, each)) <= _PARTS), amounts[-1])
+    by_rule = [[sorted(rule(most), reverse=True) for most in whole] for rule in rules]
+    few = next((amounts for amounts in by_rule if math.prod(map(len, amounts)) <= _PARTS), by_rule[-1])
     return [counts for counts in itertools.product(*few) if any(counts)]
 
 

@@ -1,0 +1,220 @@
+"""The record of what a plan was made from, and its JSON data, version 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.planning.search.models._model import model_data, model_of
+from alpa_dejavu.planning.search.models._sharding import KeptLayers, Mesh, sharding_data, sharding_of
+from alpa_dejavu.problem import (
+    Cluster,
+    ClusterSummary,
+    Device,
+    Host,
+    HostMemory,
+    Link,
+    MeshConfig,
+    Model,
+    Nvme,
+    Plan,
+    PricedBy,
+    ReductionServer,
+    Run,
+)
+from alpa_dejavu.sharding.sharded import ModelSharding, solved_for
+from alpa_dejavu.sharding.transformers import transformer_data, transformer_of
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.result import PlanningResult
+
+VERSION = 1
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kept:
+    """A record, kept beside a plan, of all that planning again needs, but for the latency and communication models.
+
+    Attributes:
+        model: the model's layers, for a micro-batch of the run, and how they are sharded on the logical meshes that
+            planning looked at.
+        cluster: the cluster that the plan is for.
+        run: the plan's number of micro-batches, and its schedule.
+        batch: the samples of a step.
+        remat: the choices of rematerialisation that stages have, "none" or "layer" or both.
+        zero: the ZeRO levels that stages may have, among 0, 2 and 3.
+        submeshes: the kind of submeshes that stages may have: "power_of_two", "small_power_of_two" or "all".
+        imbalance: Alpa's `stage_imbalance_tolerance`; infinite allows everything.
+        models: the latency and the communication model that priced the plan, by the names of their classes.
+        memory_margin: the share of the memory that the plan left free; None: the hosts' own.
+        offload: where stages may offload what they keep: "none", "cpu", "nvme" or "auto".
+        replicas: the least number of data-parallel replicas of each stage.
+    """
+
+    model: Model
+    cluster: Cluster
+    run: Run
+    batch: int
+    remat: tuple[str, ...]
+    zero: tuple[int, ...]
+    submeshes: str = "power_of_two"
+    imbalance: float = float("inf")
+    models: tuple[str, str] = ("AnalyticLatency", "AlphaBeta")
+    memory_margin: float | None = None
+    offload: str = "none"
+    replicas: int = 1
+
+    @classmethod
+    def of(cls, planned: PlanningResult) -> Kept:
+        """Returns the record, for planning again, of what a plan that was just made follows from.
+
+        Raises:
+            ValueError: the plan's batch isn't known, or the costs of its stages aren't.
+        """
+        costs, batch = planned.table.stage_costs, planned.plan.batch
+        priced_by = planned.plan.priced_by or PricedBy()
+        if costs is None or batch is None:
+            raise ValueError("what the plan was made from isn't known: its batch, or its costs")
+        configs = [config for row in planned.space.configs for config in row if config is not None]
+        return cls(
+            model=planned.model,
+            cluster=planned.cluster,
+            run=planned.run,
+            batch=batch,
+            remat=tuple(dict.fromkeys(config.remat for config in configs)),
+            zero=tuple(sorted({config.zero for config in configs})),
+            imbalance=planned.space.allowed_imbalance,
+            models=costs.models.names,
+            memory_margin=planned.table.margin.free_share,
+            offload=priced_by.offload,
+            replicas=priced_by.replicas,
+        )
+
+    def knows(self, config: MeshConfig) -> bool:
+        """Returns whether this record says how layers are sharded on a config's logical mesh; True for any mesh if it
+        has no sharding at all.
+        """
+        knows = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
+        return knows is None or bool(knows(config))
+
+    def differences(self, plan: Plan) -> list[str]:
+        """Returns sentences that say in what a plan differs from the one that this record was kept for."""
+        pairs: dict[str, tuple[object, object]] = {
+            "batch": (self.batch, plan.batch),
+            "num_micro_batches": (self.run.num_micro_batches, plan.num_micro_batches),
+            "schedule": (self.run.schedule, plan.schedule),
+            "num_layers": (self.model.num_layers, plan.num_layers),
+            "cluster": (self.cluster.name, plan.cluster),
+        }
+        if plan.hardware is not None:
+            own = summary_of(self.cluster)
+            pairs["hosts"] = _host_names(own), _host_names(plan.hardware)
+            pairs["hardware"] = own.text, plan.hardware.text
+        return [f"{name} is {ours!r}, not {theirs!r}" for name, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def _host_names(hardware: ClusterSummary) -> str:
+    return " ".join(host.name for host in hardware.hosts)
+
+
+def kept_data(kept: Kept) -> dict[str, Any]:
+    """Returns as JSON data the record of all that planning again needs: model, cluster, run and search space."""
+    sharding = kept.model.sharding
+    same = ("batch", "remat", "zero", "submeshes", "models", "memory_margin", "offload", "replicas")
+    return {
+        **{name: getattr(kept, name) for name in same},
+        "num_micro_batches": kept.run.num_micro_batches,
+        "schedule": kept.run.schedule,
+        "imbalance": None if math.isinf(kept.imbalance) else kept.imbalance,
+        "cluster": cluster_data(kept.cluster),
+        "model": transformer_data(kept.model) or model_data(kept.model),
+        "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
+    }
+
+
+def kept_of(data: Mapping[str, Any]) -> Kept:
+    """Returns the record for planning again that JSON data made by `kept_data` describe."""
+    model = transformer_of(data["model"]) if "transformer" in data["model"] else model_of(data["model"])
+    if data["sharding"] is not None:
+        model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model))
+    latency, communication = data["models"]
+    return Kept(
+        model=model,
+        cluster=cluster_of(data["cluster"]),
+        run=Run(int(data["num_micro_batches"]), data["schedule"]),
+        batch=int(data["batch"]),
+        remat=tuple(data["remat"]),
+        zero=tuple(map(int, data["zero"])),
+        submeshes=data["submeshes"],
+        imbalance=math.inf if data["imbalance"] is None else float(data["imbalance"]),
+        models=(latency, communication),
+        memory_margin=data.get("memory_margin"),
+        offload=data.get("offload", "none"),
+        replicas=int(data.get("replicas", 1)),
+    )
+
+
+def _meshes(kept: Kept) -> list[Mesh]:
+    """Returns the meshes that a search on the plan's cluster asks for, as far as they were solved already."""
+    rules = kept.submeshes, kept.remat, kept.zero, kept.imbalance, kept.replicas
+    space = search_space(kept.cluster, kept.batch // kept.run.num_micro_batches, *rules)
+    meshes = dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)
+    solved = kept.model.sharding.solved if isinstance(kept.model.sharding, ModelSharding) else None
+    return [mesh for mesh in meshes if mesh in solved.meshes] if isinstance(solved, KeptLayers) else [*meshes]
+
+
+def cluster_data(cluster: Cluster) -> dict[str, Any]:
+    """Returns a cluster as JSON data, in which hosts refer to devices and links by number."""
+    devices: dict[Device, int] = {}
+    links: dict[Link, int] = {}
+    return {
+        **_fields(cluster),
+        "media": dict(cluster.media),
+        "reduction_servers": [_fields(server) for server in cluster.reduction_servers],
+        "hosts": [
+            {
+                **_fields(host),
+                "device": devices.setdefault(host.device, len(devices)),
+                "memory": None if host.memory is None else dataclasses.asdict(host.memory),
+            }
+            for host in cluster.hosts
+        ],
+        "matrix": [[links.setdefault(link, len(links)) for link in row] for row in cluster.links],
+        "devices": [dataclasses.asdict(device) for device in devices],
+        "links": [_fields(link) for link in links],
+    }
+
+
+def cluster_of(data: Mapping[str, Any]) -> Cluster:
+    """Returns the cluster that JSON data made by `cluster_data` describe."""
+    devices = [Device.of(device) for device in data["devices"]]
+    links = [Link(**{**link, "shares": tuple(link["shares"])}) for link in data["links"]]
+    hosts = (
+        Host(**{**host, "device": devices[host["device"]], "memory": _memory(host.get("memory"))})
+        for host in data["hosts"]
+    )
+    rest = {name: value for name, value in data.items() if name not in ("devices", "matrix")}
+    return Cluster(
+        **rest
+        | {
+            "hosts": tuple(hosts),
+            "links": tuple(tuple(links[n] for n in row) for row in data["matrix"]),
+            "reduction_servers": tuple(ReductionServer(**server) for server in data.get("reduction_servers", ())),
+        }
+    )
+
+
+def _memory(data: Mapping[str, Any] | None) -> HostMemory | None:
+    """Returns the memory of a host; what was kept before there was such an entry says nothing of it."""
+    if data is None:
+        return None
+    return HostMemory(**{**data, "nvme": None if data["nvme"] is None else Nvme(**data["nvme"])})
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
