@@ -318,6 +318,13 @@ def test_a_plan_is_the_same_from_the_cache_and_keeps_nothing_where_that_is_asked
     assert default_cache().size()[0] == 1 + len(set(traces))
 
 
+def test_a_model_cut_at_its_marks_is_kept_whatever_number_of_layers_is_wanted(caplog):
+    model = "transformer:hidden=16,blocks=18,heads=2,vocabulary=128,sequence=16"
+    plans = [plan_model(model, "p3.8xlarge", batch=8).plan for _ in range(2)]
+    assert plans[0].num_layers == plans[1].num_layers > 2
+    assert not caplog.records
+
+
 def test_a_plan_is_made_where_nothing_can_be_kept(monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path / "file" / "cache"))

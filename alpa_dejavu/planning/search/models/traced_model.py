@@ -208,8 +208,9 @@ class _Facts:
         from alpa_dejavu.layers import AttentionFound
 
         most = {int(wanted): int(most) for wanted, most in data["most_layers"].items()}
-        if not all(1 <= layers <= wanted for wanted, layers in most.items()):
-            raise ValueError(f"most_layers is {most}, but must be from 1 to the wanted number of layers")
+        # A step with marks has as many layers as its marks make, whatever is wanted.
+        if any(layers < 1 for layers in most.values()):
+            raise ValueError(f"most_layers is {most}, but must be at least 1 layer for each wanted number")
         return cls(bool(data["training"]), AttentionFound(*map(int, data["attention"])), most)
 
     def data(self) -> dict[str, Any]:
