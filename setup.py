@@ -110,6 +110,8 @@ setup(
             "mypy",
             "types-protobuf",
             "types-tqdm",
+            "mkdocs>=1.6,<2",
+            "mkdocs-material",
         ],
     },
 )
