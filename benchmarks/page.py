@@ -51,38 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 where a page isn't current")
     parser.add_argument("--root", type=Path, default=ROOT, help="the folder that has README.md and docs/")
     given = parser.parse_args(arguments)
-    stale: list[Path] = []
-    sheets: set[Path] = set()
+    results, wanted = given.root / "docs" / "results", dict[Path, str | None]()
+    wanted |= dict.fromkeys(results.glob("*-[0-9].csv"))
     for page in [given.root / "README.md", *sorted((given.root / "docs").rglob("*.md"))]:
-        text = page.read_text(encoding="utf-8")
-        written, rows = filled(text, page.parent, given.root / "docs" / "results")
-        changed = {page: written} if written != text else {}
-        for file, lines in rows.items():
-            if not file.exists() or file.read_text(encoding="utf-8") != lines:
-                changed[file] = lines
-        stale, sheets = [*stale, *changed], sheets | set(rows)
-        for file, lines in changed.items() if not given.check else ():
-            file.write_text(lines, encoding="utf-8")
-    for file in set((given.root / "docs" / "results").glob("*-[0-9].csv")) - sheets:
-        stale.append(file)
-        if not given.check:
-            file.unlink()
+        wanted[page], sheets = filled(page.read_text(encoding="utf-8"), page.parent, results)
+        wanted |= sheets
+    stale = [file for file, text in wanted.items() if (file.read_text("utf-8") if file.exists() else None) != text]
     for file in stale:
-        done = (
-            "isn't current" if given.check else "is written anew" if file.exists() else "is gone, as no page shows it"
-        )
-        print(f"{file.relative_to(given.root)} {'is not current' if given.check else done}")
+        text = wanted[file]
+        if not given.check:
+            file.unlink() if text is None else file.write_text(text, encoding="utf-8")
+        done = "is no longer shown" if text is None else "isn't what its runs say"
+        print(f"{file.relative_to(given.root)} {done if given.check else 'is changed'}")
     return int(given.check and bool(stale))
 
 
 def filled(text: str, folder: Path, results: Path) -> tuple[str, dict[Path, str]]:
-    """A page with what its marks ask for, and the CSV files of the tables that it shows a part of.
-
-    Args:
-        text: the page.
-        folder: where the page is, which links begin at.
-        results: the folder of the JSON files.
-    """
+    """A page in a folder with what its marks ask for, and the CSV files of the tables that it shows a part of."""
     rows: dict[Path, str] = {}
 
     def replaced(mark: re.Match[str]) -> str:
@@ -102,11 +87,7 @@ def _current(mark: re.Match[str], results: Path) -> str:
 
 
 def figure(name: str, results: Path) -> tuple[str, float]:
-    """A figure that figures.json declares, as pages write it, and its number, in seconds where it has such a unit.
-
-    Raises:
-        ValueError: there is no such figure, or its run has it nowhere or twice.
-    """
+    """A figure that figures.json declares, as pages write it, and its number, in seconds where it has such a unit."""
     declared: Mapping[str, Any] = json.loads((results / "figures.json").read_text(encoding="utf-8")).get(name)
     if declared is None:
         raise ValueError(f"the figure {name!r} is not in {results / 'figures.json'}; declare it there")
@@ -168,11 +149,7 @@ def _command(run: Mapping[str, Any], link: str) -> str:
 
 
 def _of_run(run: Mapping[str, Any], title: str | int) -> tuple[int, Mapping[str, Any]]:
-    """A table by its title or its number, or the table of "figures" with aims, and its number among all that is told.
-
-    Raises:
-        ValueError: the run has no such table.
-    """
+    """A table by its title or its number, or the table of "figures" with aims, and its number among all that is told."""
     tables = [(number, table) for number, table in enumerate(run["tables"], 1) if isinstance(table, dict)]
     named = [(number, table) for number, table in tables if table["title"] == title]
     if title == "figures":
