@@ -149,7 +149,7 @@ def _command(run: Mapping[str, Any], link: str) -> str:
 
 
 def _of_run(run: Mapping[str, Any], title: str | int) -> tuple[int, Mapping[str, Any]]:
-    """A table by its title or its number, or the table of "figures" with aims, and its number among all that is told."""
+    """A table by its title or its number, or that of "figures" with aims, and its number in the run."""
     tables = [(number, table) for number, table in enumerate(run["tables"], 1) if isinstance(table, dict)]
     named = [(number, table) for number, table in tables if table["title"] == title]
     if title == "figures":
