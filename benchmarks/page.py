@@ -3,12 +3,12 @@
     python benchmarks/page.py            # or `make pages`
     python benchmarks/page.py --check    # writes nothing, and ends with 1 where a page isn't current
 
-What stands between a mark and the next `<!-- end -->` is written anew, and the number before a mark of one figure:
+What stands between a mark and the next `<!--end-->` is written anew, and the number before a mark of one figure:
 
     <!-- run kraken -->                                 the command of kraken.json, a link to it, and its date
     <!-- table kraken "the published cases" -->         ten rows of a table; a longer one is in a CSV file, too
     <!-- table kraken 2 without "fewer" rows "1.3B" --> the second table, without a column, of some rows
-    10.5 s<!-- =planning -->                            a figure that docs/results/figures.json declares
+    10.5 s<!--=planning-->                              a figure that docs/results/figures.json declares
 
 A row is named by its first cells, joined by a comma; `*` stands for anything. A figure is a cell of a table ("run",
 "table", "row", "column"), or what a pattern ("find") matches in it or in all that the run says, or of several of them
@@ -40,8 +40,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST_ROWS = 10
 """Rows that a page shows of a table; all of them are in a CSV file beside the JSON file."""
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-_MARK = re.compile(r"<!-- (run|table) (.*?) -->(.*?)<!-- end -->", re.DOTALL)
-_FIGURE = re.compile(r"(?:[-+]?\d[\d.,]*(?:\s+(?:%|s|ms|us|GiB|times))?)?<!-- =(\S+) -->")
+_MARK = re.compile(r"<!-- (run|table) (.*?) -->(.*?)<!--end-->", re.DOTALL)
+_FIGURE = re.compile(r"(?:[-+]?\d[\d.,]*(?:\s+(?:%|s|ms|us|GiB|times))?)?<!--=(\S+?)-->")
 
 
 @wrong_input_told
@@ -75,14 +75,14 @@ def filled(text: str, folder: Path, results: Path) -> tuple[str, dict[Path, str]
         file = results / f"{asked[0]}.json"
         link = Path(os.path.relpath(file, folder)).as_posix()
         lines = _command(_run(file), link) if kind == "run" else _table(file, link, asked[1:], rows)
-        return f"<!-- {kind} {mark[2]} -->\n{lines}\n<!-- end -->"
+        return f"<!-- {kind} {mark[2]} -->\n{lines}\n<!--end-->"
 
     return _MARK.sub(replaced, _FIGURE.sub(lambda mark: _current(mark, results), text)), rows
 
 
 def _current(mark: re.Match[str], results: Path) -> str:
     """A figure with its mark, in the lines that it has where it is the same."""
-    current = f"{figure(mark[1], results)[0]}<!-- ={mark[1]} -->"
+    current = f"{figure(mark[1], results)[0]}<!--={mark[1]}-->"
     return mark[0] if " ".join(mark[0].split()) == current else current
 
 

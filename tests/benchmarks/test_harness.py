@@ -100,23 +100,23 @@ def pages(tmp_path, monkeypatch):
 
 def test_a_page_has_the_command_of_a_run_and_its_date(pages):
     rules = " ".join(["'a rule'"] * 9)
-    text = pages("before\n<!-- run it -->\nold\n<!-- end -->\nafter\n")
+    text = pages("before\n<!-- run it -->\nold\n<!--end-->\nafter\n")
     assert text.startswith(f"before\n<!-- run it -->\n```\npython benchmarks/it.py --rules {rules} \\\n    'a rule' ")
-    assert re.search(r"\[All figures of this run\]\(results/it\.json\), \d+ \w+ \d{4}\.\n<!-- end -->\nafter\n$", text)
+    assert re.search(r"\[All figures of this run\]\(results/it\.json\), \d+ \w+ \d{4}\.\n<!--end-->\nafter\n$", text)
 
 
 def test_a_page_shows_ten_rows_and_links_the_file_of_all(pages, tmp_path):
-    text = pages('<!-- table it 1 without "share" -->\n<!-- end -->\n')
-    assert text.endswith("| 11 | 121 ms |\n\nThese are 10 of [12 rows](results/it-2.csv).\n<!-- end -->\n")
+    text = pages('<!-- table it 1 without "share" -->\n<!--end-->\n')
+    assert text.endswith("| 11 | 121 ms |\n\nThese are 10 of [12 rows](results/it-2.csv).\n<!--end-->\n")
     assert text.count("\n| ") == 2 + 10
     sheet = tmp_path / "docs" / "results" / "it-2.csv"
     rows = sheet.read_text(encoding="utf-8").splitlines()
     assert (rows[0], len(rows), rows[-1]) == ("n,seconds,share", 13, "11,121 ms,11%")
-    text = pages('<!-- table it 1 rows 1\n    "1?, *" -->\n<!-- end -->\n')
+    text = pages('<!-- table it 1 rows 1\n    "1?, *" -->\n<!--end-->\n')
     assert [line.split()[1] for line in text.splitlines() if line.startswith("| 1")] == ["1", "10", "11"]
-    assert pages("<!-- table it short -->\n<!-- end -->\n").count("\n| ") == 2 + 3
+    assert pages("<!-- table it short -->\n<!--end-->\n").count("\n| ") == 2 + 3
     assert not sheet.exists()
-    assert "**1 of 1 figures are held**" in pages("<!-- table it figures -->\n<!-- end -->\n")
+    assert "**1 of 1 figures are held**" in pages("<!-- table it figures -->\n<!--end-->\n")
 
 
 @pytest.mark.parametrize(
@@ -134,18 +134,18 @@ def test_a_page_shows_ten_rows_and_links_the_file_of_all(pages, tmp_path):
 )
 def test_a_figure_is_the_one_of_its_run(pages, declared, shown):
     other = {"run": "it", "row": "5", "column": "seconds"}
-    text = pages("It took 9.9 s<!-- =it --> then.\n", it={"run": "it", **declared}, other=other)
-    assert text == f"It took {shown}<!-- =it --> then.\n"
+    text = pages("It took 9.9 s<!--=it--> then.\n", it={"run": "it", **declared}, other=other)
+    assert text == f"It took {shown}<!--=it--> then.\n"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('<!-- table it "no title" -->\n<!-- end -->', "no table is titled 'no title'"),
-        ("<!-- table it 1 rows 99 -->\n<!-- end -->", "no rows ['99']"),
-        ("<!-- table gone 1 -->\n<!-- end -->", "gone.json"),
-        ("1<!-- =it -->", "is 12 times in it.json, but must be once"),
-        ("1<!-- =gone -->", "the figure 'gone' is not in "),
+        ('<!-- table it "no title" -->\n<!--end-->', "no table is titled 'no title'"),
+        ("<!-- table it 1 rows 99 -->\n<!--end-->", "no rows ['99']"),
+        ("<!-- table gone 1 -->\n<!--end-->", "gone.json"),
+        ("1<!--=it-->", "is 12 times in it.json, but must be once"),
+        ("1<!--=gone-->", "the figure 'gone' is not in "),
     ],
 )
 def test_a_mark_of_nothing_is_told(pages, capsys, text, told):
