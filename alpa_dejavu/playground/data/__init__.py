@@ -2,7 +2,7 @@
 
 In: the samples, the workers' hosts and speeds, a seed; at the end of each epoch what a worker has.
 Out: the samples of each worker (`Shards`), and those that a worker hands on (`Handed`). See
-docs/concepts/playground-data.md. A job has one of both each: `Job(shards=split("dirichlet"), moves=move("by-loss"))`.
+docs/concepts/playground-workers.md. A job has one of both each: `Job(shards=split("dirichlet"), moves=move("by-loss"))`.
 """
 
 from __future__ import annotations
