@@ -4,6 +4,7 @@ the site can be built, the README stays short, and tables and figures are those 
 
 import ast
 import importlib
+import json
 import pathlib
 import re
 import subprocess
@@ -100,6 +101,13 @@ def test_blocks_of_python_are_python(page):
 
 def test_tables_and_figures_are_those_of_their_runs(capsys):
     assert fill_pages(["--check"]) == 0, capsys.readouterr()
+
+
+def test_each_declared_figure_is_shown_or_divides_one():
+    declared = json.loads((ROOT / "docs" / "results" / "figures.json").read_text(encoding="utf-8"))
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    shown = set(re.findall(r"<!--=(\S+?)-->", text)) | {figure.get("over") for figure in declared.values()}
+    assert set(declared) <= shown
 
 
 @pages
