@@ -3,12 +3,14 @@
 # make test             ruff, mypy, import-linter, pytest; 15 minutes on 2 cores
 # make test-all         the same with the tests that are marked as slow
 # make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
+# make docs             build the site of docs/ into site/, strictly
+# make pages            write the tables and figures of README.md and docs/ again, from the files of their runs
 # make schemas         write the JSON Schemas of files again, from their declared types
 # make figures          fit the figures of kernels, collectives and runtimes again, to ../shared/data; 6 minutes
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check pictures schemas figures clean
+.PHONY: help install demo test test-all check pictures docs pages schemas figures clean
 
 STAMP := .venv/installed
 AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
@@ -42,6 +44,12 @@ test-all: test
 pictures: $(STAMP)
 	@.venv/bin/python examples/004_slicers.py --plots docs
 
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+pages: $(STAMP)
+	@.venv/bin/python benchmarks/page.py
+
 schemas: $(STAMP)
 	@.venv/bin/python -m alpa_dejavu.cli._schemas
 
@@ -51,4 +59,4 @@ figures: $(STAMP)
 		sh -ec 'for each in kernels nccl runtimes; do .venv/bin/python benchmarks/build_$$each.py; done'
 
 clean:
-	rm -rf .venv build dist *.egg-info patches/build patches/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo.json
+	rm -rf .venv build dist site *.egg-info patches/build patches/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo.json

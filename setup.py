@@ -111,6 +111,8 @@ setup(
             "mypy",
             "types-protobuf",
             "types-tqdm",
+            "mkdocs>=1.6,<2",
+            "mkdocs-material",
         ],
     },
 )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from real_hosts.orphans import end_children
+from real_hosts._leftovers import end_children
 
 _RAY_START_LIMIT_S = 120
 

@@ -1,6 +1,6 @@
 """How often plans are right that are said to be right with a probability: choices among measured plans.
 
-    python benchmarks/confidence.py --data ../shared/data --json confidence.json [--refit]
+    python benchmarks/confidence.py --data ../shared/data --json confidence.json
 
 A choice is a job with plans that were all measured: GPTs by Megatron on A100 (vTrain), GPT-2 and a model of unlike
 layers on four hosts (AMP), and pipelines of layers that Sailor measured on seven GPUs. The planner predicts them by
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
@@ -28,9 +27,7 @@ from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStages, PlanningTask, plan
 from alpa_dejavu.planning.search.models.model_source import GivenModel
-from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, confidence, numbered_errors
-from alpa_dejavu.planning.search.uncertainty._spreads import OWN_IN_PLANS
-from alpa_dejavu.planning.task import Chooser, Clock, Found
+from alpa_dejavu.planning.task import Chooser, Found
 from harness import Figure, Results, Table, options, wrong_input_told
 from published._folder import Folder
 
@@ -41,9 +38,6 @@ FITTED = (
 NeuSight's."""
 NEARLY = 1.05
 LEAST_CHOICES = 120
-GRID = {"own": (0.16, 0.32, 0.43, 0.5, 0.6, 0.7, 1.0), "alike": (0.6, 0.8, 0.95), "divided": (0.06, 0.12)}
-"""The values that are tried of `OWN_IN_PLANS`, `DIVIDED_ALIKE` and `DIVIDED`, which are in
-`alpa_dejavu/planning/search/uncertainty/_spreads.py`."""
 
 
 @wrong_input_told
@@ -51,10 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Predicts all choices; returns 1 if a figure is missed."""
     parser = options(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of measurements")
-    parser.add_argument("--refit", action="store_true", help="show how well spreads do on the choices to fit them on")
     given = parser.parse_args(arguments)
-    if given.refit:
-        return _refitted(Results(given.json), [one for one in choices(Folder(given.data)) if one.group in FITTED])
     results = Results(given.json, resumed_by={"fitted": FITTED})
     rows = [
         results.known("choices", f"{one.source}: {one.name}", functools.partial(judged, one))
@@ -146,42 +137,6 @@ def brier(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
     """The Brier scores of what was said, and of saying each time the share that is right of all."""
     said, right = (np.array([float(row[name]) for row in rows]) for name in ("said", "right"))
     return float(((said - right) ** 2).mean()), float(right.mean() * (1 - right.mean()))
-
-
-def _refitted(results: Results, fitted: Sequence[Choice]) -> int:
-    """Shows spreads by the thirds that are right as often as is said; of those that hold as many, the widest first."""
-    each = []
-    for one in tqdm(fitted, desc="pricing", unit="choice"):
-        task = task_of(one)
-        candidates = task.chooser.choose(task, Clock()).candidates
-        each.append((candidates, numbered_errors(candidates), judged(one)["right"]))
-    rows = []
-    for values in tqdm(list(itertools.product(*GRID.values())), desc="spreads", unit="choice"):
-        said = []
-        for candidates, errors, right in each:
-            known = confidence(candidates, errors=_with_spreads(errors, *values))
-            said.append({"said": known.probability, "right": right})
-        parts = thirds(said)
-        off = float(np.sqrt(np.mean([(one["said"] - one["right"]) ** 2 for one in parts])))
-        held = sum(one["low"] <= one["right"] <= one["high"] for one in parts)
-        row: dict[str, Any] = {
-            **dict(zip(GRID, values, strict=True)), "off": off, "held": held, "thirds": parts, "brier": brier(said)[0],
-        }  # fmt: skip
-        rows.append(row)
-    rows.sort(key=lambda row: (-row["held"], -row["own"], row["off"]))
-    named = {name: f"{{{name}}}" for name in GRID}
-    columns = {**named, "said less right (RMS of thirds)": "{off:.3f}", "thirds held": "{held}", "Brier": "{brier:.3f}"}
-    results["spreads"] = rows
-    return results.shown(Table.of(rows[:10], columns, f"The best spreads on {len(fitted)} choices"))
-
-
-def _with_spreads(errors: Errors, own: float, alike: float, divided: float) -> Errors:
-    """The same errors with other spreads."""
-    spreads = errors.spreads
-    common = spreads.common.copy()
-    common[CLASSES.index("doublings")] = divided
-    changed = dataclasses.replace(spreads, common=common, own=spreads.own * own / OWN_IN_PLANS, alike=alike)
-    return dataclasses.replace(errors, spreads=changed)
 
 
 def _reliability(rows: Sequence[dict[str, Any]], title: str) -> Table:

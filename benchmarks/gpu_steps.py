@@ -55,7 +55,7 @@ _BELOW = 30_000
 @wrong_input_told
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exports, or scores what was measured; returns 2 where an input is wrong, with what and where on stderr."""
-    parser = options(__doc__, needs_json=False)
+    parser = options(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--export", type=Path, metavar="FOLDER", help="export the steps")
     what.add_argument("--score", type=Path, nargs="*", metavar="FILE", help="score files that were measured")

@@ -1,7 +1,6 @@
-"""Whether many starts pay: steps, compute, wall time and test accuracy next to other uses of the same workers.
+"""Whether many starts pay: steps and compute to a target, next to other uses of the same workers.
 
-    python benchmarks/parallel_initialization.py [--json OUT] [--only PART] [--models NAME ...] [--seeds N] [--contests]
-                                                 [--quick]
+    python benchmarks/parallel_initialization.py [--json OUT] [--models NAME ...] [--seeds N] [--contests]
 
 Four small networks as flax makes them learn data that packages ship: scikit-learn's digits (mlp, cnn) and the text of
 Python's own library (gpt, rnn). `alpa_dejavu.training.initialization` races as many starts as there are workers: by two
@@ -16,112 +15,142 @@ and known before these are trained. Losses are means of the last 40 steps. Time 
 a start, and all see the same batches. Ratios are to one start with the same seed and batches; a run that doesn't reach
 the target counts as if it took twice a training. All intervals are of 95 %.
 
-Steps per worker are seconds where workers don't slow each other: the part `seconds` races two starts on two Ray workers
-next to one start on one worker, on two cores, one thread a worker, each run in a turn of its own. All counts from the
-call on: workers' beginnings, compiling, what is sent. So that this hardly matters, a training takes about 40 seconds:
-the mlp, 1536 wide, with batches of 1024. Its learning rate follows the table's by the square root of the
-batch; a better one leaves less to save (`races/_seconds.py` says how much). Other work on the machine spoils this part;
-without two cores it is left out: `--only seconds` measures it alone.
-
-Judged is one way alone, which was chosen with other seeds. Rows that the JSON file has are not measured again. All of
-it takes about 30 minutes of one core and 10 of two.
-
-Exit status 1 if that way isn't faster to the target on 3 of the 4 networks, or if a race with budget="small" takes over
-25 % more compute than one start, or if the ratio in seconds of training is over 10 % from that in steps, or if two
-starts aren't surely faster in seconds, all counted; 0 if all holds that was measured.
+One way alone is judged, which was chosen with other seeds. Rows that the JSON file has are not measured again. All of
+it takes about 30 minutes of one core. Exit status 1 if that way isn't faster to the target on 3 of the 4 networks, or
+if a race with budget="small" takes over 25 % more compute than one start.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import logging
+import math
 import os
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tqdm import tqdm
 
-from harness import Results, at_least, options, show
-from races._models import TASKS
-from races._plan import QUICK, WHOLE, Plan
-from races._report import overview, tables, verdict
-from races._seconds import WORKERS, measured
-from races._ways import Way, of_contests, row, ways
+from alpa_dejavu._util.interval import Interval
+from harness import Figure, Results, Table, at_least, options
+from races._models import TASKS, Task
+from races._ways import LONGER, Way, loss_at, of_contests, race_of, row, trained, ways
 
-VERSION = 2
+WORKERS, SEEDS, TARGET_SEEDS, TARGET_AT = 8, 10, range(1000, 1011), 0.6
+CONFIDENCE, ENOUGH, SMALL = 0.95, 3, 1.25
+"""Networks on which the judged way has to be faster, and what budget="small" may cost in trainings of one start."""
+UNREACHED = LONGER["full"]
+"""A run that doesn't reach the target in its steps counts as if in so many times as many."""
+JUDGED = race_of("halving", "sobol", "full")
+"""The way that is judged: with seeds from 2000 on it was as fast as any."""
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what is missing, shows all, and says what is missed."""
     parser = options(__doc__)
-    parser.add_argument("--only", choices=["steps", "seconds"], help="one part alone; the other one's figures are kept")
-    parser.add_argument("--models", nargs="+", choices=list(TASKS), help="measure these alone")
-    parser.add_argument("--seeds", type=at_least(2), metavar="N", help="so many of them (default: 10)")
+    parser.add_argument("--models", nargs="+", choices=list(TASKS), default=list(TASKS), help="measure these alone")
+    parser.add_argument("--seeds", type=at_least(2), metavar="N", default=SEEDS, help="so many (default: %(default)s)")
     parser.add_argument("--contests", action="store_true", help="the contests and what they are judged by alone")
-    parser.add_argument("--quick", action="store_true", help="one network, few steps, to see that all of it runs")
     given = parser.parse_args(arguments)
-    plan = QUICK if given.quick else WHOLE
-    if given.seeds is not None:
-        plan = dataclasses.replace(plan, seeds=tuple(range(given.seeds)))
-    names = given.models or list(plan.models)
-    result = _begun(given, plan)
-    for name in names if given.only != "seconds" else ():
-        _measure(name, result, plan, of_contests(plan.workers) if given.contests else ways(plan.workers))
-    if given.only != "steps" and plan.pairs:
-        _measure_seconds(result, plan, given)
-    # What the file has of the other part stays there, and isn't judged.
-    left_out: dict[str, dict[str, Any]] = {"seconds": {"models": {}}, "steps": {"seconds": {}}}
-    judged = {**result, **left_out.get(given.only or "", {})}
-    said = verdict(judged, plan)
-    show(*tables(judged, plan), *said.details)
-    result.shown(*([overview(judged, plan)] if judged["models"] else []), *said.lines)
-    return 0 if said.held else 1
+    wanted = of_contests(WORKERS) if given.contests else ways(WORKERS)
+    result = Results(given.json, settings(given.seeds), models={})
+    for name in given.models:
+        _measure(name, TASKS[name], result, wanted, given.seeds)
+    models = result["models"]
+    return result.shown(overview(models, given.seeds), figures=figures(models))
 
 
-def _measure(name: str, result: Results, plan: Plan, wanted: Sequence[Way]) -> None:
-    task = plan.task(name)
-    found = result["models"].setdefault(name, {"data": task.data().mark, "rows": {}})
-    if found["data"] != task.data().mark:
+def settings(seeds: int) -> dict[str, Any]:
+    """The settings that rows depend on."""
+    tasks = {name: [task.optimizer, task.rate, task.rows, task.steps] for name, task in TASKS.items()}
+    every = [list(dataclasses.astuple(way)) for way in ways(WORKERS)]
+    return {"seeds": seeds, "target_seeds": list(TARGET_SEEDS), "workers": WORKERS, "tasks": tasks, "ways": every}
+
+
+def target_of(task: Task) -> float:
+    """The median loss that single starts have at `TARGET_AT` of their steps."""
+    way, steps = Way("target", longer=TARGET_AT), round(TARGET_AT * task.steps)
+    return statistics.median(loss_at(trained(task, way, seed).losses, steps) for seed in tqdm(TARGET_SEEDS, "target"))
+
+
+def _measure(name: str, task: Task, result: Results, wanted: Sequence[Way], seeds: int) -> None:
+    model = result["models"].setdefault(name, {"data": task.data().mark, "rows": {}})
+    if model["data"] != task.data().mark:
         raise SystemExit(f"{result.file} was measured with other data for {name}: name another file")
-    if "target" not in found:
-        found["target"] = plan.target(task)
+    if "target" not in model:
+        model["target"] = target_of(task)
         result.write()
-    left = [(way, seed) for way in wanted for seed in plan.seeds if not _has(found, way, seed)]
-    for way, seed in tqdm(left, name, unit="run"):
-        found["rows"].setdefault(way.name, []).append(row(task, way, seed, found["target"]))
-        result.write()
+    for way in tqdm(wanted, name, unit="way"):
+        rows = model["rows"].setdefault(way.name, [])
+        for seed in set(range(seeds)) - {measured["seed"] for measured in rows}:
+            rows.append(row(task, way, seed, model["target"]))
+            result.write()
 
 
-def _measure_seconds(result: Results, plan: Plan, given: argparse.Namespace) -> None:
-    if len(os.sched_getaffinity(0)) < WORKERS:
-        said = f"the part in seconds needs {WORKERS} cores, one for each worker"
-        if given.only == "seconds":
-            raise SystemExit(f"{said}; run it where there are as many")
-        logging.warning("%s: it is left out", said)
-        return
-    try:
-        measured(result, plan, result.write)
-    except ValueError as error:
-        raise SystemExit(f"{given.json}: {error}") from None
+def summaries(rows: Rows, steps: int) -> dict[str, dict[str, Any]]:
+    """What rows say of each way of a network that is trained for so many steps, over seeds.
+
+    Returns:
+        for each way its "ratio" of steps to those of one start with the same seed (a geometric mean), the same of
+        "compute", and "whole", the largest compute of a run in trainings of one start.
+    """
+    # One start may take its time.
+    alone = {measured["seed"]: _steps(measured, steps) for measured in rows[f"one start, {UNREACHED:g}x as long"]}
+    found = {}
+    for name, every in rows.items():
+        ratios = [math.log(_steps(measured, steps) / alone[measured["seed"]]) for measured in every]
+        computes = [
+            math.log((measured["compute"] or UNREACHED * measured["all_steps"]) / alone[measured["seed"]])
+            for measured in every
+        ]
+        found[name] = {
+            "ratio": Interval.of(ratios, CONFIDENCE).exp(),
+            "compute": Interval.of(computes, CONFIDENCE).exp(),
+            "whole": max(measured["all_steps"] for measured in every) / steps,
+        }
+    return found
 
 
-def _has(found: dict[str, Any], way: Way, seed: int) -> bool:
-    return any(one["seed"] == seed for one in found["rows"].get(way.name, ()))
+def _steps(measured: Mapping[str, Any], steps: int) -> float:
+    return UNREACHED * steps if measured["reached"] is None else float(measured["reached"])
 
 
-def _begun(given: argparse.Namespace, plan: Plan) -> Results:
-    """What an earlier run has left, or a new beginning."""
-    result = Results(given.json, plan.settings(), models={})
-    if result["version"] < VERSION:
-        # Its seconds were of another race, of more starts than workers.
-        result.pop("seconds", None)
-    result["version"] = VERSION
-    return result
+def overview(models: Mapping[str, Any], seeds: int) -> Table:
+    """All ways on all networks: steps per worker to the target over one start's, and after "at" the compute over it."""
+    by_network = {name: summaries(model["rows"], TASKS[name].steps) for name, model in models.items()}
+    rows = []
+    for way in ways(WORKERS):
+        cells = {
+            name: f"{_interval(of[way.name]['ratio'])} at {of[way.name]['compute'].mean:.1f}"
+            for name, of in by_network.items() if way.name in of
+        }  # fmt: skip
+        if cells:
+            rows.append({"way": way.name, **cells})
+    columns = {"steps to the target over one start's": "{way}", **{name: f"{{{name}}}" for name in by_network}}
+    return Table.of(rows, columns, f'{WORKERS} workers, {seeds} seeds; intervals of 95 %; after "at" the compute')
+
+
+def figures(models: Mapping[str, Any]) -> list[Figure]:
+    """Whether the judged way is surely faster than one start, and what the small budget costs."""
+    by_network = {name: summaries(model["rows"], TASKS[name].steps) for name, model in models.items()}
+    faster = [name for name, of in by_network.items() if of[JUDGED]["ratio"].high < 1]
+    needed = min(ENOUGH, len(models))
+    small = [way.name for way in ways(WORKERS) if way.budget == "small"]
+    whole = max(of[name]["whole"] for of in by_network.values() for name in small if name in of)
+    return [
+        Figure(JUDGED, "networks on which it is surely faster than one start", f"at least {needed}",
+               f"{len(faster)} of {len(models)}: {', '.join(faster) or 'none'}", len(faster) >= needed),
+        Figure('budget="small"', "compute of a whole run, in trainings of one start", f"at most {SMALL:g}",
+               f"{whole:.3f}", whole <= SMALL),
+    ]  # fmt: skip
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING)
     raise SystemExit(main())

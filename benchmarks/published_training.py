@@ -34,9 +34,8 @@ from alpa_dejavu.problem import NoPlanError
 from harness import Figure, Results, Table, options, wrong_input_told
 from published._collectives import shipped
 from published._jobs import Job, measured_job, published_job
-from published._left_out_errors import shipped_errors
 from published._operators import judged_operators
-from published._scores import by_source
+from published._scores import by_source, shipped_errors
 from published._steps import Estimated, by_default, by_sheets
 
 PEAK_SHARE = 0.4

@@ -31,8 +31,7 @@ import numpy as np
 import optax
 from tqdm import tqdm
 
-from _neuron_bound import bound_of_counts
-from _resilience_training import answers, mean_of, methods, outages
+from _resilience_training import answers, bound_of_counts, mean_of, methods, outages
 from alpa_dejavu.playground import Problem, problem
 from alpa_dejavu.training.resilience import Parts, Resilience, cross_entropy, find_parts, resilience
 from alpa_dejavu.training.resilience.activations import clipped

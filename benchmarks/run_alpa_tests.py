@@ -27,7 +27,7 @@ from _conformance import FileResult, count, page, tables
 from _isolation import ray_head, run_limited
 from alpa_dejavu._util.units import seconds
 from harness import Results, at_least, options
-from real_hosts.orphans import adopt_orphans, end_children
+from real_hosts._leftovers import adopt_orphans, end_children
 
 HERE = Path(__file__).resolve().parent
 LEFT_OUT = ("serve", "tpu", "torch")

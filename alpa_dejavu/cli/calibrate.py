@@ -80,7 +80,7 @@ def calibrate(
     calibration, which later plans are made by.
 
     It is experimental on CPU devices: stages are predicted no better than without it in
-    docs/results/calibrated-stages.md. --links isn't. Operators are predicted as without a calibration.
+    docs/results.md. --links isn't. Operators are predicted as without a calibration.
 
     Every measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is made.
     """

@@ -28,7 +28,7 @@ class ShardingOptions:
         force_batch_dim_to_mesh_dim: the mesh axis that must cut the batch dimension; -1 for none.
         force_simple_heuristic: "" to solve; "shard-largest", "shard-first" or "shard-last" to cut by that rule.
         solver: "ilp" or "relaxed", the solver of the part of the problem that can't be eliminated exactly; Alpa has no
-            such option. "relaxed" is experimental: no better than "ilp" in docs/results/operator-relaxation.md.
+            such option. "relaxed" is experimental: no better than "ilp" in docs/results/slicers.md.
 
     References:
         `run_auto_sharding_pass` in `alpa.shard_parallel.auto_sharding`.

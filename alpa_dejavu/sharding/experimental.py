@@ -1,6 +1,6 @@
 """Experimental: the choices of operators by a relaxation and its gradient, in place of an integer linear program.
 
-It is no better than that, the default, in docs/results/operator-relaxation.md. `ShardingOptions(solver="relaxed")` asks
+It is no better than that, the default, in docs/results/slicers.md. `ShardingOptions(solver="relaxed")` asks
 for it.
 
 All choices of all nodes have a share each; those of one node add up to 1. With c what choices cost by themselves and W

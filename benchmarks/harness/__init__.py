@@ -1,20 +1,19 @@
 """The parts that all benchmarks share: options, results that a later run goes on from, tables, figures with aims,
-timing, and processes beside this one.
+and processes beside this one.
 
 A benchmark makes its options, computes rows into `Results`, and ends with `Results.shown`, which prints tables and
-figures, keeps them in the JSON file beside the rows, and returns the exit status. `page.py` writes the page for
-docs/results from such a file alone.
+figures, keeps them in the JSON file beside the rows, and returns the exit status. `page.py` writes the tables and
+figures of README.md and docs/ from such files alone.
 """
 
 from __future__ import annotations
 
 from harness._options import at_least, options, wrong_input_told
-from harness._remote import Remote, answer_all
-from harness._results import Results, described
+from harness._remote import Remote, answer_all, peak_bytes
+from harness._results import Results
 from harness._tables import Figure, Table, show
-from harness._timing import peak_bytes, timed
 
 __all__ = [
-    "Figure", "Remote", "Results", "Table", "answer_all", "at_least", "described",
-    "options", "peak_bytes", "show", "timed", "wrong_input_told",
+    "Figure", "Remote", "Results", "Table", "answer_all", "at_least",
+    "options", "peak_bytes", "show", "wrong_input_told",
 ]  # fmt: skip

@@ -12,18 +12,17 @@ from pathlib import Path
 Main = Callable[..., int]
 
 
-def options(doc: str | None, *, json: str | None = None, needs_json: bool = False) -> argparse.ArgumentParser:
+def options(doc: str | None, *, json: str | None = None) -> argparse.ArgumentParser:
     """A parser that knows `--json`.
 
     Args:
         doc: the docstring of the benchmark, which is shown as it is.
         json: the file that results are written to where nobody names one; None: none is written then.
-        needs_json: whether somebody has to name one.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     said = "write the results here" + (f" (default: {json})" if json else "")
     default = None if json is None else Path(json)
-    parser.add_argument("--json", type=Path, metavar="FILE", default=default, required=needs_json, help=said)
+    parser.add_argument("--json", type=Path, metavar="FILE", default=default, help=said)
     return parser
 
 

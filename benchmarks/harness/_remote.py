@@ -1,16 +1,20 @@
-"""Processes beside this one: methods of an object there, and answers that are waited for."""
+"""Processes beside this one: methods of an object there, and answers that are waited for; the memory of this one."""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import resource
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, final
 
 from alpa_dejavu._util.child_process import child_process
 
-__all__ = ["Remote", "answer_all"]
+__all__ = ["Remote", "answer_all", "peak_bytes"]
 
 
 @final
@@ -70,3 +74,17 @@ def answer_all(connection: Connection, server: object) -> None:
             connection.send((False, getattr(server, method)(*arguments)))
         except Exception:
             connection.send((True, traceback.format_exc()))
+
+
+def peak_bytes() -> float:
+    """The most that this process has had in memory since it began, or since Linux was told to count anew.
+
+    The operating system's resource usage has the parent's in it, from before the program began; it stands in where
+    there is no /proc.
+    """
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        if found is not None:
+            return 1024.0 * int(found[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -9,9 +9,8 @@ import os
 import platform
 import shlex
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -20,8 +19,6 @@ from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu._util.versions import installed_version
 from harness._tables import Figure, Table, figures_table, show
 
-MOST_ROWS = 10
-"""Rows that a page shows of a table; all of them are in a CSV file beside the JSON file."""
 _VERSIONS = ("numpy", "scipy", "jax", "ray", "highspy", "scikit-learn")
 
 
@@ -92,56 +89,3 @@ def _run() -> dict[str, Any]:
             **{name: version for name in _VERSIONS if (version := installed_version(name)) is not None},
         },
     }
-
-
-def described(
-    result: Mapping[str, Any], left_out: Collection[str] = (), only: str | None = None, csv: str | None = None
-) -> str:
-    """Returns what a benchmark's JSON file says, as Markdown: command, machine, date, tables and single lines.
-
-    Args:
-        result: all that is in the file.
-        left_out: headings of columns that aren't wanted.
-        only: the title of the one table that is wanted, without the rest ("" where it has none); None: all is.
-        csv: the link to a table's file, with `{}` for its number: longer tables show `MOST_ROWS` rows, and the link.
-
-    Raises:
-        ValueError: no table has that title.
-    """
-    parts = [] if only is not None else _run_said(result["run"])
-    wanted = [
-        (number, table) for number, table in enumerate(result["tables"], 1)
-        if only is None or (isinstance(table, dict) and table["title"] == only)
-    ]  # fmt: skip
-    if not wanted:
-        raise ValueError(f"no table is titled {only!r}")
-    for number, table in wanted:
-        if isinstance(table, str):
-            # Listings of several lines are for the terminal.
-            parts.append("" if "\n" in table else textwrap.fill(table, 120))
-            continue
-        rows, title = tuple(map(tuple, table["rows"])), "" if only is not None else table["title"]
-        if csv is not None and len(rows) > MOST_ROWS:
-            # From the first to the last: rows are often sorted, and the first ones alone would flatter.
-            rows = tuple(rows[n * (len(rows) - 1) // (MOST_ROWS - 1)] for n in range(MOST_ROWS))
-        parts.append(Table(tuple(table["columns"]), rows, title).markdown(left_out))
-        if csv is not None and len(table["rows"]) > MOST_ROWS:
-            parts.append(f"These are {MOST_ROWS} of [{len(table['rows'])} rows]({csv.format(number)}).")
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _run_said(run: Mapping[str, Any]) -> list[str]:
-    """The command, the machine and the date."""
-    machine = ", ".join(f"{name} {value}" for name, value in run["machine"].items())
-    said = textwrap.fill(f"**Machine:** {machine}.", 120)
-    return [f"```\n{_folded(run['command'])}\n```", said, f"**Date:** {run['date']}."]
-
-
-def _folded(command: str) -> str:
-    """The command in lines of 120 columns at most, as a shell reads it."""
-    lines = [""]
-    for word in map(shlex.quote, shlex.split(command)):
-        if lines[-1] and len(lines[-1]) + len(word) > 117:
-            lines.append("   ")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return " \\\n".join(lines)

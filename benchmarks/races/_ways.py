@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.training.initialization import Initialized, parallel_initialize
-from races._data import batch
-from races._models import Task
+from races._models import Task, batch
 
 SMOOTHED_STEPS = 40
 RULES = {
@@ -27,8 +26,6 @@ DATA_PARALLEL = "data parallel"
 BUDGETS = ("small", "full")
 LARGER_RATES = (0.0, 0.5, 1.0)
 """Powers of how much larger a batch is, by which the learning rate grows with it."""
-EARLY = 8
-"""A look at this part of the steps, to see what it tells of the end."""
 LONGER = {"small": 1.25, "full": 2.0}
 """Of how many trainings the compute of one is that stands beside the races of a budget."""
 
@@ -127,25 +124,16 @@ def steps_to(losses: NDArray[np.float64], target: float) -> int | None:
 def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
     """What came of a way: steps per worker and total compute to a target, and where the training ended.
 
-    Compute is in steps with the task's batch. Idle are lanes that have no start while others train: here they stand
-    for workers, which have something else to do.
+    Compute is in steps with the task's batch.
     """
-    found: dict[str, Any] = {
-        "seed": seed, "reached": None, "compute": None, "idle_steps": 0, "loss": None, "accuracy": None, "seconds": 0.0,
-    }  # fmt: skip
+    found: dict[str, Any] = {"seed": seed, "reached": None, "compute": None}
     try:
         result = trained(task, way, seed)
     except RuntimeError:
         # All starts diverged.
-        steps, nothing = round(task.steps * way.longer), [None] * way.starts
-        most = steps * way.starts * way.larger
-        return found | {"all_steps": most, "diverged": way.starts, "each": nothing, "early": nothing}
-    found |= {
-        "all_steps": result.total_steps * way.larger, "idle_steps": result.padded_steps,
-        "loss": loss_at(result.losses, result.steps), "accuracy": task.accuracy(result.state),
-        "diverged": result.diverged, "seconds": result.seconds,
-    }  # fmt: skip
-    return found | (_trained_on(result, way, target) if way.pruned else _all_trained(result, task.steps, target))
+        return found | {"all_steps": round(task.steps * way.longer) * way.starts * way.larger}
+    found |= {"all_steps": result.total_steps * way.larger, "accuracy": task.accuracy(result.state)}
+    return found | (_trained_on(result, way, target) if way.pruned else _all_trained(result, target))
 
 
 def _trained_on(result: Initialized, way: Way, target: float) -> dict[str, Any]:
@@ -157,10 +145,8 @@ def _trained_on(result: Initialized, way: Way, target: float) -> dict[str, Any]:
     return {"reached": reached, "compute": compute * way.larger}
 
 
-def _all_trained(result: Initialized, steps: int, target: float) -> dict[str, Any]:
-    """When the first start is at the target, which ends a search that drops nobody; and when each is."""
-    each = [steps_to(curve.losses, target) for curve in result.curves]
-    early = [loss_at(curve.losses, steps // EARLY) if len(curve.losses) == steps else None for curve in result.curves]
-    first = min((reached for reached in each if reached is not None), default=None)
-    compute = None if first is None else len(each) * first
-    return {"reached": first, "compute": compute, "each": each, "early": early}
+def _all_trained(result: Initialized, target: float) -> dict[str, Any]:
+    """When the first start is at the target, which ends a search that drops nobody."""
+    every = [steps_to(curve.losses, target) for curve in result.curves]
+    first = min((steps for steps in every if steps is not None), default=None)
+    return {"reached": first, "compute": None if first is None else len(every) * first}

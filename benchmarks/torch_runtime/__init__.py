@@ -6,6 +6,5 @@ from __future__ import annotations
 
 from torch_runtime._model import Sizes, gradients_on_one_device
 from torch_runtime._processes import LayerSeconds, Processes, Split, started
-from torch_runtime._validator import refusal
 
-__all__ = ["LayerSeconds", "Processes", "Sizes", "Split", "gradients_on_one_device", "refusal", "started"]
+__all__ = ["LayerSeconds", "Processes", "Sizes", "Split", "gradients_on_one_device", "started"]

@@ -1,6 +1,5 @@
 """The benchmark of said probabilities: its scores by hand, its choices, and what a choice without errors comes to."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -65,15 +64,3 @@ def test_the_blocks_of_a_gpt_compute_what_the_formula_says():
     parameters = sum(tensor.num_bytes for tensor in model.tensors if tensor.role == "parameter") / 2
     assert parameters == 2 * 12 * 64**2 + 100 * 64
     assert np.allclose(sum(block.exchanged_bytes), 4 * 16 * 64 * 2)
-
-
-def test_refitting_takes_the_spreads_that_it_is_given():
-    choice = example([1.0, 2.0])
-    task = confidence.task_of(choice)
-    candidates = task.chooser.choose(task, confidence.Clock()).candidates
-    errors = confidence._with_spreads(confidence.numbered_errors(candidates), 0.1, 0.5, 0.2)
-    assert errors.spreads.alike == 0.5
-    assert errors.spreads.common[confidence.CLASSES.index("doublings")] == 0.2
-    none = dataclasses.replace(errors.spreads, common=0 * errors.spreads.common, own=0 * errors.spreads.own)
-    sure = confidence.confidence(candidates, errors=dataclasses.replace(errors, spreads=none))
-    assert sure.probability == 1.0

@@ -1,6 +1,7 @@
 """What benchmarks share: results that are gone on from, tables and figures, pages, and processes beside this one."""
 
 import json
+import re
 
 import pytest
 
@@ -60,55 +61,96 @@ def test_results_are_gone_on_from_by_the_same_settings_alone(tmp_path):
     assert "rows" not in Results(file, settings={"seed": 1})
 
 
-def test_a_missed_figure_is_an_exit_status_and_the_page_is_written_from_the_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["/somewhere/benchmarks/it.py", "--seed", "1", "--rules", *["a rule"] * 12])
+def test_a_missed_figure_is_an_exit_status(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["/somewhere/benchmarks/it.py", "--seed", "1"])
     held, missed = (Figure("it", "all", "1 s", "2 s", held) for held in (True, False))
-    file, into = tmp_path / "out.json", tmp_path / "page.md"
+    file = tmp_path / "out.json"
     assert Results(None).shown(figures=[held]) == 0
     assert Results(file, rows=ROWS).shown(Table.of(ROWS, COLUMNS), "a line", figures=[held, missed]) == 1
     assert "1 of 2 figures are held" in capsys.readouterr().out
-    assert [figure["held"] for figure in json.loads(file.read_text(encoding="utf-8"))["figures"]] == [True, False]
-    assert page.main([str(file)]) == 0
-    said = capsys.readouterr().out
-    rules = " ".join(["'a rule'"] * 8)
-    assert f"python benchmarks/it.py --seed 1 --rules {rules} \\\n    'a rule' " in said
-    assert "| b | it fails |  |" in said
-    assert "**Date:** " in said
-    into.write_text("before\n<!-- it: begin -->\nold\n<!-- it: end -->\nafter\n", encoding="utf-8")
-    assert page.main([str(file), "--into", str(into)]) == 0
-    written = into.read_text(encoding="utf-8")
-    assert written.startswith("before\n<!-- it: begin -->\n```\n")
-    assert written.endswith("<!-- it: end -->\nafter\n")
-    assert "old" not in written
-    into.write_text("<!-- other: begin -->\n<!-- other: end -->\n", encoding="utf-8")
-    assert page.main([str(file), "--into", str(into), "--mark", "other"]) == 0
-    assert "| b | it fails |  |" in into.read_text(encoding="utf-8")
-    assert page.main([str(file), "--only", "no title"]) == 2
-    assert "no table is titled 'no title'" in capsys.readouterr().err
-    assert page.main([str(file), "--only", "1 of 2 figures are held"]) == 0
-    assert "| b | it fails |  |" not in capsys.readouterr().out
-    into.write_text("nothing", encoding="utf-8")
-    assert page.main([str(file), "--into", str(into)]) == 2
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    assert [figure["held"] for figure in kept["figures"]] == [True, False]
+    assert kept["run"]["command"] == "python benchmarks/it.py --seed 1"
 
 
-def test_a_page_shows_ten_rows_and_links_the_file_of_all(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["benchmarks/it.py"])
-    (tmp_path / "results").mkdir()
-    file, into = tmp_path / "results" / "out.json", tmp_path / "page.md"
-    numbers = [{"n": n, "square": n * n} for n in range(12)]
-    columns = {"n": "{n}", "square": "{square}"}
-    Results(file).shown("a line", Table.of(numbers, columns), Table.of(numbers[:10], columns, "short"))
-    into.write_text("<!-- it: begin -->\n<!-- it: end -->\n", encoding="utf-8")
-    assert page.main([str(file), "--into", str(into), "--only", ""]) == 0
-    written = into.read_text(encoding="utf-8")
-    assert written.endswith("| 11 | 121 |\n\nThese are 10 of [12 rows](results/out-2.csv).\n<!-- it: end -->\n")
-    assert written.count("\n| ") == 2 + 10
-    assert "**Date:**" not in written
-    rows = (tmp_path / "results" / "out-2.csv").read_text(encoding="utf-8").splitlines()
-    assert (rows[0], len(rows), rows[-1]) == ("n,square", 13, "11,121")
-    assert page.main([str(file), "--into", str(into), "--only", "short"]) == 0
-    assert "rows](" not in into.read_text(encoding="utf-8")
-    assert len(list((tmp_path / "results").glob("*.csv"))) == 1
+@pytest.fixture
+def pages(tmp_path, monkeypatch):
+    """Writes a page with a mark, fills it in, and returns what it then says."""
+    monkeypatch.setattr("sys.argv", ["benchmarks/it.py", "--json", "x.json", "--rules", *["a rule"] * 12])
+    results = tmp_path / "docs" / "results"
+    results.mkdir(parents=True)
+    numbers = [{"n": n, "s": f"{n * n} ms", "share": f"{n}%"} for n in range(12)]
+    columns = {"n": "{n}", "seconds": "{s}", "share": "{share}"}
+    held = Figure("it", "all", "1 s", "2.5 s", True)
+    Results(results / "it.json").shown(
+        "3 of 4 % held", Table.of(numbers, columns), Table.of(numbers[:3], columns, "short"), figures=[held]
+    )
+    (tmp_path / "README.md").write_text("A page.\n", encoding="utf-8")
+    page_file = tmp_path / "docs" / "page.md"
+
+    def filled(text, **declared):
+        (results / "figures.json").write_text(json.dumps(declared), encoding="utf-8")
+        page_file.write_text(text, encoding="utf-8")
+        status = page.main(["--root", str(tmp_path)])
+        assert page.main(["--root", str(tmp_path), "--check"]) == status
+        return page_file.read_text(encoding="utf-8") if status == 0 else status
+
+    return filled
+
+
+def test_a_page_has_the_command_of_a_run_and_its_date(pages):
+    rules = " ".join(["'a rule'"] * 9)
+    text = pages("before\n<!-- run it -->\nold\n<!--end-->\nafter\n")
+    assert text.startswith(f"before\n<!-- run it -->\n```\npython benchmarks/it.py --rules {rules} \\\n    'a rule' ")
+    assert re.search(r"\[All figures of this run\]\(results/it\.json\), \d+ \w+ \d{4}\.\n<!--end-->\nafter\n$", text)
+
+
+def test_a_page_shows_ten_rows_and_links_the_file_of_all(pages, tmp_path):
+    text = pages('<!-- table it 1 without "share" -->\n<!--end-->\n')
+    assert text.endswith("| 11 | 121 ms |\n\nThese are 10 of [12 rows](results/it-2.csv).\n<!--end-->\n")
+    assert text.count("\n| ") == 2 + 10
+    sheet = tmp_path / "docs" / "results" / "it-2.csv"
+    rows = sheet.read_text(encoding="utf-8").splitlines()
+    assert (rows[0], len(rows), rows[-1]) == ("n,seconds,share", 13, "11,121 ms,11%")
+    text = pages('<!-- table it 1 rows 1\n    "1?, *" -->\n<!--end-->\n')
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("| 1")] == ["1", "10", "11"]
+    assert pages("<!-- table it short -->\n<!--end-->\n").count("\n| ") == 2 + 3
+    assert not sheet.exists()
+    assert "**1 of 1 figures are held**" in pages("<!-- table it figures -->\n<!--end-->\n")
+
+
+@pytest.mark.parametrize(
+    ("declared", "shown"),
+    [
+        ({"row": "4", "column": "seconds"}, "16 ms"),
+        ({"row": "4", "column": "share"}, "4 %"),
+        ({"row": "4", "column": "seconds", "as": "{:.3f} s"}, "0.016 s"),
+        ({"table": "figures", "row": "it, all", "column": "measured"}, "2.5 s"),
+        ({"find": r"(\d) of 4"}, "3"),
+        ({"column": "share", "median": True, "as": "{:.1f} %"}, "5.5 %"),
+        ({"column": "share", "find": "1.%", "count": True}, "2"),
+        ({"row": "10", "column": "seconds", "over": "other", "as": "{:.2f} times"}, "4.00 times"),
+    ],
+)
+def test_a_figure_is_the_one_of_its_run(pages, declared, shown):
+    other = {"run": "it", "row": "5", "column": "seconds"}
+    text = pages("It took 9.9 s<!--=it--> then.\n", it={"run": "it", **declared}, other=other)
+    assert text == f"It took {shown}<!--=it--> then.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('<!-- table it "no title" -->\n<!--end-->', "no table is titled 'no title'"),
+        ("<!-- table it 1 rows 99 -->\n<!--end-->", "no rows ['99']"),
+        ("<!-- table gone 1 -->\n<!--end-->", "gone.json"),
+        ("1<!--=it-->", "is 12 times in it.json, but must be once"),
+        ("1<!--=gone-->", "the figure 'gone' is not in "),
+    ],
+)
+def test_a_mark_of_nothing_is_told(pages, capsys, text, told):
+    assert pages(text, it={"run": "it", "column": "n"}) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_options_say_what_is_too_small(capsys):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _neuron_bound import bound_of_counts
+from _resilience_training import bound_of_counts
 
 
 def test_the_bound_is_the_papers():

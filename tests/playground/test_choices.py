@@ -135,8 +135,9 @@ def test_an_end_within_the_mix_is_kept(job):
 
 
 def test_the_page_s_example_chooses_one_of_its_rows(capsys):
-    page = pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "choosing-while-training.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    page = pathlib.Path(__file__).parents[2] / "docs" / "concepts" / "playground-workers.md"
+    _, section = page.read_text(encoding="utf-8").split("## Choosing while training")
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     exec(block, {"__name__": "example"})
     assert capsys.readouterr().out.partition(",")[0] in ("sum", "mix", "local")
 

@@ -1,7 +1,8 @@
-"""The pages for people: links lead somewhere, names can be imported, the map is current, the README stays short, and
-generated tables say what their runs say.
+"""The pages for people: links lead somewhere, names can be imported, blocks of Python are Python, the map is current,
+the site can be built, the README stays short, and tables and figures are those of their runs.
 """
 
+import ast
 import importlib
 import json
 import pathlib
@@ -11,6 +12,8 @@ import sys
 import urllib.parse
 
 import pytest
+
+from page import main as fill_pages
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -54,30 +57,6 @@ def broken_links(page):
             yield f"{link}: there is no such heading"
 
 
-def runs():
-    """The tables of each run that is kept, by the benchmark's name and by the file's."""
-    for file in (ROOT / "docs" / "results").glob("*.json"):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        tables = [table for table in result["tables"] if isinstance(table, dict)]
-        rows = [row for table in tables for row in (table["columns"], *table["rows"])]
-        yield file.stem, rows
-        yield pathlib.Path(result["run"]["command"].split()[1]).stem, rows
-
-
-def rows_of_no_run(text, known):
-    """Rows of generated tables that no row of their run's JSON has, whose columns may be fewer here."""
-    for name, block in re.findall(r"<!-- (\w+): begin -->\n(.*?)<!-- \1: end -->", text, flags=re.DOTALL):
-        for line in re.findall(r"^\| (?!---)(.*) \|$", block, flags=re.MULTILINE) if name in known else ():
-            cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)]
-            if not any(_in_order(cells, row) for row in known[name]):
-                yield line
-
-
-def _in_order(cells, row):
-    others = iter(row)
-    return all(any(cell == other.strip() for other in others) for cell in cells)
-
-
 def unknown_names(text):
     for name in sorted(set(re.findall(r"(?<![\w./-])alpa_dejavu(?:\.[A-Za-z_]\w*)+", text))):
         parts = name.split(".")
@@ -108,23 +87,40 @@ def test_names_of_the_package_can_be_imported(page):
 
 @pages
 def test_lines_are_not_too_long(page):
-    assert [line for line in page.read_text(encoding="utf-8").splitlines() if len(line) > 120] == []
+    shown = re.sub(r"<!--=\S+?-->", "", page.read_text(encoding="utf-8"))
+    assert [line for line in shown.splitlines() if len(line) > 120] == []
 
 
 @pages
-def test_generated_tables_say_what_their_runs_say(page):
-    known = {}
-    for name, rows in runs():
-        known.setdefault(name, []).extend(rows)
-    assert list(rows_of_no_run(page.read_text(encoding="utf-8"), known)) == []
+def test_blocks_of_python_are_python(page):
+    for block in re.findall(
+        r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    ):
+        ast.parse(block)
 
 
-def test_a_row_that_no_run_has_is_found():
-    known = {"it": [["a", "b", "c"], ["1", "2 | 3", "4"]]}
-    text = "<!-- {0}: begin -->\n| a | c |\n| --- | --- |\n| 1 | {1} |\n<!-- {0}: end -->\n"
-    assert list(rows_of_no_run(text.format("it", "4") + text.format("other", "5"), known)) == []
-    assert list(rows_of_no_run(text.format("it", "2 \\| 3"), known)) == []
-    assert list(rows_of_no_run(text.format("it", "5"), known)) == ["1 | 5"]
+def test_tables_and_figures_are_those_of_their_runs(capsys):
+    assert fill_pages(["--check"]) == 0, capsys.readouterr()
+
+
+def test_each_declared_figure_is_shown_or_divides_one():
+    declared = json.loads((ROOT / "docs" / "results" / "figures.json").read_text(encoding="utf-8"))
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    shown = set(re.findall(r"<!--=(\S+?)-->", text)) | {figure.get("over") for figure in declared.values()}
+    assert set(declared) <= shown
+
+
+@pages
+def test_no_figure_begins_a_line_where_its_mark_would_be_a_block(page):
+    assert re.findall(r"^\s*(?:- )?<!--=.*$", page.read_text(encoding="utf-8"), flags=re.MULTILINE) == []
+
+
+def test_the_site_is_built_from_all_pages_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert len(list(tmp_path.rglob("*.html"))) == len(PAGES)  # the README isn't one of them, and 404.html is
 
 
 def test_the_list_of_pages_has_them_all():

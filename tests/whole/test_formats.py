@@ -73,7 +73,7 @@ def test_whole_numbers_may_be_written_with_a_point(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [101, 900, 100_000])
-@pytest.mark.parametrize("ends", ["[]", ("{\"a\":", "}")])
+@pytest.mark.parametrize("ends", ["[]", ('{"a":', "}")])
 def test_lists_in_lists_end(tmp_path, depth, ends):
     (tmp_path / "deep.json").write_text(ends[0] * depth + ("" if ends[0] == "[" else "1") + ends[1] * depth)
     for read in (read_plan, read_cluster):
@@ -103,7 +103,7 @@ def test_half_a_character_is_refused(tmp_path):
         ('{"\\u0061": 1,\n"a": 2}', 1),
         ('{"a": "NaN \\" 1e999",\n"b": [{"a": 1, "b": {}}],\n"c": "\\ud800"}', 3),
         ('{"a": 1,\n"a": [{}, 1,\n1e999]}', 3),
-        ('[1,\n1e999]', 2),
+        ("[1,\n1e999]", 2),
         ("[1,\n1e99," + "9" * 299 + ",\n" + "9" * 300 + "]", 3),
         ("[1, 2]", 1),
     ],

@@ -3,7 +3,7 @@
 In: a job, a cluster, and rows of choices.
 Out: a `Configured`: losses over virtual seconds, each option's share over the steps, and the option that is left.
 Options begin with equal shares, a softmax of a matrix; shares follow the held-out loss after a step and its seconds.
-See docs/concepts/choosing-while-training.md.
+See docs/concepts/playground-workers.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the data go: splits of samples over workers, and policies that move samples while a run goes.
 
 In: the samples, the workers' hosts and speeds, a seed; at the end of each epoch what a worker has.
-Out: the samples of each worker (`Shards`), and those that a worker hands on (`Handed`). See
-docs/concepts/playground-data.md. A job has one of both each: `Job(shards=split("dirichlet"), moves=move("by-loss"))`.
+Out: the samples of each worker (`Shards`), and those that a worker hands on (`Handed`). A job has
+one of both each: `Job(shards=split("dirichlet"), moves=move("by-loss"))`. See docs/concepts/playground-workers.md.
 """
 
 from __future__ import annotations

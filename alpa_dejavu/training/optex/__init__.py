@@ -4,7 +4,7 @@
 
 `optex` makes it around any optax optimizer. `kernels` say how alike gradients are, `scales` choose length scale and
 noise, `evaluators` compute true gradients: on a device, over devices, on Ray workers; `testing` has the conformance
-suites. What needs Alpa is passed in. See docs/concepts/optex.md.
+suites. What needs Alpa is passed in. See docs/guides/spend.md.
 """
 
 from __future__ import annotations
