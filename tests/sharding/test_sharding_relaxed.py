@@ -10,7 +10,7 @@ from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._solve import NamedSolver
-from alpa_dejavu.sharding.experimental import Problem, annealed, moved_costs, settled, solve_relaxed
+from alpa_dejavu.sharding.experimental import RelaxedGraph, annealed, moved_costs, settled, solve_relaxed
 from layer_models import gpt, sharded_as_one
 from operators import two_layer_gradients
 
@@ -111,7 +111,7 @@ def test_the_same_again():
 
 def test_rounding_never_costs_more_than_the_shares():
     graph = random_graph(8, count=10, forbidden=0.0)
-    problem = Problem(graph, (), DEAR)
+    problem = RelaxedGraph(graph, (), DEAR)
     shares = problem.softmax(np.random.default_rng(0).uniform(size=len(problem.costs)))
     rows = dict(zip(graph.costs, np.split(shares, problem.first[1:-1]), strict=True))
     expected = sum(cost @ rows[node] for node, cost in graph.costs.items())
@@ -120,7 +120,7 @@ def test_rounding_never_costs_more_than_the_shares():
 
 
 def test_shares_become_choices():
-    problem = Problem(moved_costs(random_graph(9, count=10, forbidden=0.0)), (), DEAR)
+    problem = RelaxedGraph(moved_costs(random_graph(9, count=10, forbidden=0.0)), (), DEAR)
     shares = annealed(problem, 0.5, 0)
     assert np.add.reduceat(shares, problem.first[:-1]) == pytest.approx(1.0)
     assert np.maximum.reduceat(shares, problem.first[:-1]).mean() > 0.95

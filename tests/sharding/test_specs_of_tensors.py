@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.sharding import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding, to_op_sharding
-from alpa_dejavu.sharding._propagate import reshape_spec
-from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, tile
+from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, reshape_spec, tile
 from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import MANUAL
 

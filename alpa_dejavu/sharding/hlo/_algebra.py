@@ -116,10 +116,6 @@ def _multiply_twice(graph: Graph, node: Node) -> Node | None:
     return None
 
 
-def _concatenate(graph: Graph, node: Node) -> Node | None:
-    return graph.operand(node, 0) if len(node.operand_ids) == 1 else None
-
-
 def _reduce(graph: Graph, node: Node) -> Node | None:
     """A reduction over nothing but dimensions of size one, from the neutral element, only changes the shape."""
     if len(node.operand_ids) != 2:
@@ -178,7 +174,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "transpose": (_transpose,),
     "broadcast": (_broadcast, _broadcast_of_iota),
     "slice": (_unchanged,),
-    "concatenate": (_concatenate,),
+    "concatenate": (lambda graph, node: graph.operand(node, 0) if len(node.operand_ids) == 1 else None,),
     "reduce": (_reduce,),
     "pad": (_pad,),
     "select": (_select,),

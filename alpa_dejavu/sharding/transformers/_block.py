@@ -13,11 +13,8 @@ from typing import final
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
-from alpa_dejavu.sharding.transformers._degrees import Degrees
-from alpa_dejavu.sharding.transformers._execution import PLAIN, Execution
+from alpa_dejavu.sharding.transformers._execution import PLAIN, DivisionDegrees, Execution
 from alpa_dejavu.sharding.transformers._records import PLAIN_ATTENTION, grouped, plain_attention, product, stream
-
-__all__ = ["LayerWork", "padded_vocabulary"]
 
 _SINGLE = 4.0
 _BACKWARD = 2.5
@@ -49,7 +46,7 @@ class LayerWork:
 
     size: Transformer
     execution: Execution
-    degrees: Degrees
+    degrees: DivisionDegrees
     samples: float
 
     @property
@@ -94,9 +91,9 @@ class LayerWork:
         if remat == "layer":
             return Operators.of(records)
         if self.execution.selective == "attention":
-            return Operators.of([one for one in records if one.primitive in PLAIN_ATTENTION])
-        products = [one for one in records if one.kind in ("dot", "grouped")]
-        streams = [one for one in records if one.kind == "elementwise"]
+            return Operators.of([record for record in records if record.primitive in PLAIN_ATTENTION])
+        products = [record for record in records if record.kind in ("dot", "grouped")]
+        streams = [record for record in records if record.kind == "elementwise"]
         return Operators.of([*streams, *products[1::2]])
 
     def _records(self, layer: int, phase: str) -> Iterator[Operator]:
@@ -152,23 +149,23 @@ class LayerWork:
 
     def _feed_forward_half(self, number: int, backward: bool) -> Iterator[Operator]:
         size, tensor = self.size, self.degrees.tensor
-        found = [list(self._norm(backward))]
+        parts = [list(self._norm(backward))]
         if size.has_experts(number):
-            found.append(list(self._experts(backward)))
+            parts.append(list(self._experts(backward)))
         if width := size.dense_width(number):
-            found.append(list(self._feed_forward(width / tensor, backward)))
-        found.append(list(self._residual(backward)))
-        for part in reversed(found) if backward else found:
+            parts.append(list(self._feed_forward(width / tensor, backward)))
+        parts.append(list(self._residual(backward)))
+        for part in reversed(parts) if backward else parts:
             yield from part
 
     def _feed_forward(self, width: float, backward: bool) -> Iterator[Operator]:
         tokens, hidden, enters = self.tokens, self.size.hidden, 1 + self.size.gated
-        found = [
+        parts = [
             self._products([(tokens, enters * width, hidden)], backward),
             self._activation(tokens * width, backward),
             self._products([(tokens, hidden, width)], backward),
         ]
-        for part in reversed(found) if backward else found:
+        for part in reversed(parts) if backward else parts:
             yield from part
 
     def _experts(self, backward: bool) -> Iterator[Operator]:
@@ -304,8 +301,8 @@ class LayerWork:
         """
         execution, degrees = self.execution, self.degrees
         whole = self.own_parameters(layer)
-        kept = tuple(one / (share if degrees.zero == 3 else 1) for one, share in zip(whole, self.shares, strict=True))
-        updated = sum(one / (share if degrees.zero else 1) for one, share in zip(whole, self.shares, strict=True))
+        divided = [count / share for count, share in zip(whole, self.shares, strict=True)]
+        kept, updated = divided if degrees.zero == 3 else whole, sum(divided if degrees.zero else whole)
         state = _UPDATE_BYTES + 2 * _SINGLE + execution.gradient_bytes + execution.weight_bytes
         yield stream("norm of gradients", execution.gradient_bytes * sum(kept), 1.0)
         yield stream("update", state * updated / 2, state * updated / 2)
