@@ -1,7 +1,6 @@
 """The tables of all operators of a program, in order."""
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
@@ -9,33 +8,13 @@ from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
-from alpa_dejavu.sharding._planning import ShardingStrategy, Site, StrategyTable, make_table, whole_table
+from alpa_dejavu.sharding._planning import ShardingStrategy, Site, StrategyTable, make_table
 from alpa_dejavu.sharding._reshard import MeshCosts
 from alpa_dejavu.sharding._spec import divides
 from alpa_dejavu.sharding._strategies_dot import convolution_table, dot_table
-from alpa_dejavu.sharding._strategies_shape import (
-    broadcast_table,
-    carried_table,
-    choose_leader,
-    elementwise_table,
-    index_table,
-    iota_table,
-    output_table,
-    parameter_table,
-    reduce_table,
-    reshape_table,
-    sibling_table,
-    sort_table,
-)
+from alpa_dejavu.sharding._strategies_shape import RULES, choose_leader
 
-_RULES: dict[str, Callable[[Site], StrategyTable]] = {
-    "parameter": parameter_table, "random": parameter_table, "constant": whole_table, "iota": iota_table,
-    "elementwise": elementwise_table, "broadcast": broadcast_table, "reshape": reshape_table,
-    "transpose": carried_table, "same_size": carried_table, "window": carried_table, "identity": carried_table,
-    "reduce": reduce_table, "sort": sort_table, "dot": dot_table, "convolution": convolution_table,
-    "gather": index_table, "scatter": index_table, "sibling": sibling_table, "opaque": whole_table,
-    "output": output_table,
-}  # fmt: skip
+_RULES = RULES | {"dot": dot_table, "convolution": convolution_table}
 _HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
 
 

@@ -7,7 +7,7 @@ Each cut of the leading operand, which lies deepest in the program, is carried o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from alpa_dejavu.sharding._operator import Dims, IndexDims, Operator
 from alpa_dejavu.sharding._planning import (
@@ -21,6 +21,7 @@ from alpa_dejavu.sharding._planning import (
     one_dim_specs,
     unique_outputs,
     whole,
+    whole_table,
 )
 from alpa_dejavu.sharding._spec import (
     Spec,
@@ -263,3 +264,13 @@ def index_table(site: Site) -> StrategyTable:
                 inputs = (source, replicated(site.operands[1].rank), *filter(None, updates))
                 strategies.append(ShardingStrategy(f"S{result_dim} @ {axis}", result, inputs))
     return make_table(site, [*strategies, whole(site)])
+
+
+RULES: dict[str, Callable[[Site], StrategyTable]] = {
+    "parameter": parameter_table, "random": parameter_table, "constant": whole_table, "iota": iota_table,
+    "elementwise": elementwise_table, "broadcast": broadcast_table, "reshape": reshape_table,
+    "transpose": carried_table, "same_size": carried_table, "window": carried_table, "identity": carried_table,
+    "reduce": reduce_table, "sort": sort_table, "gather": index_table, "scatter": index_table,
+    "sibling": sibling_table, "opaque": whole_table, "output": output_table,
+}  # fmt: skip
+"""The table of an operator by its kind."""
