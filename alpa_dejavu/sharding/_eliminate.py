@@ -157,7 +157,7 @@ def _first(matrix: np.ndarray) -> np.ndarray:
 
 
 _LARGEST, _MOST = 1 << 20, 32
-"""Entries of the largest table that is made."""
+"""The entries of the largest table that is made, and its most nodes."""
 
 Factor = tuple[tuple[int, ...], NDArray[np.float64]]
 """Nodes, ascending, and the cost of each combination of their choices."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
 from alpa_dejavu.slicing._dynamic import Intervals
-from alpa_dejavu.slicing._graph import by_count
 from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import Corridor, affordable, best_price, least_sum
 from alpa_dejavu.testing import random_problem
@@ -174,18 +173,6 @@ def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
         assert narrow.graph.stage[found].tolist() == graph.stage[arcs].tolist()
         assert least_sum(whole.narrowed(share * price, least * (1 - 1e-6)))[0] >= least
     assert len(whole.narrowed(price, 1.2 * least).graph) < len(graph)
-
-
-def test_numbers_of_stages_are_nodes_where_they_matter():
-    problem = _model(8, 16, memory=1.2)
-    graph, stages = graph_of(problem)
-    counted = by_count(graph, stages.covered, stages.room, num_stages=3)
-    assert counted is not None
-    least, arcs = _way(counted)
-    assert len(arcs) == 3
-    assert (stages.room[counted.stage[arcs]] >= [2, 1, 0]).all()
-    asked = dataclasses.replace(problem, num_stages=3, objective="work", num_micro_batches=1)
-    assert Dynamic().slice(asked).cost_s == pytest.approx(least, rel=1e-12)
 
 
 def test_no_stage_at_all():
