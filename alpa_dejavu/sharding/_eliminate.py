@@ -91,9 +91,7 @@ def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -
 
 
 def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -> Reduced:
-    """Eliminates nodes and choices of a cost graph as long as that leaves its least cost exact; nodes of `keep` stay,
-    with all choices.
-    """
+    """Eliminates nodes and choices as long as the least cost stays exact; nodes of `keep` stay, with all choices."""
     work = _GraphWork(
         dict(graph.costs),
         {node: {} for node in graph.costs},

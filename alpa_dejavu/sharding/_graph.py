@@ -141,9 +141,7 @@ class _GraphBuilder:
         self.graph.costs[node] = cost if before is None else self.blocks.once(add, before, cost)
 
     def add(self, a: int, b: int, matrix: np.ndarray) -> None:
-        """Adds costs to an edge, with node a's choices in rows and b's in columns; where a is b, the diagonal goes to
-        the node.
-        """
+        """Adds costs of a's choices (rows) with b's to their edge, or of a node with itself to its own costs."""
         if a == b:
             self.add_cost(a, self.blocks.once(own, matrix))
             return

@@ -39,9 +39,7 @@ class TrainedParameter:
 @final
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """A value of a pass, in memory from the operation `first` to `last`: the operator that says how it is cut, and its
-    whole bytes.
-    """
+    """A value of a pass in memory from one operation to another: the operator that says how it is cut, its bytes."""
 
     operator: int
     num_bytes: float

@@ -93,9 +93,7 @@ def _staying(solved: SolvedLayer, divisions: Divisions, zero: int) -> list[Float
 
 
 def _parts(solved: SolvedLayer, values: Iterable[tuple[int, float, tuple[int, ...]]]) -> FloatArray:
-    """Returns the total bytes on one device of values: the operator by which each is cut, its whole bytes, and the axes
-    that divide it besides.
-    """
+    """Returns a device's bytes of values: the operator that cuts each, its whole bytes, and further axes that do."""
     total = np.zeros((2, 2))
     for place, num_bytes, further in values:
         batched, divided, share = _share(solved, place, num_bytes, further)

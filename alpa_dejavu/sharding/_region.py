@@ -11,9 +11,7 @@ from alpa_dejavu.sharding._spec import Spec, transpose_spec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SolvedProgram:
-    """A program's operators, with the strategy chosen for each, and the operators that read its result, outputs
-    included.
-    """
+    """A program's operators, with the strategy chosen for each, and all operators that read its result."""
 
     operators: Sequence[Operator]
     strategies: Sequence[ShardingStrategy]
@@ -55,9 +53,7 @@ class SolvedProgram:
         return users[0] if len(users) == 1 and self.operators[users[0]].kind != "output" else None
 
     def users_through_memory(self, index: int) -> list[int]:
-        """Returns the readers of a result, outputs left out; the readers of a parameter read its new value, too, in the
-        next step.
-        """
+        """Returns the readers of a result but outputs; a parameter's readers read its new value, too, next step."""
         return (
             list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]]))
             if (index in self.replaces)

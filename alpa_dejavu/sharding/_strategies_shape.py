@@ -130,9 +130,7 @@ def _for_each(site: Site, leader: int, strategies: list[ShardingStrategy]) -> St
 
 
 def _carried(site: Site, leader: int, specs: list[Spec | None]) -> StrategyTable:
-    """Returns the table of strategies that carry on those of the leading operand, but for None; the other operands are
-    cut like the result.
-    """
+    """Returns the table that carries on the leading operand's cuts, but for None; others are cut like the result."""
     strategies, sources = [], []
     for source, (spec, before) in enumerate(zip(specs, site.tables[leader].outputs, strict=True)):
         if spec is not None:
@@ -227,9 +225,7 @@ def reduce_table(site: Site) -> StrategyTable:
 
 
 def sort_table(site: Site) -> StrategyTable:
-    """Returns the table of a sort: cut like its leading operand; where the sorted dimension is, it pays for gathering
-    the operand first.
-    """
+    """Returns the table of a sort, which pays for gathering its leading operand where that is cut along the sort."""
     operator, leader = site.operator, site.leader[0]
     assert isinstance(operator.attributes, Dims)
     strategies = []
@@ -243,9 +239,7 @@ def sort_table(site: Site) -> StrategyTable:
 
 
 def sibling_table(site: Site) -> StrategyTable:
-    """Returns the table of an operator's second or later result: cut like the first one if that has the same shape, or
-    else whole.
-    """
+    """Returns the table of a further result of an operator: cut like the first one if shaped alike, or else whole."""
     same, nothing = site.operands[0].shape == site.operator.shape, replicated(site.operator.rank)
     main = site.tables[0].outputs
     return _for_each(site, 0, [ShardingStrategy("=", before if same else nothing, (before,)) for before in main])

@@ -47,9 +47,7 @@ class OperatorWriter:
         self, kind: Kind, operands: Sequence[int], like: Value, name: str = "", attributes: Attributes = None,
         shape: Shape | None = None, repeats: float = 1.0,
     ) -> int:  # fmt: skip
-        """Appends an operator with the element type of a value, and its shape unless another is given; returns its
-        index.
-        """
+        """Appends an operator with the element type of a value, and its shape unless another is given."""
         integer = like.dtype.startswith(("int", "uint"))
         operator = Operator(
             kind, tuple(operands), like.shape if shape is None else shape, itemsize(like), name, attributes,
@@ -71,9 +69,7 @@ class OperatorWriter:
         return operator.kind == "constant" or (operator.kind == "broadcast" and self.is_constant(operator.operands[0]))
 
     def same(self, step: Step, number: int = 0) -> None:
-        """Notes that a result takes no memory of its own, as it only renames or reshapes the operand at the same
-        position.
-        """
+        """Notes that a result takes no memory of its own: it only renames or reshapes the operand at that position."""
         source = step.inputs[number]
         self.roots[step.outputs[number]] = self.roots.get(source, source)
 

@@ -47,9 +47,7 @@ class BoundaryLayout:
     last: Axes = ()
 
     def spec(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
-        """Returns the spec of a tensor in this layout; None if it has no batch dimension, too few, or can't be cut
-        evenly.
-        """
+        """Returns the spec of a tensor in this layout; None if it lacks a dimension, or can't be cut evenly."""
         if batch_dim is None:
             return None
         others = [dim for dim in range(len(shape)) if dim != batch_dim and shape[dim] > 1]

@@ -136,9 +136,7 @@ class LayerSharding:
     flows: LayerFlows | None = None
 
     def cuts(self, phase: str) -> BoolArray:
-        """Returns which mesh axes divide each operator's work in "forward", "backward" or "step"; shape (operators,
-        axes).
-        """
+        """Returns which mesh axes divide each operator's work in a phase ("step" is the update); (operators, axes)."""
         return {"forward": self.forward_cuts, "backward": self.backward_cuts, "step": self.update_cuts}[phase]
 
     def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
@@ -200,9 +198,7 @@ class StageLayers:
         return dataclasses.replace(self, variants=tuple(changed[id(layer)] for layer in self.variants))
 
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
-        """Sums the array that `value` takes from a layer's sharding over each stage's layers; (L, L, ...), 0 below the
-        diagonal.
-        """
+        """Sums an array of each layer's sharding over each stage's layers; (L, L, ...), 0 below the diagonal."""
         values = np.array([value(layer) for layer in self.variants], dtype=np.float64)
         flat = values.reshape(len(values), -1)
         summed = [stage_sum(column, self.of_stages) for column in flat.T]

@@ -43,9 +43,7 @@ def solvers_on(
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
-    """Returns for each layer the index of its program of operators, and the different programs; layers that are alike
-    share one.
-    """
+    """Returns for each layer the index of its program, and the different programs; alike layers share one."""
     by_key: dict[Hashable, int] = {}
     numbers: dict[LayerProgram, int] = {}
     programs: list[LayerProgram] = []

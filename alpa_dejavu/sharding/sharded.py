@@ -75,9 +75,7 @@ class ModelSharding:
 
     @cached_property
     def whole(self) -> FloatArray:
-        """Returns the bytes of layers i..j that a device which isn't part of any mesh keeps, by `MEMORY`; shape (L, L,
-        6).
-        """
+        """Returns the bytes of layers i..j that a device of no mesh keeps, by `MEMORY`; shape (L, L, 6)."""
         return self._scaled(self.solved(*_ALONE)[0], 1).sums(LayerSharding.memory)
 
     @cached_property
@@ -131,9 +129,7 @@ class ShardedDivision:
         return self.layers.of_stages
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns each layer variant's operators in "forward", "backward" or "step", as one device runs its share of
-        them.
-        """
+        """Returns a device's share of each layer variant's operators in "forward", "backward" or "step"."""
         return self._operators[phase]
 
     @cached_property
@@ -162,9 +158,7 @@ class ShardedDivision:
         return recomputed_layers(self.operators("forward"), trained, remat)
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives of activations of a layer variant in a phase, which run one after the other; none in
-        "step".
-        """
+        """Returns the collectives of activations of a variant in a phase, one after the other; none in "step"."""
         return () if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
 
     @cached_property

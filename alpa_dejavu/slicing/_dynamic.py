@@ -88,9 +88,7 @@ class Intervals:
         self._open: list[tuple[float, int, int, float, int]] = []
 
     def run(self) -> tuple[tuple[StageChoice, ...], float, int]:
-        """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds on the largest stage were
-        tried.
-        """
+        """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds were tried."""
         if not len(self._bounds):
             return (), math.inf, 0
         top = len(self._bounds) - 1

@@ -126,9 +126,7 @@ class Graph:
         return self.add("tuple", tuple_shape([part.shape for part in parts]), parts)
 
     def replace(self, old: HloInstructionProto, new: HloInstructionProto) -> None:
-        """Notes that users of the instruction `old`, or the computation as its result, are to take `new`, once `settle`
-        is called.
-        """
+        """Notes that users of the instruction `old` are to take `new`, once `settle` is called."""
         if old.id != new.id:
             self._forward[old.id] = new.id
 
@@ -153,9 +151,7 @@ class Graph:
         return True
 
     def drop_dead(self) -> bool:
-        """Removes instructions, but parameters, that neither the root nor a side effect needs; returns whether there
-        were any.
-        """
+        """Removes instructions, but parameters, that nothing needs; returns whether there were any."""
         live: set[int] = set()
         stack = [self.root_id] + [node.id for node in self.nodes.values() if has_side_effect(node)]
         while stack:
@@ -214,9 +210,7 @@ def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
 
 
 def scalar_value(graph: Graph, node: HloInstructionProto) -> float | None:
-    """Returns the number that every element of a constant, or of a broadcast of one, has; None for all other
-    instructions.
-    """
+    """Returns the number that every element of a constant, or of a broadcast of one, has; else None."""
     while node.opcode in ("broadcast", "reshape") and node.operand_ids:
         node = graph.operand(node, 0)
     if node.opcode != "constant":

@@ -184,8 +184,8 @@ def _free(side: Node, batch: Sequence[int], contracting: Sequence[int]) -> list[
 
 
 def turn_dots(graph: Graph) -> bool:
-    """Rewrites each `transpose(dot(a, b))` of matrices as a `dot(b, a)` if no other instruction takes the dot's result;
-    returns whether there were any.
+    """Rewrites `transpose(dot(a, b))` of matrices that nothing else takes as `dot(b, a)`; returns whether there were
+    any.
     """
     changed = False
     users = graph.users()
@@ -207,9 +207,7 @@ def turn_dots(graph: Graph) -> bool:
 
 
 def fold_transposes(graph: Graph) -> bool:
-    """Lets dots take transposed operands as they were before, where a transpose only swaps the last two dimensions;
-    returns whether there were any.
-    """
+    """Lets dots take operands as before a transpose of their last two dimensions; returns whether there were any."""
     changed = False
     for node in graph:
         if node.opcode != "dot" or not _is_canonical(graph, node):

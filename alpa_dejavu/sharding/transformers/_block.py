@@ -138,9 +138,7 @@ class LayerWork:
             yield from part
 
     def _attention_half(self, backward: bool) -> Iterator[Operator]:
-        """Yields a norm, the products that make queries, keys and values, attention, the product behind it, and the
-        residual's sum.
-        """
+        """Yields a norm, the products before attention, attention, the product behind it, and the residual."""
         ahead = [*self._norm(backward), *self._products(self._attention_products[:-1], backward)]
         mixed = [*self._rotation(), *self._attention(backward)]
         behind = [*self._products(self._attention_products[-1:], backward), *self._residual(backward)]
@@ -220,9 +218,7 @@ class LayerWork:
         return [*of_queries, *latent, behind]
 
     def _attention(self, backward: bool) -> Iterator[Operator]:
-        """Yields attention over the samples of a device; devices that share tokens each have some heads of them, or as
-        much of the work.
-        """
+        """Yields attention over a device's samples; devices that share tokens have some of its heads each."""
         size, degrees = self.size, self.degrees
         samples = self.samples / (degrees.data / degrees.context)
         shared = degrees.tensor * degrees.context

@@ -48,9 +48,7 @@ class KeptBytes:
 
 
 def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
-    """Returns the bytes that a device keeps of a layer with a choice of rematerialisation: "none", "selective" or
-    "layer".
-    """
+    """Returns the bytes that a device keeps of a layer with `remat` "none", "selective" or "layer"."""
     execution, size, zero = work.execution, work.size, work.degrees.zero
     own = work.own_parameters(layer)
     divided = [sum(count / share for count, share in zip(own, work.shares, strict=True)), sum(own)]

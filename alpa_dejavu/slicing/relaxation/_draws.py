@@ -75,9 +75,7 @@ def picked(probabilities: FloatArray, greedy: Any, rng: np.random.Generator) -> 
 
 
 def drawn(lattice: Lattice, table: PlanTable, ended: Annealed, seed: int) -> Batch | None:
-    """Draws plans from an anneal's probabilities, recombines their stages, and returns those that are allowed; None if
-    none is.
-    """
+    """Draws plans, recombines their stages, and returns those that are allowed; None if none is."""
     rng = np.random.default_rng(seed)
     paths = []
     for heat, rest, later in zip(DRAWN_AT, ended.rest, ended.later, strict=True):
