@@ -10,31 +10,26 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.sharding._mesh import LogicalMesh
+    from alpa_dejavu.sharding._mesh import CollectiveProfile, LogicalMesh, interpolate
     from alpa_dejavu.sharding._module import ShardedModule, shard_module
     from alpa_dejavu.sharding._operator import Operator
     from alpa_dejavu.sharding._options import ShardingOptions
-    from alpa_dejavu.sharding._profile import CollectiveProfile, interpolate
     from alpa_dejavu.sharding._solve import Solution, solve
     from alpa_dejavu.sharding.solved import model_of_step, solver_of_step
 
 __all__ = [
     "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution",
     "interpolate", "model_of_step", "shard_module", "solve", "solver_of_step",
-]
+]  # fmt: skip
 
-_HOME = {
-    "CollectiveProfile": "_profile",
-    "LogicalMesh": "_mesh",
-    "Operator": "_operator",
-    "ShardedModule": "_module",
-    "ShardingOptions": "_options",
-    "Solution": "_solve",
-    "interpolate": "_profile",
-    "model_of_step": "solved",
-    "shard_module": "_module",
-    "solve": "_solve",
-    "solver_of_step": "solved",
+_NAMES = {
+    "_mesh": ("CollectiveProfile", "LogicalMesh", "interpolate"),
+    "_module": ("ShardedModule", "shard_module"),
+    "_operator": ("Operator",),
+    "_options": ("ShardingOptions",),
+    "_solve": ("Solution", "solve"),
+    "solved": ("model_of_step", "solver_of_step"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -12,7 +12,7 @@ _SAME_PLACE = ("elementwise", "same_size", "window", "identity", "output", "sibl
 
 
 def operator_batch_dims(
-    operators: Sequence[Operator], thorough: bool = False, known: Sequence[tuple[int, int]] = ()
+    operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
 ) -> list[int | None]:
     """Finds the batch dimension of the result of each operator of a program; None where it has none.
 
@@ -24,16 +24,16 @@ def operator_batch_dims(
         operators: the program, each operator after its operands.
         thorough: whether it is carried forward and backward again until no more are found; Alpa's pass does so once.
             Results that the backward pass computes again may be connected to the first product by an operand only.
-        known: pairs of an operator and its batch dimension. If there are any, they are where it is carried from, not
-            the first product: that may be batched by experts.
+        known_batch: pairs of an operator and its batch dimension. If there are any, they are where it is carried from,
+            not the first product: that may be batched by experts.
     """
     batch: list[int | None] = [None] * len(operators)
-    for index, place in known:
-        batch[index] = place
-    waiting = not known
+    for index, dim in known_batch:
+        batch[index] = dim
+    waiting = not known_batch
     for index, operator in enumerate(operators):
         if operator.stage_start:
-            waiting = not known
+            waiting = not known_batch
         elif operator.kind in ("dot", "convolution") and waiting and operator.rank:
             waiting, batch[index] = False, _first_product_batch(operators, operator)
     unknown = len(batch)
@@ -45,7 +45,7 @@ def operator_batch_dims(
 
 
 def _first_product_batch(operators: Sequence[Operator], operator: Operator) -> int:
-    """The batch dimension of the first product's result: behind those that count weight matrices, if there are such."""
+    """Returns the batch dimension of the first product's result: behind those that count weight matrices, if any."""
     dims = operator.attributes
     if not isinstance(dims, DotDims) or not dims.lhs_batch:
         return 0
@@ -62,14 +62,14 @@ def _first_product_batch(operators: Sequence[Operator], operator: Operator) -> i
 
 
 def _is_weight(operators: Sequence[Operator], index: int) -> bool:
-    """Whether an operand is a parameter as it is, maybe in another shape or element type."""
+    """Returns whether an operand is a parameter as it is, maybe in another shape or element type."""
     while operators[index].kind in ("identity", "reshape", "transpose") or operators[index].name == "convert":
         index = operators[index].operands[0]
     return operators[index].kind == "parameter"
 
 
 def _carry(operators: Sequence[Operator], batch: list[int | None]) -> None:
-    """Once through the program, forward and then backward."""
+    """Carries batch dimensions once through the program, forward and then backward."""
     for index, operator in enumerate(operators):
         if batch[index] is None:
             batch[index] = _forward(operators, operator, batch)
@@ -78,37 +78,27 @@ def _carry(operators: Sequence[Operator], batch: list[int | None]) -> None:
         if dim is not None:
             for position, operand in enumerate(operators[index].operands):
                 if batch[operand] is None:
-                    batch[operand] = _backward(operators, operators[index], position, dim)
+                    pairs = carried_dims(operators, operators[index], position)
+                    batch[operand] = next((before for before, after in pairs if after == dim), None)
 
 
 def _forward(operators: Sequence[Operator], operator: Operator, batch: Sequence[int | None]) -> int | None:
-    found = None
+    result = None
     for position, operand in enumerate(operator.operands):
         dim = batch[operand]
         if dim is None:
             continue
         pairs = carried_dims(operators, operator, position)
-        there = next((after for before, after in pairs if before == dim), None)
-        if there is not None:
-            found = there
+        carried = next((after for before, after in pairs if before == dim), None)
+        if carried is not None:
+            result = carried
             if operator.kind != "dot" and operator.kind != "convolution":
                 break
-    return found
-
-
-def _backward(operators: Sequence[Operator], operator: Operator, position: int, dim: int) -> int | None:
-    pairs = carried_dims(operators, operator, position)
-    return next((before for before, after in pairs if after == dim), None)
+    return result
 
 
 def carried_dims(operators: Sequence[Operator], operator: Operator, position: int) -> list[tuple[int, int]]:
-    """Returns pairs (dimension of an operand, dimension of the result) that an operator carries over as they are.
-
-    Args:
-        operators: the program.
-        operator: one of its operators.
-        position: which of its operands is looked at.
-    """
+    """Returns pairs (dimension of the operand at a position, dimension of the result) that an operator carries over."""
     operand = operators[operator.operands[position]]
     attributes = operator.attributes
     if operator.kind in _SAME_PLACE:

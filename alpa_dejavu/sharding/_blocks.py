@@ -19,7 +19,7 @@ class Blocks:
     """A cache of computations on arrays, by the identity of the arrays that they take."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple, tuple] = {}
+        self._results: dict[tuple, tuple] = {}
         self._places: dict[int, np.ndarray] = {}
         self.steps = 0
 
@@ -30,16 +30,17 @@ class Blocks:
         """
         key = (step, *map(id, arrays))
         self.steps += 1
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = (arrays, step(*arrays))  # the arrays are kept, so that their ids stay theirs
-        result: Result = known[1]
+        entry = self._results.get(key)
+        if entry is None:
+            # The arrays are kept, so that their ids stay theirs.
+            entry = self._results[key] = (arrays, step(*arrays))
+        result: Result = entry[1]
         return result
 
     @property
     def repeated(self) -> int:
         """Returns how many computations were answered from the cache."""
-        return self.steps - len(self._known)
+        return self.steps - len(self._results)
 
     def places(self, count: int) -> np.ndarray:
         """Returns the array of 0, 1, ..., count - 1: the same object whenever the same count is asked for."""
@@ -49,65 +50,49 @@ class Blocks:
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns the sum of two arrays."""
     return a + b
 
 
 def turned(matrix: np.ndarray) -> np.ndarray:
-    """Transposes a matrix of costs between the choices of two nodes, so that the nodes change places."""
+    """Returns a matrix of costs between the choices of two nodes with the nodes in each other's place."""
     return np.ascontiguousarray(matrix.T)
 
 
 def remapped(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Picks rows and columns of a matrix of costs by their indices; an index may come several times."""
+    """Returns rows and columns of a matrix of costs by their indices; an index may come several times."""
     # These are small: the method takes a fraction of the time that indexing does.
     return matrix.take(columns, 1).take(rows, 0)
 
 
 def picked(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Returns the values at the given indices of an array's first dimension."""
     return values[places]
 
 
 def own(matrix: np.ndarray) -> np.ndarray:
-    """Returns the diagonal of a square matrix: the cost of each choice of a node together with the same choice."""
+    """Returns the cost of each choice of a node together with the same choice: the diagonal of a square matrix."""
     return np.ascontiguousarray(np.diagonal(matrix))
 
 
 def affordable(costs: np.ndarray) -> np.ndarray:
-    """Returns an array of costs with infinity in place of all that are INFINITY_COST (1e13) or more."""
+    """Returns costs with infinity in place of all that are INFINITY_COST or more."""
     return np.where(costs >= INFINITY_COST, np.inf, costs)
 
 
 def fold_into_one(cost: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Returns for each choice of a node's only neighbour the least cost of the node and of the edge between them.
-
-    Args:
-        cost: the cost of each of the node's choices, shape (K,).
-        matrix: the cost of each pair of choices of the node and of its neighbour, shape (K, M).
-    """
+    """Returns for each choice of a node's only neighbour the least cost of the node, (K,), and of the edge, (K, M)."""
     return np.asarray((cost[:, None] + matrix).min(axis=0))
 
 
 def fold_into_two(cost: np.ndarray, to_a: np.ndarray, to_b: np.ndarray) -> np.ndarray:
-    """Returns for each pair of choices of a node's two neighbours the least cost of the node and of its two edges.
-
-    Args:
-        cost: the cost of each of the node's choices, shape (K,).
-        to_a: the cost of each pair of choices of the node and of its first neighbour, shape (K, A).
-        to_b: likewise of its second neighbour, shape (K, B).
-    """
+    """Returns for each pair of choices of a node's two neighbours the least cost of the node and of its two edges."""
     return np.asarray((cost[:, None, None] + to_a[:, :, None] + to_b[:, None, :]).min(axis=0))
 
 
 def undominated(cost: np.ndarray, *matrices: np.ndarray) -> np.ndarray:
     """Returns the indices of a node's choices worth keeping: the possible ones that no other kept one dominates.
 
-    One choice dominates another if it is at least as good whatever the node's neighbours choose.
-
-    Args:
-        cost: the cost of each of the node's choices; infinite where it is impossible.
-        *matrices: for each neighbour the cost of the node's choices (rows) with the neighbour's (columns).
+    One choice dominates another if it is at least as good whatever the node's neighbours choose: `matrices` have for
+    each neighbour the cost of the node's choices (rows) with the neighbour's (columns).
     """
     possible = np.isfinite(cost)
     for matrix in matrices:

@@ -1,19 +1,47 @@
-"""The collectives that a solution stands for: within operators, and to bring operands to where they are needed."""
+"""The collectives that a layer's chosen strategies stand for: within operators, and to bring operands to where they are
+needed; and ZeRO, which divides among data-parallel devices what all of them would keep and compute.
+
+References:
+    Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import final
 
-from alpa_dejavu.sharding._operator import Operator
-from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, num_tiles
-from alpa_dejavu.sharding._table import Strategy
+from alpa_dejavu.sharding._layer_program import LayerProgram
+from alpa_dejavu.sharding._planning import ShardingStrategy
+from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, divides, num_tiles
+from alpa_dejavu.sharding.layer_sharding import Collective
+
+Divisions = dict[int, tuple[int, ...]]
+"""The mesh axes by which ZeRO divides trained parameters further, by the indices of their operators."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class SolvedLayer:
+    """A layer's program with the strategy that was chosen for each operator, and the lengths of the mesh's axes."""
+
+    program: LayerProgram
+    strategies: Sequence[ShardingStrategy]
+    mesh_shape: Shape
+
+    def axes(self, place: int) -> tuple[int, ...]:
+        """Returns the mesh axes that cut an operator's result; none for place -1."""
+        return axes_of(self.strategies[place].output) if place >= 0 else ()
+
+    def is_batched(self, place: int) -> bool:
+        """Returns whether an operator's result has a batch dimension."""
+        return self.program.facts.batch_dims[place] is not None
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Sent:
+class SentCollective:
     """Equal collectives that one operator of a program causes, with their kind, bytes, mesh axis and number (`count`).
 
     Bytes are of one collective on one device. `batched` says whether they grow with the micro-batch, and `divided`
@@ -32,78 +60,75 @@ class Sent:
     target: Spec | None = None
 
 
-def collectives(
-    operators: Sequence[Operator], strategies: Sequence[Strategy], mesh_shape: Shape, batch_dims: Sequence[int | None]
-) -> list[Sent]:
-    """Returns all collectives of a program whose operators are computed by the chosen strategies.
+def collectives(solved: SolvedLayer) -> list[SentCollective]:
+    """Returns all collectives of a layer: the all-reduces within operators, and the resharding of operands.
 
-    They are the all-reduces within operators, and the resharding of operands. A tensor that several operators need
-    resharded in the same way is resharded once.
-
-    Args:
-        operators: the program.
-        strategies: the sharding strategy that was chosen for each operator.
-        mesh_shape: the lengths of the mesh's axes.
-        batch_dims: the batch dimension of each operator's result, None where it has none.
+    A tensor that several operators need resharded in the same way is resharded once.
     """
-    found: list[Sent] = []
+    sent: list[SentCollective] = []
     brought: set[tuple[int, Spec]] = set()
-    shared, sums_end = _shared_sums(operators, strategies)
+    operators, strategies = solved.program.operators, solved.strategies
+    shared, sums_end = _shared_sums(solved)
     for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True)):
         if index not in shared:
-            num_bytes = operator.num_bytes / num_tiles(strategy.output, mesh_shape)
-            batched, divided = batch_dims[index] is not None, 0 in axes_of(strategy.output)
+            num_bytes = operator.num_bytes / num_tiles(strategy.output, solved.mesh_shape)
             last = sums_end.get(index, index)
-            found += [
-                Sent(
-                    index, "all_reduce", num_bytes, axis, operator.repeats, batched, divided, last,
-                    strategies[last].output,
-                )
+            flags = solved.is_batched(index), 0 in axes_of(strategy.output), last, strategies[last].output
+            sent += [
+                SentCollective(index, "all_reduce", num_bytes, axis, operator.repeats, *flags)
                 for axis in strategy.all_reduce
-            ]  # fmt: skip
+            ]
         for position, source in enumerate(operator.operands):
-            tensor, held = operators[source], strategies[source].output
-            if not any(held):
+            layout = strategies[source].output
+            if not any(layout):
                 continue
-            wanted = strategy.operand(position, tensor.rank)
-            if held != wanted and (source, wanted) not in brought:
+            wanted = strategy.operand(position, operators[source].rank)
+            if layout != wanted and (source, wanted) not in brought:
                 brought.add((source, wanted))
-                batched = batch_dims[source] is not None
-                found += [
-                    Sent(index, kind, num_bytes, axis, operator.repeats, batched, divided, source, wanted)
-                    for kind, num_bytes, axis, divided in resharding(float(tensor.num_bytes), held, wanted, mesh_shape)
-                ]
-    return found
+                sent += brought_to(solved, index, source, wanted, solved.is_batched(source), wanted)
+    return sent
 
 
-def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) -> tuple[set[int], dict[int, int]]:
-    """Products whose partial sums are added to other products' before any of them is summed over devices; and for the
-    product that stands for them all, the addition whose result is summed.
+def brought_to(
+    solved: SolvedLayer, index: int, source: int, wanted: Spec, batched: bool, target: Spec | None
+) -> list[SentCollective]:
+    """Returns the collectives by which an operator brings another one's result to a layout."""
+    num_bytes, repeats = float(solved.program.operators[source].num_bytes), solved.program.operators[index].repeats
+    return [
+        SentCollective(index, kind, own_bytes, axis, repeats, batched, divided, source, target)
+        for kind, own_bytes, axis, divided in resharding(
+            num_bytes, solved.strategies[source].output, wanted, solved.mesh_shape
+        )
+    ]
+
+
+def _shared_sums(solved: SolvedLayer) -> tuple[set[int], dict[int, int]]:
+    """Returns products whose partial sums are added to other products' before any of them is summed over devices; and
+    for the product that stands for them all, the addition whose result is summed.
     """
-    found, ends = set(), {}
+    shared, ends = set(), {}
     partial = {
         index: (strategy.all_reduce, strategy.output, index)
-        for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True))
+        for index, (operator, strategy) in enumerate(zip(solved.program.operators, solved.strategies, strict=True))
         if operator.kind == "dot" and strategy.all_reduce
     }
-    for index, operator in enumerate(operators):
+    for index, operator in enumerate(solved.program.operators):
         if operator.name != "add" or len(operator.operands) != 2:
             continue
         left, right = (partial.get(operand) for operand in operator.operands)
         if left is not None and right is not None and left[:2] == right[:2] and left != right:
-            found.add(right[2])
+            shared.add(right[2])
             partial[index] = left
             ends[left[2]] = index
-    return found, ends
+    return shared, ends
 
 
 def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) -> list[tuple[str, float, int, bool]]:
-    """Lists the collectives that turn one sharding of a tensor into another.
+    """Returns the collectives that turn one sharding of a tensor of `num_bytes` into another.
 
     Each has a kind, its bytes, its mesh axis, and whether mesh axis 0 cuts these bytes. A mesh axis that moves from one
     dimension to another means an all-to-all of what a device holds; one that cuts the tensor no more, an all-gather;
-    one that newly cuts it, nothing. `num_bytes` are those of the whole tensor; `source` and `target` have for each
-    dimension the mesh axes that cut it.
+    one that newly cuts it, nothing.
 
     >>> resharding(64, ((0,), ()), ((), (0,)), (4, 1))
     [('all_to_all', 16.0, 0, True)]
@@ -112,12 +137,59 @@ def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) 
     """
     before = {axis: dim for dim, axes in enumerate(source) for axis in axes}
     after = {axis: dim for dim, axes in enumerate(target) for axis in axes}
-    held = num_bytes / num_tiles(source, mesh_shape)
+    own_bytes = num_bytes / num_tiles(source, mesh_shape)
     divided = 0 in before
-    found = [("all_to_all", held, axis, divided) for axis, dim in before.items() if after.get(axis, dim) != dim]
+    moves = [("all_to_all", own_bytes, axis, divided) for axis, dim in before.items() if after.get(axis, dim) != dim]
     for axis in before:
         if axis not in after:
-            held *= mesh_shape[axis]
+            own_bytes *= mesh_shape[axis]
             divided = divided and axis != 0
-            found.append(("all_gather", held, axis, divided))
-    return found
+            moves.append(("all_gather", own_bytes, axis, divided))
+    return moves
+
+
+def zero_divisions(solved: SolvedLayer, level: int) -> Divisions:
+    """Returns how a ZeRO level divides trained parameters further than their strategies do: by the mesh axes along
+    which their gradients are all-reduced, where some dimension can be cut by them evenly; below level 2 none are.
+    """
+    divisions = {}
+    for trained in solved.program.trained if level >= 2 else ():
+        spec, shape = solved.strategies[trained.parameter].output, solved.program.operators[trained.parameter].shape
+        summed = dict.fromkeys(axis for index in trained.sums for axis in solved.strategies[index].all_reduce)
+        axes = tuple(axis for axis in summed if axis not in axes_of(spec))
+        cuts = ((*spec[:dim], (*spec[dim], *axes), *spec[dim + 1 :]) for dim in range(len(shape)))
+        if axes and any(divides(cut, shape, solved.mesh_shape) for cut in cuts):
+            divisions[trained.parameter] = axes
+    return divisions
+
+
+def phased(
+    solved: SolvedLayer, sent: Sequence[SentCollective], divisions: Divisions, level: int
+) -> tuple[Collective, ...]:
+    """Returns all collectives of a layer with their phases, gradients summed as the ZeRO level has it.
+
+    From level 2 on a gradient that can be divided is reduce-scattered, and the parameter gathered when it is updated;
+    at level 3 both happen for each micro-batch, and the parameter is gathered for each pass.
+    """
+    owner = {index: trained.parameter for trained in solved.program.trained for index in trained.sums}
+    totals: dict[Collective, float] = {}
+
+    def count(collective: Collective, times: float) -> None:
+        totals[collective] = totals.get(collective, 0.0) + times
+
+    for cause in sent:
+        kind, phase = cause.kind, solved.program.phase(cause.operator)
+        if cause.kind == "all_reduce" and cause.operator in owner:
+            scattered = cause.axis in divisions.get(owner[cause.operator], ())
+            kind = "reduce_scatter" if scattered else "all_reduce"
+            phase = "backward" if scattered and level >= 3 else "gradient"
+        count(Collective(kind, cause.num_bytes, cause.axis, phase, 1.0, cause.batched, cause.divided), cause.count)
+    for parameter, axes in divisions.items():
+        spec, ways = solved.strategies[parameter].output, math.prod(solved.mesh_shape[axis] for axis in axes)
+        num_bytes = solved.program.operators[parameter].num_bytes / num_tiles(spec, solved.mesh_shape) / ways
+        for gathered, axis in enumerate(axes, 1):
+            num_bytes *= solved.mesh_shape[axis]
+            divided = 0 in (*axes_of(spec), *axes[gathered:])
+            for phase in ("update",) if level < 3 else ("forward", "backward"):
+                count(Collective("all_gather", num_bytes, axis, phase, divided=divided), 1.0)
+    return tuple(dataclasses.replace(key, count=times) for key, times in totals.items())

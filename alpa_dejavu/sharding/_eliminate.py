@@ -1,16 +1,23 @@
-"""Exact removal of nodes from a cost graph: what is left is small, and only that goes to the solver.
+"""Exact removal of nodes from a cost graph: what is left is small, and only that goes to the solver; or the best cost
+of what is left for every choice of some nodes at once.
 
 A node with at most two neighbours can be left out: whatever they choose, its own best answer is known, and its cost
 becomes part of theirs. A choice that is never better than another can be left out too.
 
 References:
     Scholz and Eckstein, "Register allocation for irregular architectures" (LCTES 2002), reductions R0 to R2.
+    Dechter, Bucket elimination: a unifying framework for reasoning, Artificial Intelligence 113, 1999: `JointCosts`.
 """
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._blocks import Blocks, add, fold_into_one, fold_into_two, picked, turned, undominated
 from alpa_dejavu.sharding._graph import CostGraph
@@ -19,7 +26,7 @@ Solver = Callable[[CostGraph], dict[int, int]]
 
 
 @dataclasses.dataclass
-class _Work:
+class _GraphWork:
     """The graph while nodes are taken out of it.
 
     Attributes:
@@ -37,7 +44,7 @@ class _Work:
     blocks: Blocks
 
     def drop(self, node: int) -> None:
-        """Takes a node out of the cost graph, and keeps the costs by which its best choice is found afterwards."""
+        """Takes a node out, and keeps the costs by which its best choice is found afterwards."""
         neighbours = self.near.pop(node)
         for other in neighbours:
             del self.near[other][node]
@@ -45,30 +52,27 @@ class _Work:
         self.removed.append((node, self.costs.pop(node), at_the_time))
 
     def connect(self, a: int, b: int, matrix: np.ndarray) -> None:
-        """Adds a matrix of costs to an edge of the cost graph, with node a's choices in rows and b's in columns."""
+        """Adds costs to an edge, with node a's choices in rows and b's in columns."""
         before = self.near[a].get(b)
         total = matrix if before is None else self.blocks.once(add, before, matrix)
         self.near[a][b], self.near[b][a] = total, self.blocks.once(turned, total)
 
     def add_cost(self, node: int, cost: np.ndarray) -> None:
-        """Adds an array of costs to those of a node's choices in the cost graph."""
         self.costs[node] = self.blocks.once(add, self.costs[node], cost)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduced:
-    """A cost graph with nodes eliminated exactly, and what is needed to choose for the eliminated nodes, too.
-
-    Attributes:
-        core: the graph of the nodes that are left; its least cost is the whole graph's, but for a constant.
-        work: the eliminated nodes, with the costs by which the best choice of each is found.
+    """A cost graph with nodes eliminated exactly: `core` is the graph of those that are left, whose least cost is the
+    whole graph's but for a constant; `work` has the eliminated nodes, with the costs by which the best choice of each
+    is found.
     """
 
     core: CostGraph
-    work: _Work
+    work: _GraphWork
 
     def complete(self, core_choice: dict[int, int]) -> dict[int, int]:
-        """Returns the best choice of every node of the graph, given those of the nodes that weren't eliminated."""
+        """Returns the best choice of every node, given those of the nodes that weren't eliminated."""
         kept = self.work.kept
         choice = {node: int(kept[node][index]) for node, index in core_choice.items()}
         for node, cost, neighbours in reversed(self.work.removed):
@@ -79,26 +83,21 @@ class Reduced:
 
 
 def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -> dict[int, int]:
-    """Returns the cheapest choice for every node of a cost graph, from which nodes are first eliminated exactly.
-
-    Args:
-        graph: the cost of each choice of each node, and of each pair of choices along an edge.
-        solve_core: solves the graph that is left when no node can be eliminated any more.
-        blocks: a cache of array computations, which are done once for all blocks of a model that are alike.
+    """Returns the cheapest choice for every node of a cost graph; `solve_core` solves the graph that is left when no
+    node can be eliminated any more.
     """
     reduced = reduce_graph(graph, blocks)
     return reduced.complete(solve_core(reduced.core) if reduced.core.costs else {})
 
 
 def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -> Reduced:
-    """Eliminates nodes and choices of a cost graph as long as that leaves its least cost exact.
-
-    A node of at most two neighbours becomes part of their costs, and choices that are never better than another one
-    are dropped. Nodes of `keep` stay, with all choices. `blocks` is a cache of array computations.
-    """
-    work = _Work(
-        dict(graph.costs), {node: {} for node in graph.costs},
-        {node: np.arange(len(cost)) for node, cost in graph.costs.items()}, [], blocks,
+    """Eliminates nodes and choices as long as the least cost stays exact; nodes of `keep` stay, with all choices."""
+    work = _GraphWork(
+        dict(graph.costs),
+        {node: {} for node in graph.costs},
+        {node: np.arange(len(cost)) for node, cost in graph.costs.items()},
+        [],
+        blocks,
     )
     for (a, b), matrix in graph.edges.items():
         work.connect(a, b, matrix)
@@ -109,8 +108,8 @@ def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -
     return Reduced(CostGraph(work.costs, rest), work)
 
 
-def _eliminate(work: _Work, pending: list[int], keep: Collection[int]) -> list[int]:
-    """Take out all nodes of at most two neighbours; nothing is left to look at afterwards."""
+def _eliminate(work: _GraphWork, pending: list[int], keep: Collection[int]) -> list[int]:
+    """Takes out all nodes of at most two neighbours; nothing is left to look at afterwards."""
     stack = list(reversed(pending))
     while stack:
         node = stack.pop()
@@ -128,8 +127,8 @@ def _eliminate(work: _Work, pending: list[int], keep: Collection[int]) -> list[i
     return []
 
 
-def _prune(work: _Work, fixed: Collection[int]) -> list[int]:
-    """Take out choices that another choice of the node is never worse than; the nodes to look at again."""
+def _prune(work: _GraphWork, fixed: Collection[int]) -> list[int]:
+    """Takes out choices that another choice of the node is never worse than; returns the nodes to look at again."""
     changed = set()
     once = work.blocks.once
     for node in list(work.costs):
@@ -153,3 +152,115 @@ def _prune(work: _Work, fixed: Collection[int]) -> list[int]:
 
 def _first(matrix: np.ndarray) -> np.ndarray:
     return np.asarray(matrix[0])
+
+
+_LARGEST, _MOST = 1 << 20, 32
+"""The entries of the largest table that is made, and its most nodes."""
+
+Factor = tuple[tuple[int, ...], NDArray[np.float64]]
+"""Nodes, ascending, and the cost of each combination of their choices."""
+
+
+@final
+class JointCosts:
+    """The least cost of a cost graph for each combination of choices of some nodes, which are kept.
+
+    All other nodes are eliminated one by one, the one with the smallest table of costs first.
+    """
+
+    def __init__(self, graph: CostGraph, choices: Mapping[int, NDArray[np.int64]]) -> None:
+        """Keeps the nodes of `choices`, with those of their choices that it lists, ascending.
+
+        Raises:
+            ValueError: the graph hangs together too closely.
+        """
+        self._keep, self._choices = tuple(sorted(choices)), choices
+        graph = _with_choices(graph, choices)
+        self._sizes = {node: len(cost) for node, cost in graph.costs.items()}
+        self._answers: list[tuple[int, tuple[int, ...], NDArray[np.int64]]] = []
+        self._factors: dict[int, list[Factor]] = {node: [] for node in graph.costs}
+        for node, cost in graph.costs.items():
+            self._add(((node,), cost))
+        for edge, matrix in graph.edges.items():
+            self._add((edge, matrix))
+        left = {node: self._table_size(node) for node in graph.costs if node not in self._keep}
+        while left:
+            node = min(left, key=left.__getitem__)
+            del left[node]
+            left.update((other, self._table_size(other)) for other in self._eliminate(node) if other in left)
+        self._left = list({id(factor): factor for node in self._keep for factor in self._factors[node]}.values())
+
+    def cheapest(self, penalties: Sequence[tuple[int, NDArray[np.float64]]]) -> tuple[float, tuple[int, ...]]:
+        """Returns the least cost of the whole graph when penalties are added to choices of kept nodes, and the kept
+        nodes' choices, in the order of the nodes, each by its place among those that were kept; infinite if nothing is
+        allowed.
+
+        `penalties` are pairs of a kept node and the cost that is added to each of its choices, infinite for choices
+        that are forbidden; a node may have several.
+
+        Raises:
+            ValueError: the penalties allow too many combinations of choices for one table.
+        """
+        added = {node: np.zeros(self._sizes[node]) for node in self._keep}
+        for node, penalty in penalties:
+            added[node] = added[node] + penalty[self._choices[node]]
+        allowed = {node: np.flatnonzero(np.isfinite(penalty)) for node, penalty in added.items()}
+        factors: list[Factor] = [((node,), added[node][places]) for node, places in allowed.items()]
+        factors += [(nodes, costs[np.ix_(*(allowed[node] for node in nodes))]) for nodes, costs in self._left]
+        total = _sum(self._keep, {node: len(places) for node, places in allowed.items()}, factors)
+        if not total.size:
+            return np.inf, (0,) * len(self._keep)
+        best = np.unravel_index(int(total.argmin()), total.shape)
+        return float(total.min()), tuple(
+            int(allowed[node][index]) for node, index in zip(self._keep, best, strict=True)
+        )
+
+    def complete(self, kept: Sequence[int]) -> dict[int, int]:
+        """Returns the best choice of every node, given the kept nodes' choices from `cheapest`."""
+        choice = dict(zip(self._keep, map(int, kept), strict=True))
+        for node, others, best in reversed(self._answers):
+            choice[node] = int(best[tuple(choice[other] for other in others)])
+        return choice | {node: int(places[choice[node]]) for node, places in self._choices.items()}
+
+    def _add(self, factor: Factor) -> None:
+        for node in factor[0]:
+            self._factors[node].append(factor)
+
+    def _around(self, node: int) -> tuple[int, ...]:
+        return tuple(sorted({other for nodes, _ in self._factors[node] for other in nodes}))
+
+    def _table_size(self, node: int) -> int:
+        return math.prod(self._sizes[other] for other in self._around(node))
+
+    def _eliminate(self, node: int) -> tuple[int, ...]:
+        """Takes out a node; returns which nodes it was connected to."""
+        nodes = self._around(node)
+        total = _sum(nodes, self._sizes, self._factors.pop(node))
+        place = nodes.index(node)
+        others = nodes[:place] + nodes[place + 1 :]
+        for other in others:
+            self._factors[other] = [factor for factor in self._factors[other] if node not in factor[0]]
+        self._answers.append((node, others, total.argmin(axis=place)))
+        self._add((others, total.min(axis=place)))
+        return others
+
+
+def _sum(nodes: tuple[int, ...], sizes: Mapping[int, int], factors: Sequence[Factor]) -> NDArray[np.float64]:
+    """Returns the cost of each combination of some nodes' choices."""
+    shape = tuple(sizes[node] for node in nodes)
+    if math.prod(shape) > _LARGEST or len(nodes) > _MOST:
+        raise ValueError(f"the graph hangs together too closely: a table of {len(nodes)} nodes would be needed")
+    total = np.zeros(shape)
+    for own, costs in factors:
+        total += costs.reshape(tuple(sizes[node] if node in own else 1 for node in nodes))
+    return total
+
+
+def _with_choices(graph: CostGraph, choices: Mapping[int, NDArray[np.int64]]) -> CostGraph:
+    """Returns the graph whose nodes have some of their choices alone."""
+    costs = {node: cost[choices[node]] if node in choices else cost for node, cost in graph.costs.items()}
+    edges = {}
+    for (a, b), matrix in graph.edges.items():
+        rows = matrix[choices[a]] if a in choices else matrix
+        edges[a, b] = rows[:, choices[b]] if b in choices else rows
+    return CostGraph(costs, edges)

@@ -1,5 +1,7 @@
 """The facts about a program that hold on every mesh."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Hashable, Sequence
 from functools import cached_property
@@ -36,12 +38,12 @@ class Surroundings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
-    """The facts about a program's operators that hold on every mesh, such as their batch dimensions and readers.
+    """The facts about a program's operators that hold on every mesh; operators are referred to by their indices.
 
     Attributes:
-        operators: the program; operators are referred to by their indices.
+        operators: the program.
         batch_dims: the batch dimension that each operator was found to have, or None.
-        depths: for each operator the length of the longest path to it; a matrix product counts a thousand.
+        depths: the length of the longest path to each operator; a matrix product counts a thousand.
         users: for each operator the operators that read its result.
         replaces: for each operator whose result takes over a parameter's memory, that parameter.
     """
@@ -55,14 +57,9 @@ class Facts:
     @classmethod
     def of(
         cls, operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
-    ) -> "Facts":
-        """Derives the batch dimensions, depths and readers of a program's operators.
-
-        Args:
-            operators: the program, each operator after its operands.
-            thorough: whether batch dimensions are carried through the program again until no more are found.
-            known_batch: pairs of an operator and its batch dimension; if there are none, the batch is the first
-                dimension of the first matrix product.
+    ) -> Facts:
+        """Derives the facts of a program, each of whose operators stands after its operands; `thorough` and
+        `known_batch` are as `operator_batch_dims` has them.
         """
         batch_dims = operator_batch_dims(operators, thorough, known_batch)
         users: list[list[int]] = [[] for _ in operators]
@@ -80,19 +77,20 @@ class Facts:
 
     @cached_property
     def surroundings(self) -> list[Surroundings]:
-        """Returns for each operator the surroundings that its sharding strategies depend on, such as its readers."""
         return [self._surroundings(index, operator) for index, operator in enumerate(self.operators)]
 
     def _surroundings(self, index: int, operator: Operator) -> Surroundings:
         operators, users = self.operators, self.users
-        found = (
+        dot = operators[operator.operands[0]].attributes if operator.operands else None
+        batched = operator.kind == "reshape" and isinstance(dot, DotDims) and bool(dot.lhs_batch)
+        around = (
             any(operators[user].kind == "output" for user in users[index]),
             operator.kind == "iota" and _feeds_broadcast(operators, users, index),
-            _is_batch_switch(operators, users, index),
+            batched and len(users[index]) == 1 and operators[users[index][0]].kind == "transpose",
             len(users[index]),
             _is_accumulated(operators, users, index),
         )
-        feeds_output, feeds_broadcast, batch_switch, num_users, accumulated = found
+        feeds_output, feeds_broadcast, batch_switch, num_users, accumulated = around
         key = (
             operator.kind, operator.shape, operator.itemsize, operator.name, operator.attributes, operator.pinned,
             operator.repeats, self.batch_dims[index],
@@ -100,13 +98,13 @@ class Facts:
             feeds_output and operator.kind == "broadcast", feeds_broadcast, batch_switch, accumulated,
             num_users == 1 if operator.kind == "reshape" else None,
         )  # fmt: skip
-        return Surroundings(_numbers.setdefault(key, len(_numbers)), *found)
+        return Surroundings(_numbers.setdefault(key, len(_numbers)), *around)
 
 
 def _depths(
     operators: Sequence[Operator], batch_dims: Sequence[int | None], users: Sequence[Sequence[int]]
 ) -> list[int]:
-    """The depth of each operator: the longest way to it, products counted a thousandfold.
+    """Returns the depth of each operator: the longest way to it, products counted a thousandfold.
 
     An element-wise operator follows the deepest of its operands. A reduce begins anew at 0, and a broadcast goes back a
     little, since their results are cut less than what else an element-wise operator may read. A tensor with a batch
@@ -131,7 +129,7 @@ def _depths(
 
 
 def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
-    """Whether a broadcast is found within a few steps to the first reader, and its first reader, and so on."""
+    """Returns whether a broadcast is found within a few steps to the first reader, and its first reader, and so on."""
     steps = 0
     while users[index] and steps < _BROADCAST_WITHIN:
         index = users[index][0]
@@ -141,17 +139,8 @@ def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], inde
     return False
 
 
-def _is_batch_switch(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
-    """Whether a reshape stands between a batched product and a transposition."""
-    operator = operators[index]
-    if operator.kind != "reshape" or len(users[index]) != 1:
-        return False
-    dot = operators[operator.operands[0]].attributes
-    return isinstance(dot, DotDims) and bool(dot.lhs_batch) and operators[users[index][0]].kind == "transpose"
-
-
 def _is_accumulated(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
-    """Whether an operator's result is a gradient that is added to what earlier micro-batches left in a parameter."""
+    """Returns whether a result is a gradient that is added to what earlier micro-batches left in a parameter."""
     if operators[index].kind not in ("dot", "convolution", "reduce"):
         return False
     if operators[index].gradient:

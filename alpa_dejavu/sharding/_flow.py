@@ -9,45 +9,37 @@ import numpy as np
 
 from alpa_dejavu.layers.features.flatten import Step, Value
 from alpa_dejavu.layers.features.operator_kinds import ALIASES
-from alpa_dejavu.sharding._collectives import Sent
+from alpa_dejavu.sharding._collectives import SentCollective, SolvedLayer
 from alpa_dejavu.sharding._from_jaxpr import RENAMES
-from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._spec import Spec
-from alpa_dejavu.sharding._table import Strategy
 from alpa_dejavu.sharding.layer_sharding import Collective, LayerFlow
 
 _Nodes = frozenset[int]
 _NOTHING: _Nodes = frozenset()
 
 
-def flow_of_pass(
-    program: LayerProgram, strategies: Sequence[Strategy], sent: Sequence[Sent], phase: str
-) -> LayerFlow:
-    """Returns what waits for what in one pass of a layer, as its operations read each other's results.
+def flow_of_pass(solved: SolvedLayer, sent: Sequence[SentCollective], phase: str) -> LayerFlow:
+    """Returns what waits for what in one pass ("forward" or "backward") of a layer, as its operations read each other's
+    results.
 
     Only collectives of activations are in it. Parameters that are gathered and gradients that are summed aren't, since
     a stage sends those of all its layers together.
-
-    Args:
-        program: the layer's operators.
-        strategies: the sharding strategy that was chosen for each operator.
-        sent: the collectives that these strategies cause.
-        phase: "forward" or "backward".
     """
+    program = solved.program
     gradients = {index for trained in program.trained for index in trained.sums}
-    here = [
-        one for one in sent
-        if one.batched and program.phase(one.operator) == phase
-        and not (one.kind == "all_reduce" and one.operator in gradients)
-    ]  # fmt: skip
-    if not here:
-        return LayerFlow((), np.zeros((0, 2), dtype=np.int32))
-    groups = {pair: n for n, pair in enumerate(dict.fromkeys((one.kind, one.axis) for one in here))}
-    here.sort(key=lambda one: groups[one.kind, one.axis])
-    edges = sorted(_Tracer(program, strategies, here, phase).edges(), key=lambda pair: pair[::-1])
-    collectives = [
-        Collective(one.kind, one.num_bytes, one.axis, phase, one.count, one.batched, one.divided) for one in here
+    causes = [
+        cause
+        for cause in sent
+        if cause.batched
+        and program.phase(cause.operator) == phase
+        and not (cause.kind == "all_reduce" and cause.operator in gradients)
     ]
+    if not causes:
+        return LayerFlow((), np.zeros((0, 2), dtype=np.int32))
+    groups = {pair: n for n, pair in enumerate(dict.fromkeys((cause.kind, cause.axis) for cause in causes))}
+    causes.sort(key=lambda cause: groups[cause.kind, cause.axis])
+    edges = sorted(_Tracer(solved, causes, phase).edges(), key=lambda pair: pair[::-1])
+    collectives = [Collective(c.kind, c.num_bytes, c.axis, phase, c.count, c.batched, c.divided) for c in causes]
     return LayerFlow(tuple(collectives), np.array(edges, dtype=np.int32).reshape(-1, 2))
 
 
@@ -58,22 +50,21 @@ class _Tracer:
     Operations that only rename or reshape have no node, and take no time.
     """
 
-    def __init__(
-        self, program: LayerProgram, strategies: Sequence[Strategy], sent: Sequence[Sent], phase: str
-    ) -> None:
-        self._operators, self._strategies = program.operators, strategies
+    def __init__(self, solved: SolvedLayer, causes: Sequence[SentCollective], phase: str) -> None:
+        program = solved.program
+        self._operators, self._strategies = program.operators, solved.strategies
         ahead = phase == "forward"
         self._pass = program.forward_steps if ahead else program.backward_steps
         self._sums: dict[int, list[int]] = {}
         self._moves: dict[tuple[int, Spec], list[int]] = {}
         self._leaving: dict[int, list[int]] = {}
-        for node, one in enumerate(sent, len(program.forward_records if ahead else program.backward_records)):
-            if one.target is None:
-                self._leaving.setdefault(one.source, []).append(node)
-            elif one.target == strategies[one.source].output:
-                self._sums.setdefault(one.source, []).append(node)
+        for node, cause in enumerate(causes, len(program.forward_records if ahead else program.backward_records)):
+            if cause.target is None:
+                self._leaving.setdefault(cause.source, []).append(node)
+            elif cause.target == solved.strategies[cause.source].output:
+                self._sums.setdefault(cause.source, []).append(node)
             else:
-                self._moves.setdefault((one.source, one.target), []).append(node)
+                self._moves.setdefault((cause.source, cause.target), []).append(node)
         self._done: dict[Value, _Nodes] = {}
         self._moved: dict[tuple[int, Spec], _Nodes] = {}
         self._edges: set[tuple[int, int]] = set()
@@ -95,18 +86,15 @@ class _Tracer:
             done = self._chained(waits, chain + [node for at in range(start, end) for node in self._sums.get(at, ())])
             self._done.update((result, done) for result in step.outputs)
         for place, nodes in self._leaving.items():
-            made = [done for value, done in self._done.items() if self._pass.places.get(value) == place]
-            self._chained(_NOTHING.union(*made), nodes)
+            makers = [done for value, done in self._done.items() if self._pass.places.get(value) == place]
+            self._chained(_NOTHING.union(*makers), nodes)
         return self._edges
 
     def _waits(self, step: Step, written: range) -> _Nodes:
-        """Returns the nodes that an operation waits for: those of its operands, brought to the layouts it needs.
-
-        Args:
-            step: the operation.
-            written: the indices of the operators that stand for it.
+        """Returns the nodes that an operation, for which the operators `written` stand, waits for: those of its
+        operands, brought to the layouts it needs.
         """
-        read = found = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in step.inputs))
+        read = waits = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in step.inputs))
         for at in written:
             strategy = self._strategies[at]
             for position, source in enumerate(self._operators[at].operands):
@@ -116,14 +104,14 @@ class _Tracer:
                 if key in self._moves:
                     if key not in self._moved:
                         sources = [v for v in step.inputs if self._pass.places.get(v) == source]
-                        made = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in sources))
-                        self._moved[key] = self._chained(made if sources else read, self._moves[key])
-                    found |= self._moved[key]
-        return found
+                        makers = _NOTHING.union(*(self._done.get(value, _NOTHING) for value in sources))
+                        self._moved[key] = self._chained(makers if sources else read, self._moves[key])
+                    waits |= self._moved[key]
+        return waits
 
     def _chained(self, waits: _Nodes, nodes: Sequence[int]) -> _Nodes:
         """Has nodes run one after the other, once others are done; returns what is then to be waited for."""
         for node in nodes:
-            self._edges.update((one, node) for one in waits)
+            self._edges.update((before, node) for before in waits)
             waits = frozenset((node,))
         return waits

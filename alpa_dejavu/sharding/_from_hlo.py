@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
@@ -20,12 +19,12 @@ _MARKERS = ("pipeline_marker", "identity")
 
 @dataclasses.dataclass(frozen=True)
 class HloProgram:
-    """The sharding engine's operators of an HLO module, with the instructions and results that they stand for.
+    """The engine's operators of an HLO module, with the instructions and results that they stand for.
 
     Attributes:
-        operators: the operators, each after its operands; they are referred to by their indices here.
-        values: for each instruction's id the index of the operator of its result; for a tuple a list of them.
-        outputs: the indices of the operators of kind "output", in the order of the parts of the module's result.
+        operators: the operators, each after its operands; they are referred to by their indices.
+        values: for each instruction's id the operator of its result; for a tuple a list of them.
+        outputs: the operators of kind "output", in the order of the parts of the module's result.
     """
 
     operators: tuple[Operator, ...]
@@ -34,7 +33,7 @@ class HloProgram:
 
 
 def leaves(value: Value) -> list[int]:
-    """Flattens nested lists of operators' indices, which stand for an HLO value of nested tuples, into one list.
+    """Flattens nested lists of operators' indices, which stand for an HLO value of nested tuples.
 
     >>> leaves([1, [2, 3]])
     [1, 2, 3]
@@ -43,16 +42,13 @@ def leaves(value: Value) -> list[int]:
 
 
 def leaf_shapes(shape: ShapeProto) -> list[ShapeProto]:
-    """Flattens an HLO shape, which may be a nested tuple's, into the list of the shapes of its arrays."""
+    """Returns the shapes of the arrays of an HLO shape, which may be a nested tuple's."""
     return [leaf for part in shape.tuple_shapes for leaf in leaf_shapes(part)] if is_tuple(shape) else [shape]
 
 
 def read_program(module: HloModuleProto, mesh: LogicalMesh) -> HloProgram:
-    """Turns an HLO module without calls into the sharding engine's operators.
-
-    Args:
-        module: the module; what its entry computation calls (loops, branches) is taken as one operator each.
-        mesh: the mesh that shardings already written in the module refer to.
+    """Turns an HLO module without calls into the engine's operators; what its entry computation calls (loops, branches)
+    is taken as one operator each. Shardings already written in the module refer to `mesh`.
     """
     entry = next(c for c in module.computations if c.id == module.entry_computation_id)
     return _Reader(module, mesh).read(entry)
@@ -85,14 +81,15 @@ class _Reader:
         return HloProgram(tuple(self.operators), self.values, tuple(outputs))
 
     def _pins(self, instruction: HloInstructionProto) -> list[Spec | None]:
-        """The shardings that an instruction already has, one for each array of its result."""
+        """Returns the shardings that an instruction already has, one for each array of its result."""
         shapes = leaf_shapes(instruction.shape)
         if not instruction.HasField("sharding"):
             return [None] * len(shapes)
-        given = list(instruction.sharding.tuple_shardings) if is_tuple(instruction.shape) else [instruction.sharding]
-        if len(given) != len(shapes):
+        whole = instruction.sharding
+        shardings = list(whole.tuple_shardings) if is_tuple(instruction.shape) else [whole]
+        if len(shardings) != len(shapes):
             return [None] * len(shapes)
-        return [from_op_sharding(g, len(s.dimensions), self.mesh) for g, s in zip(given, shapes, strict=True)]
+        return [from_op_sharding(g, len(s.dimensions), self.mesh) for g, s in zip(shardings, shapes, strict=True)]
 
     def _add(self, operator: Operator) -> int:
         self.operators.append(operator)
@@ -113,7 +110,7 @@ class _Reader:
         return self._computed(instruction, tuple(leaf for value in inputs for leaf in leaves(value)))
 
     def _marked(self, instruction: HloInstructionProto, value: Value) -> Value:
-        """An identity of each array in a value."""
+        """Returns an identity of each array in a value."""
         starts = instruction.metadata.op_name.endswith("$start")
         if isinstance(value, list):
             return [self._marked(instruction, part) for part in value]
@@ -128,24 +125,24 @@ class _Reader:
         tensors = [self.operators[i] for i in operands]
         kind = kind_of(instruction, [t.shape for t in tensors])
         pins = self._pins(instruction)
-        found: list[int] = []
+        places: list[int] = []
         for number, (shape, pin) in enumerate(zip(shapes, pins, strict=True)):
             dims = tuple(shape.dimensions)
             count = max(math.prod(dims), 1)
             itemsize = byte_size(shape) // count
             integer = shape.element_type in INTEGERS
             if kind == "parameter" or number == 0:
-                found.append(self._add(Operator(
+                places.append(self._add(Operator(
                     kind, operands, dims, itemsize, instruction.opcode, attributes_of(instruction, tensors),
                     integer=integer, pinned=pin,
                 )))
             else:
-                found.append(self._add(Operator("sibling", (found[0],), dims, itemsize, integer=integer, pinned=pin)))
-        return _nest(instruction.shape, iter(found).__next__)
+                places.append(self._add(Operator("sibling", (places[0],), dims, itemsize, integer=integer, pinned=pin)))
+        return _nest(instruction.shape, iter(places).__next__)
 
 
 def _nest(shape: ShapeProto, take: Callable[[], int]) -> Value:
-    """Put operators, one after the other, into the places of a shape."""
+    """Puts operators, one after the other, into the places of a shape."""
     return [_nest(part, take) for part in shape.tuple_shapes] if is_tuple(shape) else take()
 
 
@@ -167,10 +164,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind_of(instruction: HloInstructionProto, operand_shapes: Sequence[Shape]) -> Kind:
-    """Returns the kind, such as "dot" or "elementwise", by whose rules the sharding engine cuts an HLO instruction.
-
-    It is "opaque" for an instruction that the engine has no rules for.
-    """
+    """Returns the kind by whose rules the engine cuts an HLO instruction; "opaque" if it has none."""
     opcode = instruction.opcode
     if opcode in ELEMENTWISE:
         shape = tuple(instruction.shape.dimensions)
@@ -183,7 +177,7 @@ def kind_of(instruction: HloInstructionProto, operand_shapes: Sequence[Shape]) -
 
 
 def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]) -> Attributes:
-    """Returns the dimension numbers of an HLO instruction that its sharding strategies depend on; None if none do."""
+    """Returns the dimension numbers of an HLO instruction that its strategies depend on; None if none do."""
     opcode = instruction.opcode
     if opcode == "dot":
         dims = instruction.dot_dimension_numbers
@@ -192,9 +186,17 @@ def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]
             tuple(dims.lhs_contracting_dimensions), tuple(dims.rhs_contracting_dimensions),
         )
     if opcode == "convolution":
-        return _convolution(instruction)
+        numbers = instruction.convolution_dimension_numbers
+        return ConvolutionDims(
+            numbers.input_batch_dimension, numbers.input_feature_dimension, numbers.kernel_input_feature_dimension,
+            numbers.kernel_output_feature_dimension, numbers.output_batch_dimension, numbers.output_feature_dimension,
+            max(instruction.feature_group_count, 1), max(instruction.batch_group_count, 1),
+        )
     if opcode in ("reduce-window", "select-and-scatter"):
-        return Dims(tuple(_reach(w) for w in instruction.window.dimensions))
+        # Where a window is one element wide and yet moves or pads, it counts as wider.
+        still = [w.stride in (0, 1) and not w.padding_low and not w.padding_high for w in instruction.window.dimensions]
+        sizes = [int(w.size) for w in instruction.window.dimensions]
+        return Dims(tuple(size if size != 1 or stays else 2 for size, stays in zip(sizes, still, strict=True)))
     if opcode == "reverse":
         return Dims(tuple(2 if d in instruction.dimensions else 1 for d in range(operands[0].rank)))
     if opcode in ("broadcast", "transpose", "reduce", "sort"):
@@ -204,21 +206,6 @@ def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]
     if opcode == "scatter":
         return _scatter(instruction, operands)
     return None
-
-
-def _reach(window: Any) -> int:
-    """The width of a window, or 2 where it is one element wide and yet moves or pads."""
-    still = window.stride in (0, 1) and not window.padding_low and not window.padding_high
-    return int(window.size) if window.size != 1 or still else 2
-
-
-def _convolution(instruction: HloInstructionProto) -> ConvolutionDims:
-    dims = instruction.convolution_dimension_numbers
-    return ConvolutionDims(
-        dims.input_batch_dimension, dims.input_feature_dimension, dims.kernel_input_feature_dimension,
-        dims.kernel_output_feature_dimension, dims.output_batch_dimension, dims.output_feature_dimension,
-        max(instruction.feature_group_count, 1), max(instruction.batch_group_count, 1),
-    )
 
 
 def _gather(instruction: HloInstructionProto, operand: Shape) -> IndexDims:

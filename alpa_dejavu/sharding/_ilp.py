@@ -8,7 +8,7 @@ import numpy as np
 from alpa_dejavu.sharding._graph import CostGraph, Followers
 from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._options import INFINITY_COST
-from alpa_dejavu.sharding._table import Table
+from alpa_dejavu.sharding._planning import StrategyTable
 
 MemoryRow = tuple[dict[int, np.ndarray], float]
 """Bytes of each node's choices, and how many they may add up to."""
@@ -19,13 +19,9 @@ def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int,
     """Returns the cheapest choice for each node of a cost graph, by an integer linear program.
 
     One binary variable stands for each choice of a node, one continuous variable for each pair of choices of an edge's
-    two nodes; those of the pairs that contain a choice add up to the choice's variable. The linear relaxation is
-    solved first, and its optimum is mostly whole; else HiGHS branches. Choices that cost INFINITY_COST or more are left
-    out at first, and only allowed where there is no solution without them.
-
-    Args:
-        graph: the cost of each choice of each node, and of each pair of choices along an edge.
-        memory: for each limit the bytes that each choice of some nodes takes, and the most that they may add up to.
+    two nodes; those of the pairs that contain a choice add up to the choice's variable. The linear relaxation is solved
+    first, and its optimum is mostly whole; else HiGHS branches. Choices that cost INFINITY_COST or more are left out at
+    first, and only allowed where there is no solution without them.
 
     Raises:
         ValueError: if no choice meets the memory limits.
@@ -54,7 +50,7 @@ class _Columns:
         self.rows: list[tuple[np.ndarray, np.ndarray, float, float]] = []
 
     def add(self, cost: np.ndarray, dear: float | None) -> np.ndarray:
-        """Adds a variable between 0 and 1 to the linear program for each cost of an array, and returns their indices.
+        """Adds a variable between 0 and 1 for each cost of an array, and returns their indices.
 
         Variables that cost INFINITY_COST or more are fixed at 0 if `dear` is None. Else they cost `dear`, and only
         those of infinite cost are fixed at 0.
@@ -69,7 +65,7 @@ class _Columns:
         return np.arange(start, self.count).reshape(cost.shape)
 
     def row(self, index: np.ndarray, value: np.ndarray, lower: float, upper: float) -> None:
-        """Adds a constraint to the linear program: `value` times the variables at `index` sums to lower..upper."""
+        """Adds a constraint: `value` times the variables at `index` sums to lower..upper."""
         self.rows.append((index.astype(np.int32), value, lower, upper))
 
 
@@ -89,19 +85,15 @@ def _solve(graph: CostGraph, memory: tuple[MemoryRow, ...], dear: float | None) 
         index = np.concatenate([variables[node] for node in bytes_of])
         columns.row(index, np.concatenate(list(bytes_of.values())) / limit, -highspy.kHighsInf, 1.0)
     values = _run(columns, 0)
-    if values is not None and not _is_integral(values[:integers]):
+    if values is not None and (np.abs(values[:integers] - np.rint(values[:integers])) >= _TOLERANCE).any():
         values = _run(columns, integers)
     if values is None:
         return None
     return {node: int(np.argmax(values[index])) for node, index in variables.items()}
 
 
-def _is_integral(values: np.ndarray) -> bool:
-    return bool(np.all(np.minimum(np.abs(values), np.abs(values - 1.0)) < _TOLERANCE))
-
-
 def _run(columns: _Columns, integers: int) -> np.ndarray | None:
-    """The optimum with the first so many variables integer; None if there is no solution.
+    """Returns the optimum with the first so many variables integer; None if there is no solution.
 
     HiGHS's presolve is left out: programs of this kind have little to remove, and it takes longer than the rest.
     """
@@ -138,17 +130,10 @@ _NO_MEMORY = ("identity", "output")
 
 
 def memory_rows(
-    operators: Sequence[Operator], tables: Sequence[Table], followers: Followers, budget: float
+    operators: Sequence[Operator], tables: Sequence[StrategyTable], followers: Followers, budget: float
 ) -> tuple[MemoryRow, ...]:
-    """Returns a memory limit for the moment of each matrix product and convolution: all live results fit a budget.
-
-    A result is live from its operator to its last reader, a parameter until the end.
-
-    Args:
-        operators: the operators of a program, in the order in which they run.
-        tables: each operator's sharding strategies, with the bytes of its result on one device under each of them.
-        followers: for each operator the one whose choice of a strategy decides its own.
-        budget: the bytes that one device may hold.
+    """Returns a memory limit for the moment of each matrix product and convolution: all live results fit a budget, in
+    bytes of one device. A result is live from its operator to its last reader, a parameter until the end.
     """
     last = list(range(len(operators)))
     for index, operator in enumerate(operators):

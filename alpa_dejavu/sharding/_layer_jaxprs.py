@@ -1,4 +1,7 @@
-"""A layer's jaxprs, with what each of their operands and results is for."""
+"""A layer's jaxprs, with what each of their operands and results is for.
+
+Which gradient and which state belong to which parameter is found from what an optimizer's update does with them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from jax import core
 from alpa_dejavu.layers.features.flatten import Flattener, Value
 from alpa_dejavu.layers.features.operator_kinds import ALIASES
 from alpa_dejavu.layers.features.structure import structure, variables
-from alpa_dejavu.sharding._gradients import Groups, Roles, pair_gradients, results
 
 
 @final
@@ -20,8 +22,7 @@ class LayerJaxprs:
     """One layer of a train step as forward, backward and update jaxprs, which share variables.
 
     Attributes:
-        forward: the forward pass of one micro-batch.
-        backward: the backward pass of one micro-batch; None in inference, and where nothing is trained.
+        forward, backward: the passes of one micro-batch; backward is None in inference, and where nothing is trained.
         update: the optimizer's update of the layer; None where there is none.
         parameters: the operands of forward and backward that are parameters of the model.
         accumulators: for each operand of the backward jaxpr that a gradient is added to, the result that is their sum.
@@ -85,16 +86,16 @@ def layers_of(
         back = backward[n] if backward and backward[n].eqns else None
         update = updates[n] if updates else None
         own = [jaxpr] if back is None else [jaxpr, back]
-        taken = dict.fromkeys(var for part in own for var in part.invars)
-        made = {var for part in own for var in results(part)}
-        of_layer = [var for var in taken if var in parameters]
+        operands = dict.fromkeys(var for part in own for var in part.invars)
+        computed = {var for part in own for var in results(part)}
+        of_layer = [var for var in operands if var in parameters]
         pairs, states = pair_gradients(
             groups.of(update) if update is not None else (), roles, of_layer, results(back) if back is not None else ()
         )
         layers.append(LayerJaxprs(
             jaxpr, back, update, parameters=frozenset(of_layer), gradients=pairs, states=states,
-            accumulators={a: b for a, b in added.items() if b in made},
-            shared=frozenset(shared & (taken.keys() | made)),
+            accumulators={a: b for a, b in added.items() if b in computed},
+            shared=frozenset(shared & (operands.keys() | computed)),
             batch_dims={var: 0 for var in jaxpr.invars if var in batch},
         ))  # fmt: skip
     return layers
@@ -119,11 +120,11 @@ def layer_key(layer: LayerJaxprs) -> Hashable:
         for var in variables([*jaxpr.invars, *jaxpr.outvars])
     )  # fmt: skip
 
-    def all_of(found: Iterable[core.Var]) -> tuple[int, ...]:
-        return tuple(sorted(numbers[var] for var in found if var in numbers))
+    def all_of(these: Iterable[core.Var]) -> tuple[int, ...]:
+        return tuple(sorted(numbers[var] for var in these if var in numbers))
 
-    def pairs(found: Iterable[tuple[core.Var, core.Var]]) -> tuple[tuple[int | None, int | None], ...]:
-        return tuple((numbers.get(a), numbers.get(b)) for a, b in found)
+    def pairs(these: Mapping[core.Var, core.Var]) -> tuple[tuple[int | None, int | None], ...]:
+        return tuple((numbers.get(a), numbers.get(b)) for a, b in these.items())
 
     return (
         (layer.backward is None, layer.update is None),
@@ -131,14 +132,14 @@ def layer_key(layer: LayerJaxprs) -> Hashable:
         wiring,
         all_of(layer.parameters),
         all_of(layer.shared),
-        pairs(layer.accumulators.items()),
-        pairs(layer.gradients.items()),
+        pairs(layer.accumulators),
+        pairs(layer.gradients),
         tuple(sorted((numbers.get(var, -1), _num_bytes(states)) for var, states in layer.states.items())),
     )
 
 
-def _num_bytes(found: Iterable[core.Var]) -> int:
-    return sum(var.aval.size * var.aval.dtype.itemsize for var in found)
+def _num_bytes(states: Iterable[core.Var]) -> int:
+    return sum(var.aval.size * var.aval.dtype.itemsize for var in states)
 
 
 def update_sources(layer: LayerJaxprs) -> list[core.Var | None]:
@@ -155,12 +156,143 @@ def update_sources(layer: LayerJaxprs) -> list[core.Var | None]:
     about = {value: owners[var] for var, value in zip(layer.update.invars, inputs, strict=True) if var in owners}
     flat = Flattener()
     flat.walk(layer.update, inputs)
-    found: list[core.Var | None] = []
+    sources: list[core.Var | None] = []
     for step in flat.steps:
         owner = next((about[value] for value in step.inputs if value in about), None)
         for value in step.outputs:
             if owner is not None and value.shape:
                 about[value] = owner
         if step.primitive not in ALIASES and step.outputs:
-            found.append(owner)
-    return found
+            sources.append(owner)
+    return sources
+
+
+Pairs = tuple[dict[core.Var, core.Var], dict[core.Var, tuple[core.Var, ...]]]
+
+
+def results(jaxpr: core.Jaxpr) -> set[core.Var]:
+    """Returns the result variables that a jaxpr makes, without operands that it only hands on."""
+    return set(variables(jaxpr.outvars)).difference(jaxpr.invars)
+
+
+@final
+class Groups:
+    """A grouping of the operands of optimizer updates: a parameter, its gradient and its state are in one group.
+
+    Operands are in one group if an array is computed from both; scalars don't count, since all parameters depend on the
+    norm of all gradients. Updates that are alike are looked at once.
+    """
+
+    def __init__(self) -> None:
+        self._by_structure: dict[int, list[list[int]]] = {}
+
+    def of(self, update: core.Jaxpr) -> list[list[core.Var]]:
+        """Returns the array operands of an update in groups, each in the order of the operands."""
+        number = structure(update)
+        if number not in self._by_structure:
+            self._by_structure[number] = _groups(update)
+        return [[update.invars[place] for place in group] for group in self._by_structure[number]]
+
+
+def _groups(update: core.Jaxpr) -> list[list[int]]:
+    inputs = [Value(var.aval) for var in update.invars]
+    sources_of: dict[Value, frozenset[int]] = {
+        value: frozenset((place,)) for place, value in enumerate(inputs) if value.shape
+    }
+    root = list(range(len(inputs)))
+
+    def find(place: int) -> int:
+        while root[place] != place:
+            root[place] = place = root[root[place]]
+        return place
+
+    flat = Flattener()
+    flat.walk(update, inputs)
+    for step in flat.steps:
+        reached = frozenset().union(*(sources_of.get(value, frozenset()) for value in step.inputs))
+        for value in step.outputs:
+            if reached and value.shape:
+                sources_of[value] = reached
+                first, *others = map(find, reached)
+                for other in others:
+                    root[find(other)] = find(first)
+    groups: dict[int, list[int]] = {}
+    for place, value in enumerate(inputs):
+        if value.shape:
+            groups.setdefault(find(place), []).append(place)
+    return list(groups.values())
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Roles:
+    """The variables of a train step that are parameters, gradients (results of the backward passes), or neither of them
+    nor optimizer state, since the step computes them itself.
+
+    `pairs` has for each parameter its gradients, one from each layer that uses it; None where they aren't known.
+    """
+
+    parameters: Collection[core.Var]
+    gradients: Collection[core.Var]
+    others: Collection[core.Var]
+    pairs: Mapping[core.Var, Collection[core.Var]] | None = None
+
+
+def pair_gradients(
+    groups: Iterable[Sequence[core.Var]], roles: Roles, own: Iterable[core.Var], computed: Collection[core.Var]
+) -> Pairs:
+    """Returns two dictionaries for a layer: each trained parameter's gradient, and its optimizer state's variables.
+
+    Where an update works on several parameters as one, gradients and states are dealt out by shapes, in order.
+
+    Args:
+        groups: the operands of the layer's update in groups of a parameter, its gradient and its state.
+        roles: which variables are known to be parameters or gradients, or to be no optimizer state.
+        own: the layer's parameters, in order.
+        computed: the results of the layer's backward pass.
+    """
+    pairs: dict[core.Var, core.Var] = {}
+    states: dict[core.Var, tuple[core.Var, ...]] = {}
+    if roles.pairs is not None:
+        for parameter in own:
+            pairs.update((parameter, var) for var in roles.pairs.get(parameter, ()) if var in computed)
+    for group in groups:
+        sums = [var for var in group if var in roles.gradients and var in computed]
+        if roles.pairs is None:
+            pairs.update(_by_shape([var for var in group if var in roles.parameters], sums))
+        mine = [parameter for parameter, gradient in pairs.items() if gradient in sums or parameter in group]
+        rest = [
+            var for var in group
+            if var not in roles.parameters and var not in roles.gradients and var not in roles.others
+        ]  # fmt: skip
+        states.update(_dealt(rest, mine))
+    return pairs, {parameter: states.get(parameter, ()) for parameter in pairs}
+
+
+def _by_shape(parameters: Sequence[core.Var], gradients: Sequence[core.Var]) -> dict[core.Var, core.Var]:
+    left, pairs = list(gradients), {}
+    for parameter in parameters:
+        match = next((var for var in left if _shape(var) == _shape(parameter)), None)
+        if match is not None:
+            left.remove(match)
+            pairs[parameter] = match
+    return pairs
+
+
+def _dealt(rest: Sequence[core.Var], parameters: Sequence[core.Var]) -> dict[core.Var, tuple[core.Var, ...]]:
+    """Returns each parameter's share of the states: those of its shape, and the largest one those of no one's."""
+    if not parameters:
+        return {}
+    shares: dict[core.Var, tuple[core.Var, ...]] = {}
+    for shape in dict.fromkeys(map(_shape, parameters)):
+        alike = [var for var in parameters if _shape(var) == shape]
+        own = [var for var in rest if _shape(var) == shape]
+        shares.update((var, tuple(own[n :: len(alike)])) for n, var in enumerate(alike))
+    dealt = {var for own in shares.values() for var in own}
+    largest = max(parameters, key=lambda var: int(var.aval.size))
+    shares[largest] += tuple(var for var in rest if var not in dealt)
+    return shares
+
+
+def _shape(var: core.Var) -> tuple[int, ...]:
+    return tuple(getattr(var.aval, "shape", ()))

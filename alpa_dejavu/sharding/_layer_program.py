@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedParameter:
     """A trained parameter of a program, with its gradient's operators and the size of its optimizer state.
 
     Attributes:
@@ -39,10 +39,7 @@ class Trained:
 @final
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """The time that a value of a forward or backward pass is in memory, from the operation `first` to `last`.
-
-    `operator` is the index of the operator that says how it is cut, and `num_bytes` its bytes before it is cut.
-    """
+    """A value of a pass in memory from one operation to another: the operator that says how it is cut, its bytes."""
 
     operator: int
     num_bytes: float
@@ -97,7 +94,7 @@ class LayerProgram:
     num_forward: int
     num_backward: int
     parameters: tuple[int, ...]
-    trained: tuple[Trained, ...]
+    trained: tuple[TrainedParameter, ...]
     kept: tuple[Lifetime, ...]
     inputs: tuple[Lifetime, ...]
     received: tuple[int, ...]
@@ -115,19 +112,19 @@ class LayerProgram:
     @cached_property
     def smaller(self) -> frozenset[int]:
         """Returns the operators whose results cross a boundary of the layer, and are smaller than its largest one."""
-        found: set[int] = set()
+        smaller: set[int] = set()
         for side in (self.received, self.sent):
             sizes = {place: math.prod(self.operators[place].shape) for place in side}
-            found.update(place for place, size in sizes.items() if size < max(sizes.values()))
-        return frozenset(found)
+            smaller.update(place for place, size in sizes.items() if size < max(sizes.values()))
+        return frozenset(smaller)
 
     @cached_property
     def facts(self) -> Facts:
-        """Returns what the sharding engine needs on every mesh: the operators' batch dimensions, depths and readers."""
+        """Returns what the engine needs on every mesh."""
         return Facts.of(self.operators, thorough=True, known_batch=self.known_batch)
 
     def phase(self, operator: int) -> str:
-        """Returns the pass that the operator at an index belongs to: "forward", "backward" or "update"."""
+        """Returns the pass that an operator belongs to: "forward", "backward" or "update"."""
         if operator < self.num_forward:
             return "forward"
         return "backward" if operator < self.num_forward + self.num_backward else "update"

@@ -1,10 +1,90 @@
 """A logical view of the devices: a small grid whose axes each have a latency and a bandwidth."""
 
+from __future__ import annotations
+
+import bisect
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from alpa_dejavu.sharding._profile import CollectiveProfile
+Groups = tuple[tuple[int, ...], ...]
+Samples = tuple[tuple[float, float], ...]
+
+
+def interpolate(samples: Sequence[tuple[float, float]], size: float) -> float:
+    """Returns the cost at a size, interpolated linearly between measured samples, or extrapolated beyond them.
+
+    Args:
+        samples: pairs of a size and its cost, sizes ascending.
+        size: the size whose cost is wanted.
+    """
+    if len(samples) == 1:
+        return samples[0][1]
+    right = min(max(bisect.bisect_left([sample[0] for sample in samples], size), 1), len(samples) - 1)
+    (x0, y0), (x1, y1) = samples[right - 1], samples[right]
+    return y0 if x1 == x0 else y0 + (y1 - y0) * (size - x0) / (x1 - x0)
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectiveProfile:
+    """The measured seconds of collectives of several sizes, for groups of devices of a cluster.
+
+    Attributes:
+        all_reduces: for each tuple of groups of devices, (number of float32 elements, seconds) in rising order.
+        all_gathers: the same for all-gathers; if it is empty, they take half as long as all-reduces.
+
+    References:
+        `alpa.mesh_profiling.ProfilingResult`.
+    """
+
+    all_reduces: Mapping[Groups, Samples]
+    all_gathers: Mapping[Groups, Samples] = dataclasses.field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @classmethod
+    def from_dicts(cls, all_reduce: Mapping, all_gather: Mapping) -> CollectiveProfile | None:
+        """Reads the measurements out of the dictionaries of Alpa's `ProfilingResult`; None if nothing was measured.
+
+        They are {(groups, dtype): [(elements, seconds), ...]}; only float32 is used, as in Alpa.
+        """
+
+        def of_float32(table: Mapping) -> dict[Groups, Samples]:
+            return {
+                tuple(tuple(group) for group in groups): tuple((float(n), float(s)) for n, s in sorted(samples))
+                for (groups, dtype), samples in table.items()
+                if dtype == "float32"
+            }
+
+        measured = of_float32(all_reduce)
+        return cls(measured, of_float32(all_gather)) if measured else None
+
+    def _beyond_latency(self, table: Mapping[Groups, Samples], groups: Groups, elements: float) -> float:
+        if groups not in table:
+            raise ValueError(f"no collective was measured in the groups {groups}; measured: {sorted(table)}")
+        return interpolate(table[groups], elements) - interpolate(table[groups], 0)
+
+    def all_reduce(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
+        """Returns the seconds, beyond those of an empty call, of an all-reduce of `num_bytes` bytes on each device, in
+        each of the groups of device ids.
+        """
+        return self._beyond_latency(self.all_reduces, tuple(groups), num_bytes / 4)
+
+    def all_gather(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
+        """Returns the same of an all-gather, after which each device has `num_bytes` bytes."""
+        if not self.all_gathers:
+            return self.all_reduce(groups, num_bytes) / 2
+        return self._beyond_latency(self.all_gathers, tuple(groups), num_bytes / 4)
+
+    def all_to_all(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
+        """Returns the seconds of an all-to-all of `num_bytes` bytes that a group holds together, estimated from the
+        measured all-gather of one device's part. As in Alpa they are multiplied by half the number of devices in a
+        group.
+        """
+        n = len(groups[0])
+        return self.all_gather(groups, num_bytes / n) * n / 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,39 +127,37 @@ class LogicalMesh:
 
     @property
     def num_devices(self) -> int:
-        """Returns the number of devices in the logical mesh."""
         return math.prod(self.shape)
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """Returns the axes of the mesh that have more than one device: only these can cut a tensor."""
+        """Returns the axes that have more than one device: only these can cut a tensor."""
         return tuple(axis for axis, length in enumerate(self.shape) if length > 1)
 
     def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
-        """Returns the groups of device ids that communicate with each other along an axis of the mesh."""
-        inner = math.prod(self.shape[axis + 1:])
+        """Returns the groups of device ids that communicate with each other along an axis."""
+        inner = math.prod(self.shape[axis + 1 :])
         length = self.shape[axis]
         starts = [i for i in range(self.num_devices) if (i // inner) % length == 0]
         return tuple(tuple(self.device_ids[start + k * inner] for k in range(length)) for start in starts)
 
     def all_gather_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-gather along a mesh axis after which each device has `num_bytes` bytes."""
+        """Returns the cost of an all-gather along an axis after which each device has `num_bytes` bytes."""
         if self.profile is not None:
             return self.profile.all_gather(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * (n - 1) / n * num_bytes + 0.1
 
     def all_reduce_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-reduce of a tensor of `num_bytes` bytes over the devices along a mesh axis."""
+        """Returns the cost of an all-reduce of `num_bytes` bytes on each device along an axis."""
         if self.profile is not None:
             return self.profile.all_reduce(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * 2 * (n - 1) / n * num_bytes + 0.01
 
     def all_to_all_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-to-all along a mesh axis: it then cuts another dimension of the tensor.
-
-        The tensor has `num_bytes` bytes before it is cut by that axis.
+        """Returns the cost of an all-to-all along an axis, which then cuts another dimension of a tensor that has
+        `num_bytes` bytes before it is cut by that axis.
         """
         if self.profile is not None:
             return self.profile.all_to_all(self.groups(axis), num_bytes)

@@ -55,7 +55,7 @@ def shard_module(module: HloModuleProto, mesh: LogicalMesh, options: ShardingOpt
 
 
 def _without_undefined(module: HloModuleProto) -> HloModuleProto:
-    """A copy of a module without the shardings that stand for "none"."""
+    """Returns a copy of a module without the shardings that stand for "none"."""
     result = HloModuleProto.FromString(module.SerializeToString())
     for computation in result.computations:
         for instruction in computation.instructions:
@@ -68,13 +68,10 @@ HEURISTICS = ("shard-largest", "shard-first", "shard-last")
 
 
 def heuristic_spec(shape: Shape, mesh: LogicalMesh, heuristic: str) -> Spec:
-    """Returns the mesh axes by which a rule of thumb cuts each dimension of a parameter; none if it can't cut evenly.
+    """Returns the spec by which a rule of thumb cuts a parameter; it stays whole if that doesn't come out even.
 
-    Args:
-        shape: the parameter's shape.
-        mesh: the logical mesh of the devices.
-        heuristic: "shard-first" and "shard-last" cut the first or last dimension over all devices; "shard-largest"
-            cuts the largest one, or on a grid the two largest.
+    "shard-first" and "shard-last" cut the first or last dimension over all devices; "shard-largest" cuts the largest
+    one, or on a grid the two largest.
 
     Raises:
         ValueError: if there is no such rule.
@@ -105,12 +102,6 @@ def annotate(
 
     Where a strategy needs an operand cut otherwise than the operand is, a copy cut in that way is put between them:
     left to itself the partitioner might compute in some other way.
-
-    Args:
-        module: the module that `program` was read from.
-        program: the module as the auto-sharding engine's operators.
-        solution: the strategy that was chosen for each operator.
-        mesh: the logical mesh of the devices.
     """
     result = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(result)
@@ -130,18 +121,14 @@ def annotate_parameters(
 ) -> HloModuleProto:
     """Returns a copy of an HLO module with shardings on its parameters and results only; XLA propagates the rest.
 
-    Args:
-        module: the module that `program` was read from.
-        program: the module as the auto-sharding engine's operators.
-        specs: for the index of each parameter's operator the mesh axes that cut each of its dimensions. A result is
-            cut like the parameter whose memory it takes over; all other results are whole.
-        mesh: the logical mesh of the devices.
+    `specs` are by the parameters' operators. A result is cut like the parameter whose memory it takes over; all other
+    results are whole.
     """
     result = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(result)
     for node in graph.parameters():
-        found = [to_op_sharding(specs[i], mesh) for i in leaves(program.values[node.id])]
-        node.sharding.CopyFrom(sharding_of(node.shape, found))
+        shardings = [to_op_sharding(specs[i], mesh) for i in leaves(program.values[node.id])]
+        node.sharding.CopyFrom(sharding_of(node.shape, shardings))
     outputs = [program.operators[i] for i in program.outputs]
     shardings = [
         to_op_sharding(replicated(o.rank) if o.alias is None else specs[o.alias], mesh) for o in outputs
@@ -161,17 +148,16 @@ class _Writer:
         self.lone = set(solution.recut.lone_readers)
 
     def sharding(self, spec: Spec) -> OpSharding:
-        """Returns the HLO sharding of a spec, that is, of the mesh axes that cut each dimension of a tensor."""
         return to_op_sharding(spec, self.mesh)
 
     def mark(self, instruction: HloInstructionProto) -> None:
-        """Writes the sharding that the auto-sharding solver chose onto an HLO instruction."""
+        """Writes the chosen sharding onto an instruction."""
         shardings = [self.sharding(self.specs[i]) for i in leaves(self.program.values[instruction.id])]
         if shardings:
             instruction.sharding.CopyFrom(sharding_of(instruction.shape, shardings))
 
     def bring_operands(self, instruction: HloInstructionProto) -> None:
-        """Gives an HLO instruction copies of those operands that it needs cut otherwise than the operands are."""
+        """Gives an instruction copies of those operands that it needs cut otherwise than the operands are."""
         value = self.program.values.get(instruction.id)
         for position, operand_id in enumerate(instruction.operand_ids):
             source = self.graph.nodes[operand_id]
@@ -182,14 +168,14 @@ class _Writer:
                 source = self._cut(source, self.solution.strategies[at].output, at)
             if isinstance(value, int) and instruction.opcode not in ("tuple", "get-tuple-element"):
                 wanted = self._wanted(instruction, value, position, at)
-                held = self.solution.strategies[at].output if at in self.gathered else self.specs[at]
-                if wanted is not None and wanted != held:
+                spec = self.solution.strategies[at].output if at in self.gathered else self.specs[at]
+                if wanted is not None and wanted != spec:
                     source = self._cut(source, wanted, at, (at, value) in self.lone)
             if source.id != operand_id:
                 instruction.operand_ids[position] = source.id
 
     def _wanted(self, instruction: HloInstructionProto, value: int, position: int, source: int) -> Spec | None:
-        """The spec in which an instruction needs an operand; None where the partitioner may do as it likes."""
+        """Returns the spec in which an instruction needs an operand; None where the partitioner may do as it likes."""
         operator, inputs = self.program.operators[value], self.solution.strategies[value].inputs
         recut = self.solution.recut.specs
         if value in recut and operator.kind in ("transpose", "identity"):
@@ -201,13 +187,13 @@ class _Writer:
         return None
 
     def _is_cheap(self, value: int) -> bool:
-        """Whether each reader may as well compute its own part: an iota, or a constant that is spread out."""
+        """Returns whether each reader may as well compute its own part: an iota, or a constant that is spread out."""
         operator = self.program.operators[value]
         spread = operator.kind == "broadcast" and self.program.operators[operator.operands[0]].kind == "constant"
         return operator.kind == "iota" or spread
 
     def _cut(self, source: HloInstructionProto, spec: Spec, at: int, lone: bool = False) -> HloInstructionProto:
-        """The instruction's value, cut in another way: copied, or computed anew if that is cheap.
+        """Returns the instruction's value, cut in another way: copied, or computed anew if that is cheap.
 
         A lone reader gets a copy of its own, behind a barrier, so that the partitioner does not merge the two.
         """
@@ -223,7 +209,6 @@ class _Writer:
         return self.copies[key]
 
     def output_spec(self, output: int) -> Spec:
-        """Returns the mesh axes that cut each dimension of an output of the program, given its operator's index."""
         source = self.program.operators[output].operands[0]
         if source in self.solution.recut.specs and source not in self.gathered:
             return self.specs[source]

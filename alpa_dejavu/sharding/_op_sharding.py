@@ -13,10 +13,9 @@ from alpa_dejavu.sharding.hlo.shardings import MAXIMAL, OTHER, REPLICATED
 
 @lru_cache(maxsize=4096)
 def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
-    """Converts a spec (the mesh axes that cut each dimension of a tensor) into an HLO `OpSharding`.
+    """Converts a spec into an HLO `OpSharding`, which is cached and shared between calls: copy it before changing it.
 
-    Devices that hold the same tile are listed along a last dimension of the tile assignment. The returned message is
-    cached, and shared between calls: copy it before changing it.
+    Devices that hold the same tile are listed along a last dimension of the tile assignment.
     """
     if is_replicated(spec):
         return OpSharding(type=REPLICATED)
@@ -32,17 +31,18 @@ def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
 
 
 def from_op_sharding(sharding: OpSharding, rank: int, mesh: LogicalMesh) -> Spec | None:
-    """Converts an HLO `OpSharding` into a spec, the mesh axes that cut each dimension of a tensor.
-
-    Returns None if the sharding cuts nothing (type MANUAL), or isn't a cut along whole axes of the mesh. `rank` is the
-    tensor's number of dimensions.
+    """Converts an HLO `OpSharding` of a tensor of a rank into a spec; None if it cuts nothing (type MANUAL), or isn't a
+    cut along whole axes of the mesh.
     """
     if sharding.type in (REPLICATED, MAXIMAL):
         return replicated(rank)
     if sharding.type != OTHER or rank == 0:
         return None
     tiles = list(sharding.tile_assignment_dimensions)
-    devices = np.array(sharding.tile_assignment_devices or _iota_devices(sharding), dtype=int)
+    devices = np.array(sharding.tile_assignment_devices, dtype=int)
+    if not len(devices):
+        dims = list(sharding.iota_reshape_dims)
+        devices = np.arange(math.prod(dims)).reshape(dims).transpose(list(sharding.iota_transpose_perm)).reshape(-1)
     places = {device: np.unravel_index(i, mesh.shape) for i, device in enumerate(mesh.device_ids)}
     if len(devices) != mesh.num_devices or any(device not in places for device in devices):
         return None
@@ -55,23 +55,17 @@ def from_op_sharding(sharding: OpSharding, rank: int, mesh: LogicalMesh) -> Spec
         start = places[line[0]]
         first = {axis: next(i for i, d in enumerate(line) if places[d][axis] != start[axis]) for axis in moving}
         spec.append(tuple(sorted(moving, key=first.__getitem__, reverse=True)))
-    found: Spec = tuple(spec)
-    again = to_op_sharding(found, mesh)
+    result: Spec = tuple(spec)
+    again = to_op_sharding(result, mesh)
     same = list(again.tile_assignment_dimensions)[:rank] == tiles[:rank] and _same_tiles(again, devices, tiles, rank)
-    return found if same else None
+    return result if same else None
 
 
 def _same_tiles(again: OpSharding, devices: np.ndarray, tiles: list[int], rank: int) -> bool:
-    """Whether both give every device the same tile; the order among devices that share one does not matter."""
+    """Returns whether both give every device the same tile; the order among devices that share one does not matter."""
     if again.type == REPLICATED:
         return math.prod(tiles[:rank]) == 1
     count = math.prod(tiles[:rank])
     left = np.sort(devices.reshape(count, -1), axis=1)
     right = np.sort(np.array(again.tile_assignment_devices).reshape(count, -1), axis=1)
     return bool((left == right).all())
-
-
-def _iota_devices(sharding: OpSharding) -> list[int]:
-    """The devices of a sharding that is written as a transposed iota."""
-    dims = list(sharding.iota_reshape_dims)
-    return np.arange(math.prod(dims)).reshape(dims).transpose(list(sharding.iota_transpose_perm)).reshape(-1).tolist()

@@ -1,5 +1,7 @@
 """The operators that the engine shards: what it must know of them, and nothing of where they come from."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from functools import cached_property
@@ -103,21 +105,18 @@ class Operator:
 
     @cached_property
     def num_bytes(self) -> int:
-        """Returns the bytes of the operator's whole result, before it is cut."""
+        """Returns the bytes of the whole result, before it is cut."""
         return math.prod(self.shape) * self.itemsize
 
     @property
     def rank(self) -> int:
-        """Returns the number of dimensions of the operator's result."""
+        """Returns the number of dimensions of the result."""
         return len(self.shape)
 
-    def as_output(self, place: int, alias: int | None, pinned: Spec | None = None) -> "Operator":
-        """Returns an operator of kind "output" that makes an operator's result an output of the program.
-
-        Args:
-            place: the index of the operator whose result it is.
-            alias: the index of the parameter whose memory the output takes over; None if there is none.
-            pinned: the sharding that the user asked for, the mesh axes that cut each dimension; None if there is none.
+    def as_output(self, place: int, alias: int | None, pinned: Spec | None = None) -> Operator:
+        """Returns an operator of kind "output" that makes the result of the operator `place` an output of the program,
+        which takes over the memory of the parameter `alias` if there is one; `pinned` is the spec that the user asked
+        for, if any.
         """
         return dataclasses.replace(
             self, kind="output", operands=(place,), name="", attributes=None, stage_start=False, alias=alias,
@@ -126,13 +125,7 @@ class Operator:
 
 
 def free_dims(rank: int, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the dimensions of a matrix product's operand that are neither batch nor contracted dimensions.
-
-    Args:
-        rank: the operand's number of dimensions.
-        batch: its batch dimensions.
-        contract: its contracted dimensions.
-    """
+    """Returns the dimensions of a matrix product's operand that are neither batch nor contracted ones."""
     return tuple(dim for dim in range(rank) if dim not in batch and dim not in contract)
 
 

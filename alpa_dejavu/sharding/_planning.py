@@ -1,53 +1,124 @@
-"""The site where an operator's strategies are made, from the mesh, the options and the tables of its operands."""
+"""The strategies of an operator and their table of costs, and the site where they are made: the operator with its
+operands' tables, the mesh and the options.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
+from alpa_dejavu.sharding._facts import Surroundings
 from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding._reshard import Costs
-from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, num_tiles, replicated, tile
-from alpa_dejavu.sharding._table import Strategy, Table
+from alpa_dejavu.sharding._reshard import MeshCosts
+from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, num_tiles, of_rank, replicated, tile
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingStrategy:
+    """One way of computing an operator on a mesh: how result and operands are cut, and what that costs.
+
+    Attributes:
+        name: the strategy's name for people.
+        output: for each dimension of the result the mesh axes that cut it.
+        inputs: likewise for each operand as the operator needs it; empty if operands must be cut like the result.
+        all_reduce: the mesh axes along which partial sums are added up.
+        computation: the cost of computing the same on several devices, and of keeping a tensor whole.
+        communication: the cost of the collectives within the operator.
+    """
+
+    name: str
+    output: Spec
+    inputs: tuple[Spec, ...] = ()
+    all_reduce: tuple[int, ...] = ()
+    computation: float = 0.0
+    communication: float = 0.0
+
+    def operand(self, position: int, rank: int) -> Spec:
+        """Returns the spec in which the operand of a rank is needed at a position."""
+        return self.inputs[position] if self.inputs else of_rank(self.output, rank)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StrategyTable:
+    """A table of all strategies of one operator, as arrays that the solver can add up.
+
+    Attributes:
+        strategies: the operator's strategies.
+        cost: the cost of computation plus communication of each strategy, shape (strategies,).
+        memory: the bytes of the result on one device under each strategy, shape (strategies,).
+        edges: for each operand the cost of resharding it from each of its own strategies (rows) to the cut that each
+            strategy of this operator needs (columns).
+        follow: the position of the operand whose choice decides this operator's; None if it chooses for itself.
+        sources: for each strategy the number of the followed operand's strategy that it belongs to; -1 for none.
+        max_tiles: into how many parts the result is cut at most, by this operator or the one that it follows.
+    """
+
+    strategies: tuple[ShardingStrategy, ...]
+    cost: np.ndarray
+    memory: np.ndarray
+    edges: tuple[np.ndarray, ...]
+    follow: int | None
+    sources: tuple[int, ...]
+    max_tiles: int
+
+    @cached_property
+    def outputs(self) -> tuple[Spec, ...]:
+        return tuple(strategy.output for strategy in self.strategies)
+
+    @property
+    def contents(self) -> tuple:
+        """Returns a hashable tuple that equal tables share; cost matrices are compared by identity, since equal ones
+        are taken to be one and the same array.
+        """
+        return (
+            self.strategies,
+            self.memory.tobytes(),
+            tuple(id(edge) for edge in self.edges),
+            self.follow,
+            self.sources,
+            self.max_tiles,
+        )
+
+
+def unique_outputs(strategies: list[ShardingStrategy]) -> list[ShardingStrategy]:
+    """Returns strategies without those that cut the result like an earlier one."""
+    seen: dict[Spec, ShardingStrategy] = {}
+    for strategy in strategies:
+        seen.setdefault(strategy.output, strategy)
+    return list(seen.values())
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """An operator with all that its sharding strategies depend on: operands, costs of collectives, surroundings.
+    """An operator with all that its sharding strategies depend on.
 
     Attributes:
-        operator: the operator.
-        operands: its operands.
+        operator, operands: the operator and its operands.
         tables: the strategy tables of its operands.
         costs: the costs of collectives on the mesh.
+        around: its surroundings in the program, such as its readers.
         batch_dim: the batch dimension of its result, or None.
         leader: the position of the operand whose cut the operator follows, and whether another would do as well.
-        feeds_output: whether its result is an output of the program.
-        feeds_broadcast: whether a broadcast is among the next few operators that read its result.
-        batch_switch: whether it is a reshape between a batched matrix product and a transpose.
-        users: how many operators read its result.
     """
 
     operator: Operator
     operands: tuple[Operator, ...]
-    tables: tuple[Table, ...]
-    costs: Costs
+    tables: tuple[StrategyTable, ...]
+    costs: MeshCosts
+    around: Surroundings
     batch_dim: int | None = None
     leader: tuple[int, bool] = (0, False)
-    feeds_output: bool = False
-    feeds_broadcast: bool = False
-    batch_switch: bool = False
-    users: int = 1
 
     @property
     def mesh_shape(self) -> Shape:
-        """Returns the lengths of the logical mesh's axes."""
         return self.costs.mesh.shape
 
     @property
     def options(self) -> ShardingOptions:
-        """Returns the sharding options that the user gave."""
         return self.costs.options
 
     @property
@@ -56,10 +127,10 @@ class Site:
         return len(self.costs.mesh.axes) > 1
 
     def tile(self, *cuts: tuple[int | None, int], of: int | None = None) -> Spec | None:
-        """Returns how an operator's result is cut by (dimension, mesh axis) pairs: the mesh axes of each dimension.
+        """Returns the spec of the result, or of the operand at position `of`, cut by (dimension, mesh axis) pairs.
 
         It is None where a dimension is shorter than the number of devices that cut it. A pair whose dimension is None
-        stands for one of size 1. With `of`, it is the operand at that position that is cut in place of the result.
+        stands for one of size 1.
         """
         operator = self.operator if of is None else self.operands[of]
         wanted: dict[int, tuple[int, ...]] = {}
@@ -73,35 +144,28 @@ class Site:
 
 
 def one_dim_specs(site: Site, divisible: bool) -> list[Spec]:
-    """Returns all ways to cut one dimension of an operator's result by one mesh axis.
-
-    If `divisible` is true, only ways are returned that cut it into equal parts.
-    """
+    """Returns all ways to cut one dimension of the result by one mesh axis; if `divisible`, into equal parts."""
     specs = (site.tile((dim, axis)) for dim in range(site.operator.rank) for axis in site.costs.mesh.axes)
     return _usable(site, specs, divisible)
 
 
 def line_specs(site: Site, divisible: bool) -> list[Spec]:
-    """Returns all ways to cut one dimension of an operator's result by all axes of a mesh; none if that has one axis.
-
-    If `divisible` is true, only ways are returned that cut it into equal parts.
-    """
+    """Returns all ways to cut one dimension of the result by all axes of a mesh; none if that has one axis."""
     axes = site.costs.mesh.axes
     specs = (site.tile(*((dim, axis) for axis in axes)) for dim in range(site.operator.rank))
     return _usable(site, specs, divisible) if site.is_grid else []
 
 
 def grid_specs(site: Site, divisible: bool) -> list[Spec]:
-    """Returns all ways to cut an operator's result by every mesh axis, each on a dimension of its own.
-
-    If `divisible` is true, only ways are returned that cut it into equal parts.
-    """
+    """Returns all ways to cut the result by every mesh axis, each on a dimension of its own."""
     axes = site.costs.mesh.axes
     if not site.is_grid:
         return one_dim_specs(site, divisible)
     rank = site.operator.rank
     specs = (
-        site.tile((first, axes[0]), (second, axes[1])) for first in range(rank) for second in range(rank)
+        site.tile((first, axes[0]), (second, axes[1]))
+        for first in range(rank)
+        for second in range(rank)
         if first != second
     )
     return _usable(site, specs, divisible)
@@ -109,16 +173,12 @@ def grid_specs(site: Site, divisible: bool) -> list[Spec]:
 
 def _usable(site: Site, specs: Iterable[Spec | None], divisible: bool) -> list[Spec]:
     shape = site.operator.shape
-    return [
-        spec for spec in specs if spec is not None and (not divisible or divides(spec, shape, site.mesh_shape))
-    ]
+    return [spec for spec in specs if spec is not None and (not divisible or divides(spec, shape, site.mesh_shape))]
 
 
-def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
-    """Returns those of an operator's strategies that cut its batch dimension by the mesh axis that the options force.
-
-    If that axis has length 1, they are those that leave the batch dimension whole. All strategies are returned if there
-    are none such, no axis is forced, or the operator has no batch dimension.
+def keep_batch_cut(site: Site, strategies: list[ShardingStrategy]) -> list[ShardingStrategy]:
+    """Returns those of the strategies that cut the batch dimension by the mesh axis that the options force, or leave it
+    whole if that axis has length 1; all if there are none such, no axis is forced, or there is no batch dimension.
     """
     axis = site.options.force_batch_dim_to_mesh_dim
     if axis < 0 or site.batch_dim is None:
@@ -128,30 +188,22 @@ def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
     return kept or strategies
 
 
-def whole(site: Site, computation: float = 0.0) -> Strategy:
-    """Returns the sharding strategy that leaves an operator's operands and result whole on every device.
-
-    `computation` is what it costs.
-    """
+def whole(site: Site, computation: float = 0.0) -> ShardingStrategy:
+    """Returns the strategy that leaves operands and result whole on every device; `computation` is what it costs."""
     inputs = tuple(replicated(operand.rank) for operand in site.operands)
-    return Strategy("R", replicated(site.operator.rank), inputs, computation=computation)
+    return ShardingStrategy("R", replicated(site.operator.rank), inputs, computation=computation)
 
 
-def whole_table(site: Site) -> Table:
-    """Returns the table of the only sharding strategy of a constant, or unknown operator: whole on every device."""
+def whole_table(site: Site) -> StrategyTable:
+    """Returns the table of a constant or unknown operator: whole on every device."""
     return make_table(site, [])
 
 
 def make_table(
-    site: Site, strategies: Sequence[Strategy], follow: int | None = None, sources: Sequence[int] = ()
-) -> Table:
-    """Builds the table of an operator's sharding strategies, with their costs, memory and resharding of operands.
-
-    Args:
-        site: the operator with its operands and their tables.
-        strategies: its strategies; if there are none, it is computed whole on each device.
-        follow: the position of the operand whose choice decides the operator's; None if it chooses for itself.
-        sources: for each strategy the number of the strategy of that operand that it belongs to, -1 for none.
+    site: Site, strategies: Sequence[ShardingStrategy], follow: int | None = None, sources: Sequence[int] = ()
+) -> StrategyTable:
+    """Builds the table of an operator's strategies, with their costs, memory and resharding of operands; without
+    strategies, it is computed whole on each device. `follow` and `sources` are as in `StrategyTable`.
     """
     if not strategies:
         strategies, sources = [whole(site)], [-1]
@@ -161,7 +213,7 @@ def make_table(
         targets = tuple(s.operand(position, operand.rank) for s in strategies)
         edges.append(site.costs.matrix(operand.shape, operand.itemsize, table.outputs, targets))
     tiles = [num_tiles(spec, site.mesh_shape) for spec in outputs]
-    return Table(
+    return StrategyTable(
         strategies=tuple(strategies),
         cost=np.array([s.computation + s.communication for s in strategies]),
         memory=np.array([site.operator.num_bytes / n for n in tiles]),

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import ConvolutionDims, DotDims, Operator, free_dims
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding._region import Program, Region, find_region
+from alpa_dejavu.sharding._planning import ShardingStrategy
+from alpa_dejavu.sharding._region import Region, SolvedProgram, find_region
 from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, divides, is_replicated
-from alpa_dejavu.sharding._table import Strategy
 
 _FEWEST = 5
 """A region of fewer operators is not worth it."""
@@ -27,7 +27,7 @@ class Recut:
     """The results that are cut otherwise than the solver decided, so that all-reduces become reduce-scatters.
 
     Attributes:
-        specs: for each operator whose result is cut otherwise the mesh axes that now cut each dimension.
+        specs: the new spec of each operator whose result is cut otherwise.
         gather: operators whose result is gathered again, to the cut that the solver decided, for all that read it.
         lone_readers: pairs (operator, reader) where the reader gathers the operator's result for its own use only.
     """
@@ -38,19 +38,15 @@ class Recut:
 
 
 def find_reduce_scatters(
-    facts: Facts, strategies: Sequence[Strategy], mesh_shape: Shape, options: ShardingOptions
+    facts: Facts, strategies: Sequence[ShardingStrategy], mesh_shape: Shape, options: ShardingOptions
 ) -> Recut:
     """Finds the all-reduces that may become reduce-scatters, and the results that are then cut like their parts.
 
-    Args:
-        facts: the program's operators, with their readers and depths.
-        strategies: the sharding strategy that the solver chose for each operator.
-        mesh_shape: the lengths of the mesh's axes.
-        options: `reduce_scatter_grad_acc_friendly` keeps the all-reduces of accumulated gradients,
-            `reduce_scatter_aggressive_partition` cuts parameters, too.
+    Of the options `reduce_scatter_grad_acc_friendly` keeps the all-reduces of accumulated gradients, and
+    `reduce_scatter_aggressive_partition` cuts parameters, too.
     """
     operators = facts.operators
-    program = Program(operators, strategies, facts.users)
+    program = SolvedProgram(operators, strategies, facts.users)
     specs: dict[int, Spec] = {}
     gather: list[int] = []
     lone: list[tuple[int, int]] = []
@@ -59,7 +55,9 @@ def find_reduce_scatters(
             continue
         region = find_region(program, index)
         cut = _scattered(operators, index, strategies[index], mesh_shape)
-        if cut is None or not _is_worth_it(program, region):
+        parameters = sum(operators[i].kind == "parameter" for i in region.members)
+        parameters += sum(program.only_output(i) and i in program.replaces for i in region.gather)
+        if cut is None or not parameters or len(region.gather) > 1 or len(region.members) < _FEWEST:
             continue
         if options.reduce_scatter_grad_acc_friendly:
             _keep_accumulated(program, region, index)
@@ -75,8 +73,8 @@ def find_reduce_scatters(
     return Recut(specs, tuple(gather), tuple(lone))
 
 
-def _is_candidate(program: Program, index: int, specs: dict[int, Spec]) -> bool:
-    """Whether an operator adds up parts, and nothing near it has been cut for another one."""
+def _is_candidate(program: SolvedProgram, index: int, specs: dict[int, Spec]) -> bool:
+    """Returns whether an operator adds up parts, and nothing near it has been cut for another one."""
     operator, strategy = program.operators[index], program.strategies[index]
     if not strategy.all_reduce or index in specs or any(i in specs for i in operator.operands):
         return False
@@ -87,13 +85,7 @@ def _is_candidate(program: Program, index: int, specs: dict[int, Spec]) -> bool:
     return operator.kind == "convolution"
 
 
-def _is_worth_it(program: Program, region: Region) -> bool:
-    parameters = sum(program.operators[i].kind == "parameter" for i in region.members)
-    parameters += sum(program.only_output(i) and i in program.replaces for i in region.gather)
-    return parameters >= 1 and len(region.gather) <= 1 and len(region.members) >= _FEWEST
-
-
-def _scattered(operators: Sequence[Operator], index: int, strategy: Strategy, mesh_shape: Shape) -> Spec | None:
+def _scattered(operators: Sequence[Operator], index: int, strategy: ShardingStrategy, mesh_shape: Shape) -> Spec | None:
     """Returns how the sum is cut when each device keeps a part: along the first dimension that is free for it."""
     operator = operators[index]
     spec = list(strategy.output)
@@ -109,7 +101,7 @@ def _scattered(operators: Sequence[Operator], index: int, strategy: Strategy, me
 
 
 def _cut_order(operators: Sequence[Operator], operator: Operator) -> tuple[int, ...]:
-    """The dimensions of a product's result that may be cut, the left operand's first."""
+    """Returns the dimensions of a product's result that may be cut, the left operand's first."""
     dims = operator.attributes
     if isinstance(dims, ConvolutionDims):
         return (dims.out_batch, dims.out_feature)
@@ -120,10 +112,9 @@ def _cut_order(operators: Sequence[Operator], operator: Operator) -> tuple[int, 
     return tuple(d for group in (lhs, rhs) for d in group if operator.shape[d] > 1)
 
 
-def _keep_accumulated(program: Program, region: Region, index: int) -> None:
-    """Take a gradient's sum out of a region, down to where it has been added to what was accumulated before.
-
-    The all-reduce then stays, and can be put off to the last micro-batch.
+def _keep_accumulated(program: SolvedProgram, region: Region, index: int) -> None:
+    """Takes a gradient's sum out of a region, down to where it has been added to what was accumulated before; the
+    all-reduce then stays, and can be put off to the last micro-batch.
     """
     add = program.single_user(index)
     if add is not None and program.operators[add].kind in ("identity", "transpose"):
@@ -143,17 +134,17 @@ def _keep_accumulated(program: Program, region: Region, index: int) -> None:
             stack.extend(program.operators[current].operands)
 
 
-def _last_marker(program: Program, index: int) -> int:
-    """The end of a chain of markers that have no other readers; what lies between two stages may be an output, too."""
+def _last_marker(program: SolvedProgram, index: int) -> int:
+    """Returns the end of a chain of markers that have no other readers; between two stages may be an output, too."""
     while len(program.users[index]) == 1 and program.operators[program.users[index][0]].kind == "identity":
         (index,) = program.users[index]
     return index
 
 
 def _cut_parameter(
-    program: Program, depths: Sequence[int], point: int, specs: dict[int, Spec], lone: list[tuple[int, int]]
+    program: SolvedProgram, depths: Sequence[int], point: int, specs: dict[int, Spec], lone: list[tuple[int, int]]
 ) -> None:
-    """Leave a new parameter in parts, and the old one too; its first product gathers it for itself.
+    """Leaves a new parameter in parts, and the old one too; its first product gathers it for itself.
 
     Forward and backward pass then each gather the parameter, and it need not be kept whole in between.
     """
@@ -162,9 +153,11 @@ def _cut_parameter(
         return
     current = parameter
     specs[current] = specs[point]
-    while (user := program.single_user(current)) is not None and program.operators[user].shape == (
-        program.operators[point].shape
-    ) and program.operators[user].kind in ("elementwise", "identity"):
+    while (
+        (user := program.single_user(current)) is not None
+        and program.operators[user].shape == (program.operators[point].shape)
+        and program.operators[user].kind in ("elementwise", "identity")
+    ):
         current = user
         specs[current] = specs[point]
     products = [i for i in program.users[current] if program.operators[i].kind in ("dot", "convolution")]

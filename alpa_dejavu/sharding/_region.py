@@ -5,20 +5,16 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from alpa_dejavu.sharding._operator import Dims, Operator
-from alpa_dejavu.sharding._propagate import transpose_spec
-from alpa_dejavu.sharding._spec import Spec
-from alpa_dejavu.sharding._table import Strategy
+from alpa_dejavu.sharding._planning import ShardingStrategy
+from alpa_dejavu.sharding._spec import Spec, transpose_spec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
-    """A program's operators, with the sharding strategy chosen for each, and the operators that read its result.
-
-    `all_users` has the readers' indices, those of the program's outputs included.
-    """
+class SolvedProgram:
+    """A program's operators, with the strategy chosen for each, and all operators that read its result."""
 
     operators: Sequence[Operator]
-    strategies: Sequence[Strategy]
+    strategies: Sequence[ShardingStrategy]
     all_users: Sequence[Sequence[int]]
 
     @cached_property
@@ -29,20 +25,20 @@ class Program:
     @cached_property
     def replaces(self) -> dict[int, int]:
         """Maps each operator whose result takes over a parameter's memory to that parameter."""
-        found = {}
-        for operator in self.operators:
-            if operator.kind == "output" and operator.alias is not None:
-                found[self.behind_markers(operator.operands[0])] = operator.alias
-        return found
+        return {
+            self.behind_markers(operator.operands[0]): operator.alias
+            for operator in self.operators
+            if operator.kind == "output" and operator.alias is not None
+        }
 
     def behind_markers(self, index: int) -> int:
-        """Returns the index of the operator whose result a chain of pipeline markers, ending at `index`, hands on."""
+        """Returns the operator whose result a chain of pipeline markers, ending at `index`, hands on."""
         while self.operators[index].kind == "identity":
             index = self.operators[index].operands[0]
         return index
 
     def only_output(self, index: int) -> bool:
-        """Returns whether an operator's result is only read as an output of the program, maybe via pipeline markers."""
+        """Returns whether a result is only read as an output of the program, maybe via pipeline markers."""
         while len(self.all_users[index]) == 1:
             index = self.all_users[index][0]
             if self.operators[index].kind == "output":
@@ -52,24 +48,25 @@ class Program:
         return False
 
     def single_user(self, index: int) -> int | None:
-        """Returns the only reader of an operator's result; None if there are several, or if that is an output."""
+        """Returns the only reader of a result; None if there are several, or if that is an output."""
         users = self.all_users[index]
         return users[0] if len(users) == 1 and self.operators[users[0]].kind != "output" else None
 
     def users_through_memory(self, index: int) -> list[int]:
-        """Returns the operators that read an operator's result, without outputs of the program.
-
-        If the result is a parameter's new value, the readers of that parameter read it, too, in the next step.
-        """
-        return list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]])) if (
-            index in self.replaces
-        ) else self.users[index]
+        """Returns the readers of a result but outputs; a parameter's readers read its new value, too, next step."""
+        return (
+            list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]]))
+            if (index in self.replaces)
+            else self.users[index]
+        )
 
     def is_always_whole(self, index: int) -> bool:
-        """Returns whether an operator's result is never cut: a constant, a scalar, or a broadcast of either."""
+        """Returns whether a result is never cut: a constant, a scalar, or a broadcast of either."""
         operator = self.operators[index]
-        return operator.kind == "constant" or not operator.rank or (
-            operator.kind == "broadcast" and self.is_always_whole(operator.operands[0])
+        return (
+            operator.kind == "constant"
+            or not operator.rank
+            or (operator.kind == "broadcast" and self.is_always_whole(operator.operands[0]))
         )
 
 
@@ -91,14 +88,8 @@ class Region:
     shape: tuple[int, ...]
     behind: frozenset[int]
 
-    def cut_of(self, program: Program, member: int, cut: Spec) -> Spec:
-        """Returns the mesh axes that cut a member of the region, given those that are to cut the all-reduced sum.
-
-        Args:
-            program: the operators.
-            member: the index of the member's operator.
-            cut: for each dimension of the sum the mesh axes that cut it.
-        """
+    def cut_of(self, program: SolvedProgram, member: int, cut: Spec) -> Spec:
+        """Returns the spec of a member, given that of the all-reduced sum."""
         if program.operators[member].shape == self.shape and member not in self.behind:
             return cut
         assert self.transposed is not None
@@ -107,16 +98,11 @@ class Region:
         return transpose_spec(cut, dims.dims)
 
 
-def find_region(program: Program, start: int) -> Region:
-    """Finds the operators around an all-reduced sum that can be cut in another way together with it.
-
-    It goes from the sum to readers and operands that are cut like it and have its shape, maybe across a transpose.
-
-    Args:
-        program: the operators, and the sharding strategy chosen for each.
-        start: the index of the operator that makes the sum.
+def find_region(program: SolvedProgram, start: int) -> Region:
+    """Finds the operators around the sum that `start` makes that can be cut in another way together with it: it goes
+    from the sum to readers and operands that are cut like it and have its shape, maybe across a transpose.
     """
-    walk = _Walk(program, start)
+    walk = _RegionWalk(program, start)
     walk.visit(start)
     boundary = _common_ancestor(program, walk)
     gather: list[int] = []
@@ -131,8 +117,8 @@ def find_region(program: Program, start: int) -> Region:
     return region
 
 
-class _Walk:
-    def __init__(self, program: Program, start: int) -> None:
+class _RegionWalk:
+    def __init__(self, program: SolvedProgram, start: int) -> None:
         self.program = program
         self.spec = program.strategies[start].output
         self.members: set[int] = set()
@@ -142,9 +128,8 @@ class _Walk:
         self.transposed: int | None = None
 
     def visit(self, start: int) -> None:
-        """Collects the operators that are connected to one through readers and operands that are cut alike.
-
-        An operator that has a reader cut otherwise, or of another shape, is noted as part of the boundary.
+        """Collects the operators that are connected to one through readers and operands that are cut alike; one that
+        has a reader cut otherwise, or of another shape, is part of the boundary.
         """
         stack = [start]
         while stack:
@@ -164,43 +149,41 @@ class _Walk:
     def _fits(self, node: int, user: int) -> bool:
         operators = self.program.operators
         reader, shape = operators[user], operators[node].shape
-        if reader.kind not in ("elementwise", "identity", "transpose") or self._converts_parameter(user):
+        if reader.kind not in ("elementwise", "identity", "transpose"):
             return False
-        if reader.kind == "transpose" and (
-            self.transposed is None or operators[self.transposed].shape == reader.shape
-        ):
+        if reader.name == "convert" and operators[reader.operands[0]].kind == "parameter":
+            return False
+        if reader.kind == "transpose" and (self.transposed is None or operators[self.transposed].shape == reader.shape):
             self.transposed, shape = user, reader.shape
         return self.program.strategies[user].output == self.spec and reader.shape == shape
-
-    def _converts_parameter(self, user: int) -> bool:
-        operator = self.program.operators[user]
-        return operator.name == "convert" and self.program.operators[operator.operands[0]].kind == "parameter"
 
     def _operands(self, node: int) -> list[int]:
         operators = self.program.operators
         return [
-            operand for operand in operators[node].operands
-            if not self.program.is_always_whole(operand) and operators[operand].shape == operators[node].shape
+            operand
+            for operand in operators[node].operands
+            if not self.program.is_always_whole(operand)
+            and operators[operand].shape == operators[node].shape
             and self.program.strategies[operand].output == self.spec
         ]
 
     def behind(self) -> frozenset[int]:
-        """Returns the collected operators that lie behind a transpose, where dimensions are permuted; else none."""
+        """Returns the collected operators that lie behind a transpose, where dimensions are permuted."""
         if self.transposed is None:
             return frozenset()
-        found, stack = {self.transposed}, [self.transposed]
+        behind, stack = {self.transposed}, [self.transposed]
         while stack:
             node = stack.pop()
             operands = [] if node == self.transposed else self._operands(node)
             for other in [*self.program.users_through_memory(node), *operands]:
-                if other in self.members | set(self.boundary) and other not in found:
-                    found.add(other)
+                if other in self.members | set(self.boundary) and other not in behind:
+                    behind.add(other)
                     stack.append(other)
-        return frozenset(found)
+        return frozenset(behind)
 
 
-def _common_ancestor(program: Program, walk: _Walk) -> list[int]:
-    """Two ends that are computed from one operator, each without anything else, are cut off at that operator."""
+def _common_ancestor(program: SolvedProgram, walk: _RegionWalk) -> list[int]:
+    """Returns the boundary; two ends that are computed from one operator alone are cut off at that operator."""
     if len(walk.boundary) != 2:
         return walk.boundary
     path: set[int] = set()
@@ -219,8 +202,8 @@ def _common_ancestor(program: Program, walk: _Walk) -> list[int]:
     return list(ancestors)
 
 
-def _gather_after_update(program: Program, region: Region) -> None:
-    """Rather than a parameter, which every micro-batch reads, gather what replaces it, once it is updated."""
+def _gather_after_update(program: SolvedProgram, region: Region) -> None:
+    """Rather than a parameter, which every micro-batch reads, has what replaces it gathered, once it is updated."""
     if len(region.gather) == 1:
         root = program.behind_markers(region.gather[0])
         if program.operators[root].kind == "parameter":

@@ -1,5 +1,6 @@
 """The costs of turning one sharding of a tensor into another."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -9,7 +10,7 @@ from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._spec import Shape, Spec, num_tiles
 
 
-class Costs:
+class MeshCosts:
     """The costs of collectives on a mesh under the user's options, and of resharding by them."""
 
     def __init__(self, mesh: LogicalMesh, options: ShardingOptions) -> None:
@@ -23,32 +24,21 @@ class Costs:
         return sum(self.mesh.all_reduce_cost(num_bytes, axis) for axis in axes)
 
     def all_gather(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-gather along a mesh axis, or the cost that the user's options set for every one.
-
-        Along an axis that the batch is forced onto it is INFINITY_COST, since only gradients are sent there, unless
-        costs were measured.
-        """
-        if self.options.all_gather_cost is not None:
-            return self.options.all_gather_cost
-        if self._only_all_reduce(axis):
-            return INFINITY_COST
-        return self.mesh.all_gather_cost(num_bytes, axis)
+        """Returns the cost of an all-gather along a mesh axis, or that which the user's options set for every one."""
+        return self._allowed(self.options.all_gather_cost, self.mesh.all_gather_cost, num_bytes, axis)
 
     def all_to_all(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-to-all along a mesh axis, or the cost that the user's options set for every one.
+        """Returns the cost of an all-to-all along a mesh axis, or that which the user's options set for every one."""
+        return self._allowed(self.options.all_to_all_cost, self.mesh.all_to_all_cost, num_bytes, axis)
 
-        Along an axis that the batch is forced onto it is INFINITY_COST, since only gradients are sent there, unless
-        costs were measured.
-        """
-        if self.options.all_to_all_cost is not None:
-            return self.options.all_to_all_cost
-        if self._only_all_reduce(axis):
-            return INFINITY_COST
-        return self.mesh.all_to_all_cost(num_bytes, axis)
-
-    def _only_all_reduce(self, axis: int) -> bool:
-        """Whether the batch dimension is forced to this axis: then only gradients travel along it."""
-        return self.mesh.profile is None and self.options.force_batch_dim_to_mesh_dim == axis
+    def _allowed(
+        self, fixed: float | None, price: Callable[[float, int], float], num_bytes: float, axis: int
+    ) -> float:
+        # Along an axis that the batch is forced onto only gradients are sent, unless costs were measured.
+        if fixed is not None:
+            return fixed
+        forced = self.mesh.profile is None and self.options.force_batch_dim_to_mesh_dim == axis
+        return INFINITY_COST if forced else price(num_bytes, axis)
 
     def replication_penalty(self) -> float:
         """Returns a small cost of keeping a tensor whole, so that of equal solutions the one of less memory wins."""
@@ -56,7 +46,7 @@ class Costs:
         return float(int(sum(self.mesh.all_reduce_cost(1, axis) for axis in two)))
 
     def _matrix(self, shape: Shape, itemsize: int, sources: tuple[Spec, ...], targets: tuple[Spec, ...]) -> np.ndarray:
-        """The cost from each source spec (rows) to each target spec (columns)."""
+        """Returns the cost from each source spec (rows) to each target spec (columns)."""
         if not shape:
             return np.zeros((len(sources), len(targets)))
         num_bytes = float(np.prod(shape)) * itemsize
@@ -89,11 +79,11 @@ class Costs:
             if len(self.mesh.axes) > 1:
                 return INFINITY_COST
             return self.all_to_all(num_bytes, gathered[0][0])
-        held, cost = num_bytes / num_tiles(source, self.mesh.shape), 0.0
+        own_bytes, cost = num_bytes / num_tiles(source, self.mesh.shape), 0.0
         for axes in gathered:
             for axis in reversed(axes):
-                held *= self.mesh.shape[axis]
-                cost += self.all_gather(held, axis)
+                own_bytes *= self.mesh.shape[axis]
+                cost += self.all_gather(own_bytes, axis)
         return cost
 
     def _reshard_mixed(self, num_bytes: float, source: Spec, target: Spec) -> float:
@@ -104,7 +94,7 @@ class Costs:
         """
         to_line = _is_flat(target)
         grid, line = (source, target) if to_line else (target, source)
-        held = num_bytes / self.mesh.num_devices
+        own_bytes = num_bytes / self.mesh.num_devices
         moved, opened = 0, 0
         for of_grid, of_line in zip(grid, line, strict=True):
             if of_grid == (1,) and not of_line:
@@ -114,14 +104,14 @@ class Costs:
             elif of_grid[0] != (of_line or (-1,))[0]:
                 return INFINITY_COST
         if to_line:
-            return moved * self.all_to_all(held, 1) if moved <= 1 else INFINITY_COST
+            return moved * self.all_to_all(own_bytes, 1) if moved <= 1 else INFINITY_COST
         if moved + opened > 1:
             return INFINITY_COST
         if moved:
-            return self.all_to_all(held, 1)
-        return self.all_gather(held, 0 if opened else 1)
+            return self.all_to_all(own_bytes, 1)
+        return self.all_gather(own_bytes, 0 if opened else 1)
 
 
 def _is_flat(spec: Spec) -> bool:
-    """Whether some dimension is cut by more than one axis: the mesh is seen as a line of devices."""
+    """Returns whether some dimension is cut by more than one axis: the mesh is seen as a line of devices."""
     return any(len(axes) > 1 for axes in spec)

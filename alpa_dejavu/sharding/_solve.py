@@ -13,10 +13,10 @@ from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows, solve_ilp
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator, check_operators
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
+from alpa_dejavu.sharding._planning import ShardingStrategy
 from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._strategies import operator_tables
-from alpa_dejavu.sharding._table import Strategy
 from alpa_dejavu.sharding.experimental import solve_relaxed
 
 logger = logging.getLogger(__name__)
@@ -24,13 +24,11 @@ logger = logging.getLogger(__name__)
 
 @final
 class NamedSolver:
-    """A solver of the auto-sharding engine's cost graphs by its name: "ilp" is exact, "relaxed" is a relaxation.
+    """A solver of the engine's cost graphs by its name: "ilp" is exact, "relaxed" is a relaxation.
 
     It is called with a graph, each of whose nodes needs a choice, and with memory limits. Where "relaxed" finds no
-    choices, or only ones that cost INFINITY_COST or more, an integer linear program is solved instead.
-
-    Attributes:
-        slack: the most by which the best choices for the last graph can be cheaper than those returned; 0 if exact.
+    choices, or only ones that cost INFINITY_COST or more, an integer linear program is solved instead. `slack` is the
+    most by which the best choices for the last graph can be cheaper than those returned; 0 if exact.
     """
 
     def __init__(self, name: str) -> None:
@@ -38,7 +36,7 @@ class NamedSolver:
         self.slack = 0.0
 
     def __call__(self, graph: CostGraph, memory: Sequence[MemoryRow] = ()) -> dict[int, int]:
-        """Returns the number of the choice for each node of a cost graph.
+        """Returns the number of the choice for each node.
 
         Raises:
             ValueError: no choices meet the memory limits.
@@ -70,7 +68,7 @@ class Solution:
             reduce-scatters; the objective doesn't count that.
     """
 
-    strategies: tuple[Strategy, ...]
+    strategies: tuple[ShardingStrategy, ...]
     choices: tuple[int, ...]
     objective: float
     lower_bound: float
@@ -128,9 +126,8 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
 
 
 def _cheapest(graph: CostGraph, blocks: Blocks, name: str) -> tuple[dict[int, int], float]:
-    """The cheapest choice, looked for first among those that pay INFINITY_COST nowhere: they are far fewer.
-
-    Also by what the best one is cheaper, at most.
+    """Returns the cheapest choice, looked for first among those that pay INFINITY_COST nowhere, which are far fewer;
+    and by what the best one is cheaper, at most.
     """
     capped = graph.affordable(blocks)
     solver = NamedSolver(name)

@@ -1,6 +1,9 @@
-"""Which mesh axes cut which dimension of a tensor."""
+"""Specs: which mesh axes cut which dimension of a tensor, and how operators that move elements carry that on."""
+
+from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 Spec = tuple[tuple[int, ...], ...]
@@ -33,32 +36,29 @@ def tile(rank: int, cuts: dict[int, tuple[int, ...]], mesh_shape: Shape) -> Spec
 
 @lru_cache(maxsize=1 << 16)
 def _tile(rank: int, cuts: tuple[tuple[int, tuple[int, ...]], ...], mesh_shape: Shape) -> Spec:
-    found = dict(cuts)
-    return tuple(tuple(axis for axis in found.get(dim, ()) if mesh_shape[axis] > 1) for dim in range(rank))
+    axes_by_dim = dict(cuts)
+    return tuple(tuple(axis for axis in axes_by_dim.get(dim, ()) if mesh_shape[axis] > 1) for dim in range(rank))
 
 
 def of_rank(spec: Spec, rank: int) -> Spec:
-    """Returns a spec (for each dimension of a tensor the mesh axes that cut it) for an operand of the given rank.
-
-    It is the spec itself if the rank is its own; else that of a tensor that every device has whole.
-    """
+    """Returns a spec if the rank is its own; else that of a tensor of that rank that every device has whole."""
     return spec if len(spec) == rank else replicated(rank)
 
 
 def is_replicated(spec: Spec) -> bool:
-    """Returns whether every device has the whole tensor under a spec, the mesh axes that cut each dimension."""
+    """Returns whether every device has the whole tensor."""
     return not any(spec)
 
 
 @lru_cache(maxsize=1 << 16)
 def axes_of(spec: Spec) -> tuple[int, ...]:
-    """Returns all mesh axes that cut a tensor, in the order of its dimensions, given those of each dimension."""
+    """Returns all mesh axes that cut a tensor, in the order of its dimensions."""
     return tuple(axis for axes in spec for axis in axes)
 
 
 @lru_cache(maxsize=1 << 16)
 def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
-    """Returns the number of different parts into which a spec, the mesh axes of each dimension, cuts a tensor.
+    """Returns the number of different parts into which a spec cuts a tensor.
 
     >>> num_tiles(((0, 1), ()), (2, 4))
     8
@@ -68,18 +68,113 @@ def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def divides(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
-    """Returns whether a spec, the mesh axes that cut each dimension, cuts a tensor into parts of equal size."""
-    return all(
-        size % math.prod(mesh_shape[axis] for axis in axes) == 0 for size, axes in zip(shape, spec, strict=True)
-    )
+    """Returns whether a spec cuts a tensor into parts of equal size."""
+    return all(size % math.prod(mesh_shape[axis] for axis in axes) == 0 for size, axes in zip(shape, spec, strict=True))
 
 
 @lru_cache(maxsize=1 << 16)
 def fills(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
     """Returns whether each dimension of a tensor is at least as long as the number of parts that a spec cuts it into.
 
-    Else some device would have an empty part. A spec has for each dimension the mesh axes that cut it.
+    Else some device would have an empty part.
     """
-    return all(
-        size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True)
-    )
+    return all(size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True))
+
+
+def transpose_spec(spec: Spec, permutation: Sequence[int]) -> Spec:
+    """Returns the spec of a transpose's result: its dimension i is dimension permutation[i] of the operand.
+
+    >>> transpose_spec(((0,), (), (1,)), (2, 0, 1))
+    ((1,), (0,), ())
+    """
+    return tuple(spec[dim] for dim in permutation)
+
+
+def broadcast_spec(spec: Spec, rank: int, dimensions: Sequence[int]) -> Spec:
+    """Returns the spec of a broadcast's result of `rank` dimensions: its dimension dimensions[i] is the operand's
+    dimension i.
+
+    >>> broadcast_spec(((0,),), 2, (1,))
+    ((), (0,))
+    """
+    result = list(replicated(rank))
+    for source, target in enumerate(dimensions):
+        result[target] = spec[source]
+    return tuple(result)
+
+
+def same_size_spec(spec: Spec, old: Shape, new: Shape) -> Spec | None:
+    """Returns the spec of a slice's or pad's result, its operand's; None where the size of a dimension that is cut
+    changes.
+
+    >>> same_size_spec(((0,), ()), (8, 8), (8, 4))
+    ((0,), ())
+    >>> same_size_spec(((0,), ()), (8, 8), (4, 8)) is None
+    True
+    """
+    if any(axes and before != after for axes, before, after in zip(spec, old, new, strict=True)):
+        return None
+    return spec
+
+
+def window_spec(spec: Spec, window: Sequence[int]) -> Spec | None:
+    """Returns the spec of a windowed operator's (a pooling's) result, its operand's; None where the window is wider
+    than 1 along a dimension that is cut.
+    """
+    if any(axes and size != 1 for axes, size in zip(spec, window, strict=True)):
+        return None
+    return spec
+
+
+@lru_cache(maxsize=1 << 16)
+def reshape_spec(spec: Spec, old: Shape, new: Shape, mesh_shape: Shape) -> Spec | None:
+    """Returns the spec of a reshape's result; None where no cut of it gives each device the same elements.
+
+    Number the elements in row-major order. A mesh axis that cuts a dimension picks a digit of that number; the result
+    can be cut in the same way if that digit is the leading one of (what is left of) one of its dimensions.
+
+    >>> reshape_spec(((0,), ()), (8, 6), (4, 2, 6), (4, 1))
+    ((0,), (), ())
+    >>> reshape_spec(((), (0,)), (8, 6), (48,), (2, 1)) is None
+    True
+    >>> reshape_spec(((0, 1),), (8,), (2, 4), (2, 2))
+    ((0,), (1,))
+    """
+    if old == new or not any(spec):
+        return spec if old == new else replicated(len(new))
+    digits: dict[int, tuple[int, int]] = {}
+    whole: dict[tuple[int, int], tuple[int, ...]] = {}
+    inner = math.prod(old)
+    for size, axes in zip(old, spec, strict=True):
+        inner //= max(size, 1)
+        if not axes:
+            continue
+        if size % math.prod(mesh_shape[axis] for axis in axes):
+            whole[(size, inner)] = axes
+            continue
+        top = size * inner
+        for axis in axes:
+            digits[top] = (axis, mesh_shape[axis])
+            top //= mesh_shape[axis]
+    return _place_digits(digits, whole, new)
+
+
+def _place_digits(
+    digits: dict[int, tuple[int, int]], whole: dict[tuple[int, int], tuple[int, ...]], new: Shape
+) -> Spec | None:
+    """Gives each digit (a mesh axis, by the number of elements that it divides) to a dimension of the new shape."""
+    result: list[tuple[int, ...]] = []
+    inner = math.prod(new)
+    for size in new:
+        inner //= max(size, 1)
+        if (size, inner) in whole:  # cut into unequal parts: only the very same dimension may stay so
+            result.append(whole.pop((size, inner)))
+            continue
+        axes: list[int] = []
+        top = size * inner
+        while top > inner and top in digits and (top // inner) % digits[top][1] == 0:
+            axis, length = digits.pop(top)
+            axes.append(axis)
+            top //= length
+        result.append(tuple(axes))
+    return None if digits or whole else tuple(result)

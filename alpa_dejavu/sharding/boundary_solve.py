@@ -1,4 +1,7 @@
-"""A program solved for every pair of layouts at its two boundaries: its graph is reduced once for all of them."""
+"""A program solved for every pair of layouts at its two boundaries: its graph is reduced once for all of them.
+
+A layout is one of the few ways in which what crosses from layer to layer may be cut.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._blocks import Blocks
-from alpa_dejavu.sharding._boundary_layouts import BoundaryLayout, pairs_of_layouts
-from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
+from alpa_dejavu.sharding._eliminate import JointCosts, Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._joint import JointCosts
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding._reshard import Costs
+from alpa_dejavu.sharding._planning import ShardingStrategy
+from alpa_dejavu.sharding._reshard import MeshCosts
 from alpa_dejavu.sharding._solve import NamedSolver
-from alpa_dejavu.sharding._spec import Spec, replicated
+from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, replicated, tile
 from alpa_dejavu.sharding._strategies import TableStore, operator_tables
-from alpa_dejavu.sharding._table import Strategy
+
+Axes = tuple[int, ...]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BoundaryLayout:
+    """The mesh axes that cut the batch, first, second and last dimension of tensors that cross between layers.
+
+    First, second and last are counted without the batch dimension and without dimensions of size 1.
+
+    >>> BoundaryLayout((0,), last=(1,)).spec((8, 16, 32), 0, (2, 2))
+    ((0,), (), (1,))
+    """
+
+    batch: Axes = ()
+    first: Axes = ()
+    second: Axes = ()
+    last: Axes = ()
+
+    def spec(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
+        """Returns the spec of a tensor in this layout; None if it lacks a dimension, or can't be cut evenly."""
+        if batch_dim is None:
+            return None
+        others = [dim for dim in range(len(shape)) if dim != batch_dim and shape[dim] > 1]
+        cuts: dict[int, Axes] = {batch_dim: self.batch}
+        for axes, dim in ((self.first, others[:1]), (self.second, others[1:-1][:1]), (self.last, others[-1:])):
+            if axes and not dim:
+                return None
+            if axes:
+                cuts[dim[0]] = (*cuts.get(dim[0], ()), *axes)
+        spec = tile(len(shape), cuts, mesh_shape)
+        return spec if divides(spec, shape, mesh_shape) and fills(spec, shape, mesh_shape) else None
+
+    def nearest(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
+        """Returns the same; if not all dimensions can be cut, that which cuts the batch alone."""
+        spec = self.spec(shape, batch_dim, mesh_shape)
+        return spec if spec is not None else BoundaryLayout(self.batch).spec(shape, batch_dim, mesh_shape)
+
+
+Layouts = tuple[BoundaryLayout, BoundaryLayout]
+"""The layout of the largest tensors that cross a boundary, and the layout of the others."""
+
+
+def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -> tuple[Layouts, ...]:
+    """Returns the pairs of layouts to try for tensors that cross from one layer to the next.
+
+    The first layout of a pair is for the largest tensors that cross, the second for all others. The two differ only
+    where tensors of several sizes cross (`mixed`), such as a wide activation within a block and the residual that
+    bypasses it.
+    """
+    layouts = boundary_layouts(mesh, options)
+    return tuple((largest, rest) for largest in layouts for rest in (layouts if mixed else (largest,)))
+
+
+def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[BoundaryLayout, ...]:
+    """Returns the layouts to try for a tensor that crosses between layers, those that cut only the batch first.
+
+    Where the options force the batch dimension onto a mesh axis, it is there in every layout. The other axis leaves
+    tensors whole, or cuts the first dimension behind the batch (sequence), the second (experts) or the last one
+    (features). On a mesh of two axes of which none is forced, one axis, the other or none cuts the batch.
+    """
+    axes, forced = mesh.axes, options.force_batch_dim_to_mesh_dim
+    batches = [(forced,) if forced in axes else ()] if forced >= 0 else [*((axis,) for axis in axes), ()]
+    layouts = [BoundaryLayout(batch) for batch in batches]
+    if forced >= 0 or len(axes) == 1:
+        batch = batches[0] if forced >= 0 else ()
+        for other in (axis for axis in axes if axis != forced):
+            layouts += [BoundaryLayout(batch, **{where: (other,)}) for where in ("first", "last", "second")]
+    if options.allow_mixed_mesh_shape and len(axes) > 1:
+        layouts.append(BoundaryLayout(axes))
+    return tuple(dict.fromkeys(layouts))
+
 
 Penalties = dict[int, NDArray[np.float64]]
 """The cost that is added to each choice of some nodes of the graph."""
@@ -76,29 +150,23 @@ class BoundarySolver:
         self._blocks = workshop.blocks
         self._followers = merge_followers(operators, self._tables, self._blocks)
         self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
-        self._costs, self._solver = Costs(mesh, options), NamedSolver(options.solver)
+        self._costs, self._solver = MeshCosts(mesh, options), NamedSolver(options.solver)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
 
     @cached_property
     def costs(self) -> NDArray[np.float64]:
-        """Returns a layer's least sharding cost for each pair of boundary layouts, shape (K, K), but for a constant.
-
-        Rows are layouts before the layer, columns those after it; the cost of impossible pairs is infinite.
+        """Returns a layer's least sharding cost for each pair of boundary layouts, shape (K, K), but for a constant;
+        rows are layouts before the layer, and the cost of impossible pairs is infinite.
         """
-        found = self._solve(self._reduced)
-        if np.isfinite(found).any():
-            return found
+        costs = self._solve(self._reduced)
+        if np.isfinite(costs).any():
+            return costs
         self._reduced = reduce_graph(self._graph, self._blocks, self._nodes)
         return self._solve(self._reduced)
 
-    def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
-        """Returns the best sharding strategy of each of a layer's operators, given the layouts at its boundaries.
-
-        Args:
-            received: the index of the layout before the layer.
-            sent: the index of the layout after it.
-        """
+    def strategies(self, received: int, sent: int) -> tuple[ShardingStrategy, ...]:
+        """Returns the best strategy of each operator, given the indices of the layouts before and after the layer."""
         assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
         choice = self._choice(received, sent)
         return tuple(
@@ -109,13 +177,8 @@ class BoundarySolver:
         return self._reduced.complete(self._choices[received, sent]())
 
     def spec(self, place: int, layout: int) -> Spec | None:
-        """Returns the mesh axes that a boundary layout has for each dimension of an operator's result.
-
-        It is None where the layout doesn't say, as for a result without a batch dimension.
-
-        Args:
-            place: the index of the operator.
-            layout: the index of the layout.
+        """Returns the spec that a layout has for the result of the operator at `place`; None where the layout doesn't
+        say, as for a result without a batch dimension.
         """
         operator = self.program.operators[place]
         wanted = self.layouts[layout][place in self.program.smaller]
@@ -131,7 +194,7 @@ class BoundarySolver:
 
     def _penalties(self, places: tuple[int, ...]) -> list[Penalties]:
         """Returns the penalties of each layout, for the nodes that decide how the results at a boundary are cut."""
-        found = []
+        by_layout = []
         for layout in range(len(self.layouts)):
             penalties: Penalties = {}
             for place in places:
@@ -139,12 +202,11 @@ class BoundarySolver:
                 if wanted is not None:
                     node = self._followers.root[place]
                     penalties[node] = penalties.get(node, 0.0) + self._penalty(place, wanted)
-            found.append(penalties)
-        return found
+            by_layout.append(penalties)
+        return by_layout
 
     def _penalty(self, place: int, wanted: Spec) -> NDArray[np.float64]:
         """Returns the penalty of each choice of an operator's node: the cost of bringing its result to the wanted spec.
-
         Where some choice has that spec, all choices that don't are forbidden instead.
         """
         operator, outputs = self.program.operators[place], self._tables[place].outputs
@@ -156,56 +218,53 @@ class BoundarySolver:
         return picked
 
     def _solve(self, reduced: Reduced) -> NDArray[np.float64]:
-        """The cost of each pair of layouts; the choices of what is left of the graph go to `_choices`."""
+        """Returns the cost of each pair of layouts; the choices of what is left of the graph go to `_choices`."""
         try:
             joint = JointCosts(reduced.core, self._reachable())
         except ValueError:
             joint = None
         size = len(self.layouts)
         first = self._first_alike(self.program.received), self._first_alike(self.program.sent)
-        found = np.full((size, size), np.inf)
+        costs = np.full((size, size), np.inf)
         for received, sent in np.ndindex(size, size):
             like = first[0][received], first[1][sent]
             if like != (received, sent):
-                found[received, sent], self._choices[received, sent] = found[like], self._choices[like]
+                costs[received, sent], self._choices[received, sent] = costs[like], self._choices[like]
                 continue
             sides = self._sides[0][received], self._sides[1][sent]
             penalties = [(node, penalty) for side in sides for node, penalty in side.items()]
-            found[received, sent], self._choices[received, sent] = self._pair(reduced.core, joint, penalties)
-        return found
+            costs[received, sent], self._choices[received, sent] = self._pair(reduced.core, joint, penalties)
+        return costs
 
     def _reachable(self) -> dict[int, NDArray[np.int64]]:
         """Returns for each node at a boundary its choices that some layout allows."""
-        found = {}
+        reachable = {}
         for node in self._nodes:
             sides = [[layout[node] for layout in side if node in layout] for side in self._sides]
             allowed = np.ones(len(self._graph.costs[node]), dtype=np.bool_)
             for penalties in sides:
                 if len(penalties) == len(self.layouts):
                     allowed &= np.isfinite(penalties).any(axis=0)
-            found[node] = np.flatnonzero(allowed)
-        return found
+            reachable[node] = np.flatnonzero(allowed)
+        return reachable
 
     def _first_alike(self, places: tuple[int, ...]) -> list[int]:
         """Returns for each layout the first one that cuts everything at a boundary in the same way."""
-        found: dict[tuple[Spec | None, ...], int] = {}
+        first: dict[tuple[Spec | None, ...], int] = {}
         return [
-            found.setdefault(tuple(self.spec(place, layout) for place in places), layout)
+            first.setdefault(tuple(self.spec(place, layout) for place in places), layout)
             for layout in range(len(self.layouts))
         ]
 
     def _pair(
         self, core: CostGraph, joint: JointCosts | None, penalties: list[tuple[int, NDArray[np.float64]]]
     ) -> tuple[float, Choice]:
-        """The cost of one pair of layouts, and how to get its choices."""
+        """Returns the cost of one pair of layouts, and how to get its choices."""
         if joint is not None:
             with contextlib.suppress(ValueError):
                 cost, best = joint.cheapest(penalties)
                 return cost, functools.partial(joint.complete, best)
-        return self._by_itself(core, penalties)
-
-    def _by_itself(self, core: CostGraph, penalties: list[tuple[int, NDArray[np.float64]]]) -> tuple[float, Choice]:
-        """Solves for one pair of layouts, where the rest of the graph hangs together too closely for all at once."""
+        # The rest of the graph hangs together too closely for all pairs at once.
         costs = dict(core.costs)
         for node, penalty in penalties:
             costs[node] = costs[node] + penalty
@@ -217,12 +276,7 @@ class BoundarySolver:
         return graph.objective(choice), lambda: choice
 
     def objective(self, received: int, sent: int) -> float:
-        """Returns the sharding cost of a layer, including that of resharding what crosses its boundaries.
-
-        Args:
-            received: the index of the layout of tensors at the boundary before the layer.
-            sent: the index of that after it.
-        """
+        """Returns a layer's sharding cost with that of resharding what crosses its boundaries in these layouts."""
         choice = self._choice(received, sent)
         sides = self._sides[0][received], self._sides[1][sent]
         return self._graph.objective(choice) + sum(
@@ -239,16 +293,16 @@ class OneDevice:
         self.layouts = ((BoundaryLayout(), BoundaryLayout()),)
         self.costs: NDArray[np.float64] = np.zeros((1, 1))
 
-    def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
-        """Returns for each operator the sharding strategy that leaves its result whole; the arguments don't matter."""
+    def strategies(self, received: int, sent: int) -> tuple[ShardingStrategy, ...]:
+        """Returns for each operator the strategy that leaves its result whole; the arguments don't matter."""
         ranks = [operator.rank for operator in self.program.operators]
-        whole = [Strategy("R", replicated(rank)) for rank in range(max(ranks, default=0) + 1)]
+        whole = [ShardingStrategy("R", replicated(rank)) for rank in range(max(ranks, default=0) + 1)]
         return tuple(whole[rank] for rank in ranks)
 
     def spec(self, place: int, layout: int) -> Spec | None:
-        """Returns how an operator's result is cut on one device: no mesh axes for any dimension."""
+        """Returns the spec of a whole tensor."""
         return replicated(self.program.operators[place].rank)
 
     def objective(self, received: int, sent: int) -> float:
-        """Returns the program's sharding cost on one device: zero, since nothing is sent."""
+        """Returns zero, since nothing is sent."""
         return 0.0

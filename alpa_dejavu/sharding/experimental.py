@@ -38,7 +38,7 @@ from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import MemoryRow
 from alpa_dejavu.sharding._options import INFINITY_COST
 
-__all__ = ["Problem", "Relaxed", "annealed", "moved_costs", "settled", "solve_relaxed"]
+__all__ = ["RelaxedChoice", "RelaxedGraph", "annealed", "moved_costs", "settled", "solve_relaxed"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.intp]
@@ -60,7 +60,7 @@ _SWEEPS, _ROUNDING = 100, 1e-12
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Relaxed:
+class RelaxedChoice:
     """The relaxed solver's choices for a cost graph's nodes, with a lower bound on the cost of any choices.
 
     Attributes:
@@ -79,14 +79,11 @@ class Relaxed:
         return self.cost - self.lower_bound
 
 
-def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: int = 0) -> Relaxed:
-    """Finds cheap choices for all nodes of a cost graph, and a lower bound on the cost of the cheapest ones.
-
-    The same arguments get the same answer.
+def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: int = 0) -> RelaxedChoice:
+    """Returns choices that are cheap, and a lower bound on the cost of any, by the steps above.
 
     Args:
-        graph: the cost of each choice of each node, and of each pair of choices along an edge. What costs INFINITY_COST
-            or more is only chosen where nothing else was found.
+        graph: the cost of each choice of each node, and of each pair of choices along an edge.
         memory: for each limit the bytes that each choice of some nodes takes, and the most that they may add up to.
         seed: the seed of the noise from which annealing starts.
 
@@ -94,10 +91,10 @@ def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: i
         ValueError: no choices were found that are possible and meet the limits; there may be some.
     """
     if not graph.costs:
-        return Relaxed({}, 0.0, 0.0)
+        return RelaxedChoice({}, 0.0, 0.0)
     dear = 2.0 * sum(float(np.abs(array[array < INFINITY_COST]).max(initial=0.0)) for array in graph.arrays) or 1.0
     moved = moved_costs(_finite(graph, dear))
-    problem = Problem(moved, memory, dear)
+    problem = RelaxedGraph(moved, memory, dear)
     starts = [annealed(problem, share, seed + start) for start, share in enumerate(CEILINGS)]
     choices = [settled(problem, shares) for shares in (np.zeros_like(problem.costs), *starts)]
     best = min(choices, key=problem.energy)
@@ -105,7 +102,7 @@ def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: i
     cost = graph.objective(choice)
     if not np.isfinite(cost) or problem.penalty(problem.use[:, problem.first[:-1] + best].sum(axis=1)) > 0:
         raise ValueError("no sharding was found that meets the memory budget per device; solver='ilp' finds any")
-    return Relaxed(choice, cost, min(cost, sum(float(array.min()) for array in moved.arrays)))
+    return RelaxedChoice(choice, cost, min(cost, sum(float(array.min()) for array in moved.arrays)))
 
 
 def _finite(graph: CostGraph, dear: float) -> CostGraph:
@@ -146,7 +143,7 @@ def moved_costs(graph: CostGraph) -> CostGraph:
 
 
 @final
-class Problem:
+class RelaxedGraph:
     """A cost graph as arrays: the C choices of all N nodes one after another, and R memory limits.
 
     Attributes:
@@ -196,7 +193,7 @@ class Problem:
         return np.asarray(raised / np.add.reduceat(raised, self.first[:-1])[self.owner])
 
 
-def annealed(problem: Problem, share: float, seed: int) -> FloatArray:
+def annealed(problem: RelaxedGraph, share: float, seed: int) -> FloatArray:
     """Anneals the shares of C choices, shape (C,), until one choice of each node has almost all.
 
     Logits take a step by the gradient with regard to the shares (a natural gradient), so that no choice is lost because
@@ -223,7 +220,7 @@ def annealed(problem: Problem, share: float, seed: int) -> FloatArray:
     return shares
 
 
-def settled(problem: Problem, shares: FloatArray) -> IntArray:
+def settled(problem: RelaxedGraph, shares: FloatArray) -> IntArray:
     """Rounds the shares of C choices, shape (C,), to a choice of each of N nodes that no node alone can better.
 
     Without memory limits the choices, shape (N,), cost no more than the shares.

@@ -43,13 +43,14 @@ class Collective:
     batched: bool = False
     divided: bool = False
 
-    def times(self, factor: float) -> Collective:
-        """Returns the same collectives with their bytes multiplied by a factor.
-
-        They are made without `dataclasses.replace`, which takes five times as long.
+    def scaled(self, factors: FloatArray) -> Collective:
+        """Returns the same collectives with other bytes: `factors`, of shape (2, 2), are by whether they grow with the
+        micro-batch, and whether mesh axis 0 cuts them.
         """
+        factor = float(factors[int(self.batched), int(self.divided)])
         if factor == 1.0:
             return self
+        # `dataclasses.replace` takes five times as long.
         return Collective(
             self.kind, self.num_bytes * factor, self.axis, self.phase, self.count, self.batched, self.divided
         )
@@ -63,43 +64,36 @@ class LayerFlow:
     Attributes:
         collectives: the collectives of activations, those of a kind and mesh axis next to each other.
         edges: pairs of nodes, the first of which must be done before the second begins, in the order of the second;
-            shape (edges, 2). Nodes are first the operators, in the order of `features.layer_features`, then the
-            collectives.
+            shape
+            (edges, 2). Nodes are first the operators, in the order of `features.layer_features`, then the collectives.
     """
 
     collectives: tuple[Collective, ...]
     edges: NDArray[np.int32]
 
     def scaled(self, factors: FloatArray, alone: bool) -> LayerFlow:
-        """Returns the same flow with other bytes.
-
-        Args:
-            factors: the factor on bytes by whether they grow with the micro-batch, and whether mesh axis 0 cuts them;
-                shape (2, 2).
-            alone: whether axis 0 has length 1: then there are no collectives along it, and their nodes take no time.
+        """Returns the same flow with other bytes: `factors`, of shape (2, 2), are by whether they grow with the
+        micro-batch, and whether mesh axis 0 cuts them. If axis 0 is `alone`, of length 1, collectives along it take no
+        time.
         """
-        scaled = [one.times(float(factors[int(one.batched), int(one.divided)])) for one in self.collectives]
-        scaled = [dataclasses.replace(one, count=0.0) if alone and not one.axis else one for one in scaled]
+        scaled = [sent.scaled(factors) for sent in self.collectives]
+        scaled = [dataclasses.replace(sent, count=0.0) if alone and not sent.axis else sent for sent in scaled]
         return LayerFlow(tuple(scaled), self.edges)
 
 
 @final
 class LayerFlows:
-    """The data flow of each pass of a sharded layer, derived when it is first asked for.
-
-    Args:
-        derive: a function that returns the flow of a pass, "forward" or "backward".
-    """
+    """The data flow of each pass of a sharded layer, derived when it is first asked for by a function of the pass."""
 
     def __init__(self, derive: Callable[[str], LayerFlow]) -> None:
         self._derive = derive
-        self._known: dict[str, LayerFlow] = {}
+        self._flows: dict[str, LayerFlow] = {}
 
     def of(self, phase: str) -> LayerFlow:
         """Returns the flow of a pass: "forward" or "backward"."""
-        if phase not in self._known:
-            self._known[phase] = self._derive(phase)
-        return self._known[phase]
+        if phase not in self._flows:
+            self._flows[phase] = self._derive(phase)
+        return self._flows[phase]
 
     def scaled(self, factors: FloatArray, alone: bool) -> LayerFlows:
         """Returns the flows with other bytes, as `LayerFlow.scaled` has it."""
@@ -142,25 +136,15 @@ class LayerSharding:
     flows: LayerFlows | None = None
 
     def cuts(self, phase: str) -> BoolArray:
-        """Returns which mesh axes divide each operator's work in a phase, booleans of shape (operators, axes).
-
-        Args:
-            phase: "forward", "backward" or "step" (the optimizer's update).
-        """
+        """Returns which mesh axes divide each operator's work in a phase ("step" is the update); (operators, axes)."""
         return {"forward": self.forward_cuts, "backward": self.backward_cuts, "step": self.update_cuts}[phase]
 
     def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
-        """Returns a layer's sharding scaled to another length of mesh axis 0, and to another size of micro-batches.
-
-        Bytes are scaled; the auto-sharding engine's objective stays as it was. To become longer, axis 0 must have been
-        longer than 1: else it isn't known what it would cut.
-
-        Args:
-            length: the new length of mesh axis 0.
-            batch_ratio: samples in a new micro-batch over samples in one that the sharding was solved for.
+        """Returns a layer's sharding with bytes scaled to another length of mesh axis 0, and to micro-batches of
+        `batch_ratio` times the samples that it was solved for; the engine's objective stays as it was.
 
         Raises:
-            ValueError: axis 0 has length 1, and is to become longer.
+            ValueError: axis 0 has length 1, and is to become longer: it isn't known what it would cut.
         """
         if self.mesh_shape[0] == 1 and length > 1:
             raise ValueError(f"axis 0 has length 1, which says nothing of length {length}: solve for length 2 instead")
@@ -171,23 +155,15 @@ class LayerSharding:
         return dataclasses.replace(
             self,
             mesh_shape=(length, *self.mesh_shape[1:]),
-            collectives=tuple(
-                one.times(float(factors[int(one.batched), int(one.divided)]))
-                for one in self.collectives
-                if one.axis or length > 1
-            ),
+            collectives=tuple(sent.scaled(factors) for sent in self.collectives if sent.axis or length > 1),
             memory_parts=np.concatenate([self.memory_parts[:-1] * factors, moments[:1]]),
             temporary_moments=moments,
             flows=None if self.flows is None else self.flows.scaled(factors, length == 1),
         )
 
     def memory(self) -> FloatArray:
-        """Returns the bytes that one device has of the layer by role, shape (6,).
-
-        The roles are parameters, optimizer state, gradients, activations, inputs and temporaries.
-        """
-        found: FloatArray = self.memory_parts.sum(axis=(1, 2))
-        return found
+        """Returns the bytes that one device has of the layer by the roles of `MEMORY`, shape (6,)."""
+        return np.asarray(self.memory_parts.sum(axis=(1, 2)))
 
 
 @final
@@ -217,17 +193,13 @@ class StageLayers:
 
     def mapped(self, change: Callable[[LayerSharding], LayerSharding]) -> StageLayers:
         """Returns a copy with each layer's sharding changed by a function; layers that are alike share one object."""
-        known = {id(one): one for one in self.variants}
-        changed = {key: change(one) for key, one in known.items()}
-        return dataclasses.replace(self, variants=tuple(changed[id(one)] for one in self.variants))
+        changed = {id(layer): layer for layer in self.variants}
+        changed = {key: change(layer) for key, layer in changed.items()}
+        return dataclasses.replace(self, variants=tuple(changed[id(layer)] for layer in self.variants))
 
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
-        """Sums a quantity over each stage's layers, shape (L, L, ...); entry (i, j) is about layers i..j, 0 for j < i.
-
-        Args:
-            value: takes a layer's sharding, and returns the array that is summed, of the same shape for each layer.
-        """
-        values = np.array([value(one) for one in self.variants], dtype=np.float64)
+        """Sums an array of each layer's sharding over each stage's layers; (L, L, ...), 0 below the diagonal."""
+        values = np.array([value(layer) for layer in self.variants], dtype=np.float64)
         flat = values.reshape(len(values), -1)
         summed = [stage_sum(column, self.of_stages) for column in flat.T]
         size = len(self.whole)

@@ -32,23 +32,18 @@ def solvers_on(
 ) -> list[Solver]:
     """Returns an auto-sharding solver for each layer's program of operators on one logical mesh.
 
-    Operators that programs have in common are priced once. `workshops` is a cache of these prices by mesh and options;
-    calls that are given the same dictionary share them.
+    Operators that programs have in common are priced once, also by calls that are given the same `workshops`.
     """
     if mesh.num_devices == 1:
         return [OneDevice(program, mesh) for program in programs]
     mixed = any(program.smaller for program in programs)
-    known = {} if workshops is None else workshops
-    workshop = known.setdefault((mesh, options, mixed), Workshop(mixed))
+    shared = {} if workshops is None else workshops
+    workshop = shared.setdefault((mesh, options, mixed), Workshop(mixed))
     return [BoundarySolver(program, mesh, options, workshop) for program in programs]
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
-    """Builds each layer's program of operators for the auto-sharding engine; layers that are alike share one.
-
-    Returns:
-        For each layer the index of its program, and the list of the different programs.
-    """
+    """Returns for each layer the index of its program, and the different programs; alike layers share one."""
     by_key: dict[Hashable, int] = {}
     numbers: dict[LayerProgram, int] = {}
     programs: list[LayerProgram] = []
@@ -56,10 +51,10 @@ def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgra
     kinds = []
     for layer in layers:
         batch.update(layer.batch_dims)
-        taken = layer.forward.invars
-        key = layer_key(layer), tuple(batch.get(var) for var in taken)
+        operands = layer.forward.invars
+        key = layer_key(layer), tuple(batch.get(var) for var in operands)
         if key not in by_key:
-            program = layer_program([layer], {var: batch[var] for var in taken if var in batch})
+            program = layer_program([layer], {var: batch[var] for var in operands if var in batch})
             by_key[key] = numbers.setdefault(program, len(numbers))
             programs += [program] * (len(numbers) - len(programs))
         kinds.append(by_key[key])
@@ -75,14 +70,10 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
     """Returns the shardings of a model's layers in all stages on one mesh, one object for each ZeRO level.
 
     In each stage the tensors that cross between two layers are cut such that the stage's layers cost least together.
-
-    Args:
-        solvers: the auto-sharding solver of each layer, in order.
-        levels: the ZeRO levels.
     """
     size = len(solvers)
     layouts = cheapest_chains([solver.costs for solver in solvers])
-    known: dict[tuple[int, int, int], list[LayerSharding]] = {}
+    solved: dict[tuple[int, int, int], list[LayerSharding]] = {}
     places: dict[tuple[int, int, int], int] = {}
     of_stages = np.full((size, size, size), -1, dtype=np.intp)
     stages = [(0, size - 1), *((i, j) for i in range(size) for j in range(i, size))]
@@ -94,9 +85,9 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
     variants = []
     for n, received, sent in places:
         key = id(solvers[n]), received, sent
-        if key not in known:
-            known[key] = layer_shardings(solvers[n], received, sent, levels)
-        variants.append(known[key])
+        if key not in solved:
+            solved[key] = layer_shardings(solvers[n], received, sent, levels)
+        variants.append(solved[key])
     numbers, several = tuple(n for n, _, _ in places), of_stages if len(places) > size else None
     return [StageLayers(row, numbers, several) for row in zip(*variants, strict=True)]
 
@@ -118,7 +109,7 @@ def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
            [ 0,  0,  0]])
     """
     size, count = len(costs), costs[0].shape[0]
-    found = np.full((size, size, size + 1), -1, dtype=np.intp)
+    chains = np.full((size, size, size + 1), -1, dtype=np.intp)
     best = np.zeros((size, count))  # by the layer that a chain begins with, and the layout that it ends in
     froms = []
     for end, cost in enumerate(costs):
@@ -129,8 +120,8 @@ def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
             raise NoShardingError(
                 "no layouts at layers' boundaries go together on this mesh; relax the sharding options"
             )
-        found[: end + 1, end, end + 1] = best[: end + 1].argmin(axis=1)
+        chains[: end + 1, end, end + 1] = best[: end + 1].argmin(axis=1)
         for n in range(end, -1, -1):
             begins = np.arange(n + 1)
-            found[begins, end, n] = froms[n][begins, found[begins, end, n + 1]]
-    return found
+            chains[begins, end, n] = froms[n][begins, chains[begins, end, n + 1]]
+    return chains

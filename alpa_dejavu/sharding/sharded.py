@@ -43,10 +43,8 @@ _PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradien
 class ModelSharding:
     """The shardings of a model's layers on any mesh, scaled from those that the sharding engine solved.
 
-    Attributes:
-        solved: a function that solves the auto-sharding for the micro-batch that was traced. It takes the lengths of
-            both mesh axes, and whether axis 0 must cut the batch; it returns the layers at ZeRO levels 0, 2 and 3.
-        batch_ratio: samples in a micro-batch over samples in the one that was traced.
+    `solved` solves the auto-sharding for the micro-batch that was traced; `batch_ratio` is samples in a micro-batch
+    over samples in that one.
     """
 
     solved: Solved
@@ -77,10 +75,7 @@ class ModelSharding:
 
     @cached_property
     def whole(self) -> FloatArray:
-        """Returns the bytes that a device which isn't part of any mesh keeps of layers i..j of L, shape (L, L, 6).
-
-        The last index is a role: parameters, optimizer state, gradients, activations, inputs, temporaries.
-        """
+        """Returns the bytes of layers i..j that a device of no mesh keeps, by `MEMORY`; shape (L, L, 6)."""
         return self._scaled(self.solved(*_ALONE)[0], 1).sums(LayerSharding.memory)
 
     @cached_property
@@ -90,13 +85,11 @@ class ModelSharding:
 
 
 def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
-    """Returns the mesh whose auto-sharding is solved in place of that of a given mesh, and then scaled to it.
+    """Returns the mesh whose auto-sharding is solved in place of that of a given mesh, and then scaled to it: the
+    lengths of axes 0 and 1, and whether axis 0 must cut the batch dimension.
 
-    If axis 0 must cut the batch dimension, a few devices along it stand for more: as many as the least number that
-    divides them, since they have to divide the batch, too.
-
-    Returns:
-        The lengths of axes 0 and 1, and whether axis 0 must cut the batch dimension.
+    If so, a few devices along it stand for more: as many as the least number that divides them, since they have to
+    divide the batch, too.
 
     >>> [solved_for(MeshConfig((n, 4), n, 4, {"force_batch_dim_to_mesh_dim": 0}))[0] for n in (1, 2, 9, 15, 32)]
     [1, 2, 3, 3, 2]
@@ -130,30 +123,25 @@ class ShardedDivision:
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
-        """Returns the index of the variant (the sharding) that layer n has in the stage of layers i..j.
-
-        The shape is (L, L, L), for i, j and n; -1 where layer n isn't in the stage. None: each layer has one variant.
+        """Returns the index of the variant that layer n has in the stage of layers i..j, -1 where it isn't in it; shape
+        (L, L, L). None: each layer has one variant.
         """
         return self.layers.of_stages
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns for each layer variant the records of its operators in a phase, as one device runs its share of them.
-
-        Args:
-            phase: "forward", "backward" or "step" (the optimizer's update).
-        """
+        """Returns a device's share of each layer variant's operators in "forward", "backward" or "step"."""
         return self._operators[phase]
 
     @cached_property
     def _operators(self) -> dict[str, list[Operators]]:
-        found: dict[str, list[Operators]] = {}
+        by_phase: dict[str, list[Operators]] = {}
         for phase in PHASES:
             whole = [layer.operators(phase) for layer in self.whole]
-            each = [(whole[n], cut) for n, cut in zip(self.variants, self.layers.variants, strict=True)]
-            unlike = {(id(one), id(cut)): (one, cut) for one, cut in each}
+            pairs = [(whole[n], cut) for n, cut in zip(self.variants, self.layers.variants, strict=True)]
+            unlike = {tuple(map(id, pair)): pair for pair in pairs}
             divided = {key: self._divided(*pair, phase) for key, pair in unlike.items()}
-            found[phase] = [divided[id(one), id(cut)] for one, cut in each]
-        return found
+            by_phase[phase] = [divided[tuple(map(id, pair))] for pair in pairs]
+        return by_phase
 
     def _divided(self, whole: Operators, cut: LayerSharding, phase: str) -> Operators:
         cuts, shape = cut.cuts(phase), cut.mesh_shape
@@ -170,32 +158,19 @@ class ShardedDivision:
         return recomputed_layers(self.operators("forward"), trained, remat)
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives of activations of a layer variant in a phase, which run one after the other.
-
-        Args:
-            variant: the index of the variant, a layer with one of its shardings.
-            phase: "forward", "backward" or "step"; there are none in "step".
-        """
+        """Returns the collectives of activations of a variant in a phase, one after the other; none in "step"."""
         return () if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
 
     @cached_property
     def _exchanges(self) -> dict[tuple[int, str], list[AxisCollectives]]:
         return {
-            (id(layer), phase): self._of(layer, phase)
-            for layer in {id(layer): layer for layer in self.layers.variants}.values()
+            (key, phase): _along_axes(sent for sent in layer.collectives if sent.phase == phase and sent.batched)
+            for key, layer in {id(layer): layer for layer in self.layers.variants}.items()
             for phase in ("forward", "backward")
         }
 
-    def _of(self, layer: LayerSharding, phase: str) -> list[AxisCollectives]:
-        return _along_axes(one for one in layer.collectives if one.phase == phase and one.batched)
-
     def flow(self, variant: int, phase: str) -> PassFlow | None:
-        """Returns what waits for what in a pass of a layer variant; None for a pass whose flow isn't known.
-
-        Args:
-            variant: the index of the variant, a layer with one of its shardings.
-            phase: "forward" or "backward".
-        """
+        """Returns what waits for what in a pass of a layer variant; None where that isn't known."""
         layer = self.layers.variants[variant]
         if layer.flows is None:
             return None
@@ -210,28 +185,23 @@ class ShardedDivision:
         return {}
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns each stage's collectives of parameters and gradients in a phase; the runtime combines these.
-
-        Args:
-            phase: "forward", "backward" or "step" (gradients are summed, and parameters updated).
-
-        Returns:
-            For each kind and mesh axis a collective whose bytes have shape (L, L), for the stages of layers i..j.
+        """Returns each stage's collectives of parameters and gradients in "forward", "backward" or "step"; the runtime
+        combines these. For each kind and mesh axis bytes have shape (L, L), for the stages of layers i..j.
         """
         return [
-            AxisCollectives(one.kind, one.axis, num_bytes, np.ones_like(num_bytes))
-            for one in self.shares(phase)
-            for num_bytes in (stage_sum(one.num_bytes, self.of_stages),)
+            AxisCollectives(sent.kind, sent.axis, num_bytes, np.ones_like(num_bytes))
+            for sent in self.shares(phase)
+            for num_bytes in (stage_sum(sent.num_bytes, self.of_stages),)
         ]
 
     def shares(self, phase: str) -> Sequence[AxisCollectives]:
         """Returns what each layer variant adds to `combined` in a phase; arrays of shape (number of variants,)."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
         for n, layer in enumerate(self.layers.variants):
-            for one in layer.collectives:
-                if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
-                    total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.variants)))
-                    total[n] += one.num_bytes * one.count
+            for sent in layer.collectives:
+                if sent.phase in _PHASES[phase] and not (sent.batched and phase != "step"):
+                    total = totals.setdefault((sent.kind, sent.axis), np.zeros(len(self.variants)))
+                    total[n] += sent.num_bytes * sent.count
         return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in totals.items()]
 
     def memory(self, remat: str = "none") -> MemoryShares:
@@ -243,9 +213,9 @@ class ShardedDivision:
 
     @cached_property
     def _memory(self) -> MemoryShares:
-        here, whole = self.layers.sums(LayerSharding.memory), self.sharding.whole
+        own, whole = self.layers.sums(LayerSharding.memory), self.sharding.whole
         # All of it where there is nothing to divide.
-        shares = np.divide(here, whole, out=np.ones_like(here), where=whole > 0)
+        shares = np.divide(own, whole, out=np.ones_like(own), where=whole > 0)
         parameters, optimizer, gradients, activations, inputs, temporaries = np.moveaxis(shares, -1, 0)
         gathered: FloatArray | float = 0.0
         if self.gathered is not None:
@@ -261,15 +231,10 @@ class ShardedDivision:
 
 def _along_axes(collectives: Iterable[Collective]) -> list[AxisCollectives]:
     """Returns collectives by kind and mesh axis, in the order in which those are first met."""
-    sent: dict[tuple[str, int], list[Collective]] = {}
-    for one in collectives:
-        sent.setdefault((one.kind, one.axis), []).append(one)
+    alike: dict[tuple[str, int], list[Collective]] = {}
+    for sent in collectives:
+        alike.setdefault((sent.kind, sent.axis), []).append(sent)
     return [
-        AxisCollectives(
-            kind,
-            axis,
-            np.array([one.num_bytes for one in alike]),
-            np.array([one.count for one in alike], dtype=np.float64),
-        )
-        for (kind, axis), alike in sent.items()
+        AxisCollectives(*key, *np.array([(sent.num_bytes, sent.count) for sent in several], dtype=np.float64).T.copy())
+        for key, several in alike.items()
     ]

@@ -37,23 +37,21 @@ class SolvedLayers:
     def __init__(self, layers: Sequence[LayerJaxprs], workshops: Workshops | None = None) -> None:
         self._layers = layers
         self._workshops = workshops
-        self._known: dict[tuple[int, int, bool], list[StageLayers]] = {}
+        self._by_mesh: dict[tuple[int, int, bool], list[StageLayers]] = {}
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[StageLayers]:
         """Returns the shardings of all layers on a mesh at each ZeRO level (0, 2, 3), equal without data parallelism.
 
-        Args:
-            data_parallel: the length of mesh axis 0.
-            tensor_parallel: the length of mesh axis 1.
-            batch_forced: whether axis 0 must cut the batch dimension.
+        `data_parallel` and `tensor_parallel` are the lengths of mesh axes 0 and 1; `batch_forced` says whether axis 0
+        must cut the batch dimension.
         """
         key = data_parallel, tensor_parallel, batch_forced
-        if key not in self._known:
+        if key not in self._by_mesh:
             mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)
             options = ShardingOptions(force_batch_dim_to_mesh_dim=0 if batch_forced else -1)
             with collector_paused():
-                self._known[key] = self._solved(mesh, options)
-        return self._known[key]
+                self._by_mesh[key] = self._solved(mesh, options)
+        return self._by_mesh[key]
 
     @cached_property
     def _kinds(self) -> tuple[list[int], list[LayerProgram]]:

@@ -28,9 +28,7 @@ class Slicer(abc.ABC):
 
 
 def best_of_families(slicer: Slicer, problem: SlicingProblem) -> Slicing:
-    """Returns the best of the slicings that a slicer, which knows nothing of families, finds for each family of stages
-    of a problem.
-    """
+    """Returns the best of a slicer's slicings of each family of stages, of which it needn't know."""
     slicings = [slicer.slice(family) for family in problem.each_family()]
     bound_s = min((slicing.lower_bound_s for slicing in slicings), default=math.inf)
     best = least(slicings, key=lambda slicing: slicing.cost_s).stages if slicings else ()

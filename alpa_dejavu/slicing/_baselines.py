@@ -60,9 +60,7 @@ def num_equal_stages(problem: SlicingProblem, size: int) -> int:
 
 
 def _site_rows(sites: Sites, num_stages: int | None) -> list[list[int]]:
-    """Returns rows of sites with one number of devices each, kind by kind, as many as there are devices for, or as are
-    asked for.
-    """
+    """Returns rows of sites of equally many devices, kind by kind, as many as there are devices for, or asked for."""
     sizes = sites.uses.sum(axis=1)
     rows = []
     for size in np.unique(sizes):

@@ -20,7 +20,7 @@ from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing._base import Effort
 from alpa_dejavu.slicing._branch import BoundedAnswer
 from alpa_dejavu.slicing._graph import StageGraph, by_count, by_group
-from alpa_dejavu.slicing._stages import FloatArray, IntArray, Stages, stages_of
+from alpa_dejavu.slicing._stages import FloatArray, IntArray, stages_of
 from alpa_dejavu.slicing._table import Corridor, affordable, best_price, fits, least_sum, may_use
 
 
@@ -48,7 +48,9 @@ class BoundedSearch:
         self._stages = stages = stages_of(problem)
         self._num_stages, self._exactly = problem.num_stages, problem.devices == "exactly"
         self._num_devices, left_over = divmod(problem.num_devices, stages.unit)
-        self.bounds: FloatArray = np.zeros(0) if left_over and self._exactly else _different_costs(stages)
+        every, groups = np.arange(len(stages.own_s)), range(stages.transfers.seconds.shape[1])
+        costs = [stages.after(every, np.full_like(every, group)) for group in groups]
+        self.bounds: FloatArray = np.zeros(0) if left_over and self._exactly else np.unique(np.concatenate(costs))
         num_layers = problem.num_layers
         self._graph = StageGraph(
             layers=np.arange(num_layers + 1),
@@ -188,10 +190,3 @@ class BoundedSearch:
         if least >= below:
             return below, ()
         return least, tuple(self._stages.chosen(stage) for stage in graph.stage[arcs].tolist())
-
-
-def _different_costs(stages: Stages) -> FloatArray:
-    """Returns all different costs of stages after stages of any group, ascending."""
-    every = np.arange(len(stages.own_s))
-    groups = range(stages.transfers.seconds.shape[1])
-    return np.unique(np.concatenate([stages.after(every, np.full_like(every, group)) for group in groups]))

@@ -37,9 +37,7 @@ def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
 
 
 def spare(problem: SlicingProblem, bound: float, total: float) -> float:
-    """Returns the sum of stages' weights from which on a slicing costs at least `total`, if its largest stage costs
-    `bound` or more.
-    """
+    """Returns the stages' weights from which on a slicing costs `total`, if its largest stage costs `bound` or more."""
     if problem.objective == "inference":
         return total / bound if bound > 0 else math.inf
     if problem.objective == "work":

@@ -85,9 +85,7 @@ class Choices:
         return np.ascontiguousarray(regrouped.reshape(num_layers, num_layers, num_classes, -1))
 
     def reach(self, bound: float) -> IntArray:
-        """Returns the most layers of a stage that begins with each layer and costs at most `bound`, but at least one;
-        shape (L,).
-        """
+        """Returns the most layers of a stage that begins with each layer within a bound, at least one; shape (L,)."""
         fits = self._cheapest_s <= bound
         return np.maximum((fits * np.arange(1, self.num_layers + 1)).max(axis=1) - np.arange(self.num_layers), 1)
 

@@ -56,18 +56,14 @@ class Dynamic(Slicer):
             return best_of_families(self, problem)
         sites, stages, at_least, rounds = problem.sites, tuple[StageChoice, ...](), 0.0, 0
         if sites is None or sites.uses.shape[1] == 1:
-            stages, at_least, rounds = Intervals(_uncrowded(problem), self.effort).run()
+            # Where submeshes fit on hosts in any mixture, the best stages are often few enough to do so.
+            uncrowded = problem if sites is None else dataclasses.replace(problem, sites=sites.without_capacity())
+            stages, at_least, rounds = Intervals(uncrowded, self.effort).run()
             if not stages and math.isfinite(at_least):
                 stages = Uniform().slice(problem).stages
         if sites is not None and not sites.alike and not math.isfinite(problem.total_s(stages)):
             stages, at_least, rounds = placed(problem, sites, self.effort)
         return Slicing.of(problem, stages, at_least, rounds, time.perf_counter() - started)
-
-
-def _uncrowded(problem: SlicingProblem) -> SlicingProblem:
-    # Submeshes fit on hosts in any mixture: its best stages are often few enough to do so.
-    sites = problem.sites
-    return problem if sites is None else dataclasses.replace(problem, sites=sites.without_capacity())
 
 
 CLOSE, FARTHER, FAR = 0.05, 4.0, 6
@@ -92,9 +88,7 @@ class Intervals:
         self._open: list[tuple[float, int, int, float, int]] = []
 
     def run(self) -> tuple[tuple[StageChoice, ...], float, int]:
-        """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds on the largest stage were
-        tried.
-        """
+        """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds were tried."""
         if not len(self._bounds):
             return (), math.inf, 0
         top = len(self._bounds) - 1

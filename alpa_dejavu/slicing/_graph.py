@@ -81,9 +81,7 @@ class StageGraph:
         return sums
 
     def way(self, keys: FloatArray, rest: FloatArray) -> list[int]:
-        """Returns the arcs of a shortest path by their keys; [] if there is none. `rest` is what the method of that
-        name gives.
-        """
+        """Returns the arcs of a shortest path by their keys, given what `rest` returns; [] if there is none."""
         starts = rest[: self.num_starts]
         if not np.isfinite(starts).any():
             return []
@@ -104,9 +102,7 @@ class StageGraph:
         return self._parts(self.head, changes)
 
     def _parts(self, nodes: IntArray, changes: NDArray[np.bool_]) -> _Parts:
-        """Returns for each layer that arcs leave: which, the nodes of each run of them, and where in the part it
-        begins.
-        """
+        """Returns for each layer that arcs leave: which, the nodes of each run of them, and where in the part it is."""
         starts = np.flatnonzero(changes)
         arcs = np.searchsorted(self.layers[self.tail], np.arange(self.num_layers + 1))
         runs = np.searchsorted(starts, arcs).tolist()

@@ -95,9 +95,7 @@ class Relaxation:
         return PricedBound(float(rest[0, 0] - (prices * choices.available).sum()), prices, rest, then)
 
     def tightened(self, below: float, start: FloatArray, steps: int) -> PricedBound:
-        """Returns the best lower bound that up to `steps` changes of the prices `start` find; it stops once that isn't
-        below `below`.
-        """
+        """Returns the best bound that up to `steps` changes of the prices find, or the first not below `below`."""
         best = self.at(start)
         if steps == 0 or best.value >= below:
             return best
@@ -205,9 +203,7 @@ class _Model:
         self._no_limit, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
 
     def add(self, at: PricedBound, used: FloatArray) -> None:
-        """Adds a cutting plane from the cheapest slicing at some prices, which uses so much of each resource; shape
-        (R,).
-        """
+        """Adds a cutting plane from the cheapest slicing at some prices, which uses so much of each resource."""
         over = used - self._choices.available
         row = np.append(-over / self._scale, 1.0)
         limit = (at.value - float((over * at.prices).sum())) / self._unit_s

@@ -210,9 +210,7 @@ def _unbeaten(
 
 
 def _by_size(problem: SlicingProblem, transfers: Transfers) -> tuple[IntArray, IntArray]:
-    """Returns numbers of devices, ascending, and the choices of each that send and take in alike, of shape (rows,
-    most), filled up with -1.
-    """
+    """Returns numbers of devices, ascending, and the choices of each that send and take in alike, padded by -1."""
     rows: dict[tuple[int, int, int], list[int]] = {}
     num_configs = problem.costs_s.shape[3]
     for s, key in enumerate(zip(problem.submesh_sizes, transfers.group, transfers.of_class, strict=True)):

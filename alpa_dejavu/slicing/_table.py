@@ -93,9 +93,7 @@ class Corridor:
 
 
 def fits(corridor: Corridor, most_bytes: int = Effort.most_table_bytes) -> bool:
-    """Returns whether the dynamic program's table, of a number for each of the corridor, takes no more than
-    `most_bytes`.
-    """
+    """Returns whether the dynamic program's table, a number for each of the corridor, takes at most `most_bytes`."""
     used = np.union1d(corridor.graph.tail, corridor.graph.head)
     return bool(8 * np.maximum(corridor.most[used] - corridor.fewest[used] + 1, 0).sum() <= most_bytes)
 
@@ -243,9 +241,7 @@ def best_price(
 
 
 def may_use(graph: StageGraph, num_devices: int, exactly: bool) -> bool:
-    """Returns whether some path takes so many devices or fewer; if `exactly` so many, some must take as many or more,
-    too.
-    """
+    """Returns whether some path takes so many devices or fewer, and if `exactly` some so many or more, too."""
     fewest, most = (
         float(graph.rest(sign * graph.size)[: graph.num_starts].min(initial=math.inf)) for sign in (1.0, -1.0)
     )

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from jax._src.lib import xla_extension as xe
 
-from alpa_dejavu.sharding.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_stock_jax.executable import MeshExecutable
 from alpa_stock_jax.lowering import lower
 
@@ -22,6 +22,12 @@ def from_function(function, *args):
     jaxpr = jax.make_jaxpr(function)(*args)
     donated = [False] * len(jaxpr.in_avals)
     return HloModuleProto.FromString(lower("module", jaxpr, donated, "cpu").as_serialized_hlo_module_proto())
+
+
+def flat_module(function, *args):
+    """The module of a jax function, simplified, as the sharding engine takes it."""
+    module = jax.jit(function).lower(*args).compiler_ir("hlo").as_hlo_module()
+    return simplify(inline_calls(HloModuleProto.FromString(module.as_serialized_hlo_module_proto())))
 
 
 def from_text(text):

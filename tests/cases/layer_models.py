@@ -281,3 +281,17 @@ def scanned(num_layers=3, trips=4, batch=8, length=64, hidden=256, heads=8, voca
     blocks[0] = _after(embed, shapes(table=(vocabulary, hidden), places=(length, hidden)), *blocks[0])
     blocks[-1] = _before(*blocks[-1], head, shapes(out=(hidden, vocabulary)))
     return chain_of(blocks, jax.ShapeDtypeStruct((batch, length), jnp.int32))
+
+
+MODELS = {"gpt": gpt, "bert": bert, "moe": moe, "vit": vit, "wide_resnet": wide_resnet, "scanned": scanned}
+
+
+def reached(edges, size):
+    """Which nodes of a flow come before which, however many are between them."""
+    before = np.zeros((size, size), dtype=bool)
+    before[tuple(edges.T)] = True
+    while True:
+        more = before | (before.astype(np.float32) @ before.astype(np.float32) > 0)
+        if (more == before).all():
+            return before
+        before = more

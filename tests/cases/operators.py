@@ -1,5 +1,7 @@
 """Small programs of operators that the tests of the engine share."""
 
+import numpy as np
+
 from alpa_dejavu.sharding._operator import Dims, DotDims, Operator
 
 MATMUL = DotDims((), (), (1,), (0,))
@@ -60,3 +62,17 @@ def training_step(batch, hidden):
         elementwise(1, 7, shape=shape),  # 8 new w
         output(6, *shape, alias=2), output(8, *shape, alias=1),
     ]
+
+
+def pieces(whole, spec, mesh):
+    """The part of an array that each device has under a spec."""
+    parts = []
+    for place in np.ndindex(mesh.shape):
+        part = whole
+        for dim, axes in enumerate(spec):
+            index, count = 0, 1
+            for axis in axes:
+                index, count = index * mesh.shape[axis] + place[axis], count * mesh.shape[axis]
+            part = np.split(part, count, axis=dim)[index]
+        parts.append(part)
+    return parts

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import Sites, SlicingProblem
+from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
+from alpa_dejavu.slicing._graph import StageGraph
+from alpa_dejavu.slicing._stages import Stages, stages_of
 
 PER_HOST = 8
 """Devices of a host."""
@@ -67,3 +73,26 @@ def _links(home: NDArray[np.int64], num_kinds: int, rng: np.random.Generator) ->
     between = np.maximum(between, between.T)
     np.fill_diagonal(between, 0)
     return between[np.ix_(home, home)], 4
+
+
+def graph_of(problem: SlicingProblem) -> tuple[StageGraph, Stages]:
+    """The graph of a problem's stages on hosts that are alike, and the stages."""
+    stages, layers = stages_of(problem), np.arange(problem.num_layers + 1)
+    arcs = np.arange(len(stages.first))
+    graph = StageGraph(layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs)
+    return graph, stages
+
+
+def all_plans(problem: SlicingProblem) -> list[tuple[StageChoice, ...]]:
+    """All slicings of finite costs that a problem allows."""
+    entries = np.argwhere(np.isfinite(problem.costs_s)).tolist()
+
+    def after(first: int) -> Iterator[tuple[StageChoice, ...]]:
+        if first == problem.num_layers:
+            yield ()
+        for i, j, s, c in entries:
+            if i == first <= j:
+                yield from ((StageChoice(i, j, s, c), *rest) for rest in after(j + 1))
+
+    plain = dataclasses.replace(problem, objective="work")
+    return [stages for stages in after(0) if math.isfinite(plain.total_s(stages))]

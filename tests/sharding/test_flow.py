@@ -10,11 +10,8 @@ from alpa_dejavu.layers.features.flatten import Flattener, Value
 from alpa_dejavu.layers.features.operator_kinds import ALIASES
 from alpa_dejavu.problem import AxisCollectives, PassFlow
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
+from layer_models import MODELS, reached
 
-MODELS = {
-    "gpt": layer_models.gpt, "bert": layer_models.bert, "moe": layer_models.moe, "vit": layer_models.vit,
-    "wide_resnet": layer_models.wide_resnet, "scanned": layer_models.scanned,
-}  # fmt: skip
 PASSES = ("forward", "backward")
 
 
@@ -37,17 +34,6 @@ def reads(jaxpr):
             found.append((step.primitive, number))
         made.update((value, sources) for value in step.outputs)
     return found
-
-
-def reached(edges, size):
-    """Which nodes come before which, however many are between them."""
-    before = np.zeros((size, size), dtype=bool)
-    before[tuple(edges.T)] = True
-    while True:
-        more = before | (before.astype(np.float32) @ before.astype(np.float32) > 0)
-        if (more == before).all():
-            return before
-        before = more
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -11,6 +11,7 @@ from alpa_dejavu.layers.models._sizes import GPT
 from alpa_dejavu.layers.models._transformer import transformer_step
 from alpa_dejavu.problem import MeshConfig
 from alpa_dejavu.sharding import model_of_step, solver_of_step
+from layer_models import reached
 
 PASSES = ("forward", "backward")
 BATCH, TOKENS, HEADS = 4, 96, 4
@@ -35,17 +36,6 @@ def divided(name, attention, shape, zero=0):
     whole = model(name, attention)
     options = {"force_batch_dim_to_mesh_dim": 0}
     return whole.sharding.on(whole.layers, MeshConfig(shape, *shape, options=options, zero=zero))
-
-
-def reached(edges, size):
-    """Which nodes come before which, however many are between them."""
-    before = np.zeros((size, size), dtype=bool)
-    before[tuple(edges.T)] = True
-    while True:
-        more = before | (before.astype(np.float32) @ before.astype(np.float32) > 0)
-        if (more == before).all():
-            return before
-        before = more
 
 
 def attentions(layer, phase):

@@ -15,8 +15,8 @@ from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import Kraken, KrakenModule
 from alpa_dejavu.layers.models._kraken import kraken_forward, kraken_step
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, model_of_step, shard_module
-from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_stock_jax.partition import partition
+from hlo_tools import flat_module
 
 BLOCKS, BATCH, LENGTH, VOCABULARY = 4, 4, 64, 512
 WAYS = Kraken(64, BLOCKS, 8, 4, vocabulary=VOCABULARY, sequence=LENGTH)
@@ -30,9 +30,7 @@ COLLECTIVE = re.compile(rf"= (\w+)\[([\d,]*)\]\S* ({KINDS})\(")
 def partitioned(size, shape):
     """The module of a forward step, sharded by the engine and partitioned by XLA."""
     step, arguments = kraken_forward(size, BATCH)
-    lowered = jax.jit(step).lower(*arguments).compiler_ir("hlo").as_hlo_module()
-    module = simplify(inline_calls(HloModuleProto.FromString(lowered.as_serialized_hlo_module_proto())))
-    sharded = shard_module(module, LogicalMesh(shape, (1.0, 1.0), (1.0, 0.1)), FORCED)
+    sharded = shard_module(flat_module(step, *arguments), LogicalMesh(shape, (1.0, 1.0), (1.0, 0.1)), FORCED)
     return partition(sharded.module, math.prod(shape))
 
 
@@ -78,15 +76,14 @@ def sent(size, shape, phase, make=kraken_step):
     """All-reduces of activations along the second axis as the planner counts them, by layer: bytes and how often."""
     function = make(size, BATCH)
     model = model_of_step(trace(lambda: function), BLOCKS)
-    found = []
+    by_layer = []
     for layer in model.sharding.solved(*shape, True)[0].variants[:BLOCKS]:
-        one = collections.Counter()
-        for each in layer.collectives:
-            assert each.kind == "all_reduce" or each.phase == "update"
-            if (each.phase, each.axis) == (phase, 1):
-                one[each.num_bytes] += each.count
-        found.append(one)
-    return found
+        assert all(one.kind == "all_reduce" or one.phase == "update" for one in layer.collectives)
+        by_layer.append(collections.Counter())
+        for one in layer.collectives:
+            if (one.phase, one.axis) == (phase, 1):
+                by_layer[-1][one.num_bytes] += one.count
+    return by_layer
 
 
 @pytest.mark.parametrize("shape", MESHES)

@@ -11,8 +11,8 @@ from jax._src.lib import xla_client as xc
 
 import layer_models
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
-from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_stock_jax.partition import partition
+from hlo_tools import flat_module
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
 BATCH, LENGTH, HIDDEN, VOCABULARY = 8, 64, 256, 1024
@@ -46,11 +46,6 @@ def step_of(blocks):
     return step
 
 
-def lowered(function, *args):
-    module = jax.jit(function).lower(*args).compiler_ir("hlo").as_hlo_module()
-    return simplify(inline_calls(HloModuleProto.FromString(module.as_serialized_hlo_module_proto())))
-
-
 def compiled_bytes(module, mesh):
     """Bytes by kind and axis of a module partitioned by XLA."""
     axes = {tuple(sorted(mesh.groups(axis))): axis for axis in mesh.axes}
@@ -72,7 +67,7 @@ def test_a_stage_of_blocks_against_the_compiled_module(shape):
     blocks = blocks_of(layer_models.post_norm(8))
     parameters = [p for _, p in blocks]
     mesh = LogicalMesh(shape, (1.0, 1.0), (1.0, 0.1))
-    sharded = shard_module(lowered(step_of(blocks), parameters, parameters, X), mesh, OPTIONS)
+    sharded = shard_module(flat_module(step_of(blocks), parameters, parameters, X), mesh, OPTIONS)
     compiled = compiled_bytes(sharded.module, mesh)
     layers = layer_models.chain_of(blocks, X)
     whole = layer_models.sharded_as_one(layers, mesh, OPTIONS)

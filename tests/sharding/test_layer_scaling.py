@@ -8,13 +8,10 @@ import pytest
 import layer_models
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding.layers import MEMORY
+from layer_models import MODELS
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
 BETA = (1.0, 0.1)
-MODELS = {
-    "gpt": layer_models.gpt, "bert": layer_models.bert, "moe": layer_models.moe, "vit": layer_models.vit,
-    "wide_resnet": layer_models.wide_resnet, "scanned": layer_models.scanned,
-}  # fmt: skip
 EMBEDDING = ("gpt", "bert", "moe", "vit")
 """Their first layers may trade the sum of the embedding's gradient, which costs more on a longer axis, for others."""
 

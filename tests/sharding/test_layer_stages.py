@@ -5,18 +5,13 @@ import functools
 import numpy as np
 import pytest
 
-import layer_models
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding.layers import MEMORY, layers_of
-from layer_models import communicated, sharded, sharded_as_one
+from layer_models import MODELS, communicated, sharded, sharded_as_one
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
-MODELS = {
-    "gpt": layer_models.gpt, "bert": layer_models.bert, "moe": layer_models.moe, "vit": layer_models.vit,
-    "wide_resnet": layer_models.wide_resnet, "scanned": layer_models.scanned,
-}  # fmt: skip
 STAYING = [MEMORY.index(role) for role in ("parameter", "optimizer", "gradient")]
 WAITING = [MEMORY.index(role) for role in ("activation", "input")]
 
@@ -62,8 +57,8 @@ def suite(name, num_layers, batch=8):
 def batch_dims_of(layers):
     """The batch dimensions of what layers make."""
     program = layer_program(layers)
-    made = zip((var for layer in layers for var in layer.forward.outvars), program.results, strict=True)
-    dims = {var: program.facts.batch_dims[place] for var, place in made if place >= 0}
+    pairs = zip((var for layer in layers for var in layer.forward.outvars), program.results, strict=True)
+    dims = {var: program.facts.batch_dims[place] for var, place in pairs if place >= 0}
     return {var: dim for var, dim in dims.items() if dim is not None}
 
 

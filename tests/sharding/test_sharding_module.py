@@ -13,17 +13,13 @@ from jax._src.lib import xla_client as xc
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
 from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
-from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_stock_jax.executable import MeshExecutable
 from alpa_stock_jax.partition import partition
+from hlo_tools import flat_module
+from operators import pieces
 
 _COLLECTIVES = re.compile(r"= .*? (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)\(")
-
-
-def _module(function, *args):
-    lowered = jax.jit(function).lower(*args).compiler_ir("hlo").as_hlo_module()
-    return simplify(inline_calls(HloModuleProto.FromString(lowered.as_serialized_hlo_module_proto())))
 
 
 def _collectives(module):
@@ -31,37 +27,21 @@ def _collectives(module):
     return collections.Counter(match.group(1) for match in map(_COLLECTIVES.search, text.splitlines()) if match)
 
 
-def _pieces(whole, spec, mesh):
-    """The part of an array that each device has."""
-    found = []
-    for place in np.ndindex(mesh.shape):
-        part = whole
-        for dim, axes in enumerate(spec):
-            index, count = 0, 1
-            for axis in axes:
-                index, count = index * mesh.shape[axis] + place[axis], count * mesh.shape[axis]
-            part = np.split(part, count, axis=dim)[index]
-        found.append(part)
-    return found
-
-
-def _run(sharded, mesh, args):
-    """The results of the partitioned module, put together from the devices' parts."""
+def _assert_computes(sharded, mesh, args, expected):
+    """Checks that each device of the partitioned module computes its parts of the expected results."""
     module = partition(sharded.module, mesh.num_devices)
     client = jax.devices()[0].client
     devices = client.devices()[: mesh.num_devices]
     inputs = []
     for arg, sharding in zip(args, sharded.module.spmd_parameters_shardings, strict=True):
-        spec = from_op_sharding(sharding, np.ndim(arg), mesh)
-        parts = _pieces(np.asarray(arg), spec, mesh)
+        parts = pieces(np.asarray(arg), from_op_sharding(sharding, np.ndim(arg), mesh), mesh)
         inputs.append([client.buffer_from_pyval(part, device) for part, device in zip(parts, devices, strict=True)])
-    executable = MeshExecutable(client, module, devices, mesh.num_devices)
+    results = MeshExecutable(client, module, devices, mesh.num_devices).execute_sharded_on_local_devices(inputs)
     output = sharded.module.spmd_output_sharding
-    shardings = output.tuple_shardings or [output]
-    return [
-        ([np.asarray(part) for part in parts], sharding)
-        for parts, sharding in zip(executable.execute_sharded_on_local_devices(inputs), shardings, strict=True)
-    ]
+    for parts, sharding, whole in zip(results, output.tuple_shardings or [output], expected, strict=True):
+        spec = from_op_sharding(sharding, np.ndim(whole), mesh)
+        for part, wanted in zip(parts, pieces(np.asarray(whole), spec, mesh), strict=True):
+            np.testing.assert_allclose(np.asarray(part), wanted, rtol=1e-4, atol=1e-5)
 
 
 def _mlp_step(params, x, y):
@@ -93,13 +73,9 @@ def _mlp_args(batch, hidden, layers=3):
 )
 def test_the_partitioned_module_has_the_planned_collectives_and_results(shape, batch, hidden, options, planned):
     mesh, args = LogicalMesh(shape, (1, 1), (1, 0.1)), _mlp_args(batch, hidden)
-    sharded = shard_module(_module(_mlp_step, *args), mesh, ShardingOptions(**options))
+    sharded = shard_module(flat_module(_mlp_step, *args), mesh, ShardingOptions(**options))
     assert _collectives(partition(sharded.module, 4)) == planned
-    expected = jax.tree.leaves(_mlp_step(*args))
-    for (parts, sharding), whole in zip(_run(sharded, mesh, jax.tree.leaves(args)), expected, strict=True):
-        spec = from_op_sharding(sharding, whole.ndim, mesh)
-        for part, wanted in zip(parts, _pieces(np.asarray(whole), spec, mesh), strict=True):
-            np.testing.assert_allclose(part, wanted, rtol=1e-4, atol=1e-5)
+    _assert_computes(sharded, mesh, jax.tree.leaves(args), jax.tree.leaves(_mlp_step(*args)))
 
 
 def _many_operators(x, table, index, image, kernel):
@@ -123,13 +99,9 @@ def test_all_kinds_of_operators_compute_the_same(shape):
         rng.standard_normal((3, 3, 4, 8)).astype(np.float32),
     )
     mesh = LogicalMesh(shape)
-    sharded = shard_module(_module(_many_operators, *args), mesh, ShardingOptions())
+    sharded = shard_module(flat_module(_many_operators, *args), mesh, ShardingOptions())
     assert sharded.objective < 1e13
-    expected = _many_operators(*map(jnp.asarray, args))
-    for (parts, sharding), whole in zip(_run(sharded, mesh, args), expected, strict=True):
-        spec = from_op_sharding(sharding, np.ndim(whole), mesh)
-        for part, wanted in zip(parts, _pieces(np.asarray(whole), spec, mesh), strict=True):
-            np.testing.assert_allclose(part, wanted, rtol=1e-4, atol=1e-5)
+    _assert_computes(sharded, mesh, args, _many_operators(*map(jnp.asarray, args)))
 
 
 def _transformer_step(params, x):
@@ -153,13 +125,13 @@ def _transformer_step(params, x):
 def test_four_transformer_blocks_are_solved():
     h = 64
     weights = [[jnp.ones((h, h))] * 4 + [jnp.ones((h, 4 * h)), jnp.ones((4 * h, h))] for _ in range(4)]
-    module = _module(_transformer_step, weights, jnp.ones((8, 32, h)))
+    module = flat_module(_transformer_step, weights, jnp.ones((8, 32, h)))
     sharded = shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_batch_dim_to_mesh_dim=0))
     assert sharded.objective < 1e13
 
 
 def test_switched_off_only_undefined_shardings_go():
-    module = _module(lambda a, b: a + b, np.ones((8, 4), np.float32), np.ones((8, 4), np.float32))
+    module = flat_module(lambda a, b: a + b, np.ones((8, 4), np.float32), np.ones((8, 4), np.float32))
     given = OpSharding(type=3, tile_assignment_dimensions=[4, 1], tile_assignment_devices=range(4))
     entry = next(c for c in module.computations if c.id == module.entry_computation_id)
     first, second = (node for node in entry.instructions if node.opcode == "parameter")
@@ -174,7 +146,7 @@ def test_switched_off_only_undefined_shardings_go():
 
 
 def test_given_shardings_of_parameters_are_kept():
-    module = _module(lambda a, b: a @ b, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))
+    module = flat_module(lambda a, b: a @ b, np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))
     entry = next(c for c in module.computations if c.id == module.entry_computation_id)
     given = OpSharding(type=3, tile_assignment_dimensions=[1, 4], tile_assignment_devices=range(4))
     next(node for node in entry.instructions if node.parameter_number == 0).sharding.CopyFrom(given)
@@ -186,13 +158,13 @@ def test_given_shardings_of_parameters_are_kept():
     ("heuristic", "tiles"), [("shard-largest", [2, 2]), ("shard-first", [4, 1]), ("shard-last", [1, 4])]
 )
 def test_heuristics_cut_parameters_by_rule(heuristic, tiles):
-    module = _module(lambda a: a + 1, np.ones((8, 16), np.float32))
+    module = flat_module(lambda a: a + 1, np.ones((8, 16), np.float32))
     sharded = shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_simple_heuristic=heuristic))
     assert list(sharded.module.spmd_parameters_shardings[0].tile_assignment_dimensions) == tiles
 
 
 def test_an_unknown_heuristic_is_refused():
-    module = _module(lambda a: a + 1, np.ones((8, 16), np.float32))
+    module = flat_module(lambda a: a + 1, np.ones((8, 16), np.float32))
     with pytest.raises(ValueError, match="there is no heuristic 'best'"):
         shard_module(module, LogicalMesh((2, 2)), ShardingOptions(force_simple_heuristic="best"))
 
@@ -202,7 +174,7 @@ def test_tuples_and_barriers_are_taken_apart():
         a, b = optimization_barrier_p.bind(a, b)
         return a * 2, b
 
-    module = _module(function, np.ones((8, 4), np.float32), np.ones(3, np.float32))
+    module = flat_module(function, np.ones((8, 4), np.float32), np.ones(3, np.float32))
     program = read_program(module, LogicalMesh((2, 1)))
     kinds = collections.Counter(operator.kind for operator in program.operators)
     assert kinds["identity"] == kinds["parameter"] == kinds["output"] == 2

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.sharding import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding, to_op_sharding
-from alpa_dejavu.sharding._propagate import reshape_spec
-from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, tile
+from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, reshape_spec, tile
 from alpa_dejavu.sharding.hlo.schema import OpSharding
 from alpa_dejavu.sharding.hlo.shardings import MANUAL
+from operators import pieces
 
 MESHES = [(4, 1), (1, 4), (2, 2), (2, 4)]
 
@@ -20,17 +20,7 @@ MESHES = [(4, 1), (1, 4), (2, 2), (2, 4)]
 def _elements(spec, shape, mesh):
     """The elements that each device has, by their row-major numbers."""
     numbers = np.arange(math.prod(shape)).reshape(shape)
-    found = []
-    for place in np.ndindex(mesh.shape):
-        part = numbers
-        for dim, axes in enumerate(spec):
-            index, count = 0, 1
-            for axis in axes:
-                index, count = index * mesh.shape[axis] + place[axis], count * mesh.shape[axis]
-            size = shape[dim] // count
-            part = part.take(range(index * size, (index + 1) * size), axis=dim)
-        found.append(frozenset(part.ravel().tolist()))
-    return found
+    return [frozenset(part.ravel().tolist()) for part in pieces(numbers, spec, mesh)]
 
 
 @st.composite

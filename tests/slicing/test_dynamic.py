@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
 from alpa_dejavu.slicing._dynamic import Intervals
-from alpa_dejavu.slicing._graph import StageGraph, by_count
 from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import Corridor, affordable, best_price, least_sum
 from alpa_dejavu.testing import random_problem
+from placed_problems import graph_of
 
 PRICED = Effort(few_sums=0)
 """Small problems are treated like large ones."""
@@ -37,33 +37,27 @@ def _model(layers, devices, configs=2, memory=None, jitter=0.03, micro_batches=1
     return SlicingProblem(costs, sizes, devices, micro_batches, max_n_succ_stages=room)
 
 
-def _graph_of(problem):
-    stages = stages_of(problem)
-    layers = np.arange(problem.num_layers + 1)
-    arcs = np.arange(len(stages.first))
-    return StageGraph(
-        layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs
-    ), stages
-
-
 def _way(graph):
     """The least sum, and its arcs, of what takes exactly 16 devices."""
     return least_sum(Corridor.whole(graph, 16, exactly=True))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     layers=st.integers(1, 5),
-    devices=st.sampled_from([1, 2, 3, 4, 6]),
+    devices=st.sampled_from([1, 2, 3, 4, 6, 8]),
     limited=st.booleans(),
     free=st.booleans(),
     objective=st.sampled_from(["training", "inference", "work"]),
     usage=st.sampled_from(["exactly", "at most"]),
     count=st.sampled_from([None, None, 1, 2, 3]),
     pairs=st.booleans(),
+    effort=st.sampled_from([Effort(), PRICED]),
 )
-def test_prices_are_exact_too(seed, layers, devices, limited, free, objective, usage, count, pairs):
+def test_it_is_exact_with_prices_and_without(
+    seed, layers, devices, limited, free, objective, usage, count, pairs, effort
+):
     """With `pairs`, what a stage takes in depends on the submesh of the stage before it, on alike hosts."""
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, layers, devices, num_configs=3, limited=limited, num_kinds=int(pairs))
@@ -71,19 +65,10 @@ def test_prices_are_exact_too(seed, layers, devices, limited, free, objective, u
         costs = np.where(rng.random(problem.costs_s.shape) < 0.3, 0.0, problem.costs_s)
         problem = dataclasses.replace(problem, costs_s=costs)
     problem = dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count)
-    truth, found = Exhaustive().slice(problem), Dynamic(PRICED).slice(problem)
+    truth, found = Exhaustive().slice(problem), Dynamic(effort).slice(problem)
     assert found.found == truth.found
     assert found.cost_s == pytest.approx(truth.cost_s, rel=1e-9)
     assert found.gap == pytest.approx(0, abs=1e-9)
-
-
-def test_five_hundred_tables_to_nine_digits():
-    rng = np.random.default_rng(7)
-    for n in range(500):
-        effort = Effort(few_sums=n % 2 * 10**6)
-        sizes = int(rng.integers(1, 5)), int(rng.choice([2, 3, 4]))
-        problem = random_problem(rng, *sizes, limited=bool(n % 3), num_kinds=n % 5 // 4)
-        assert Dynamic(effort).slice(problem).cost_s == pytest.approx(Exhaustive().slice(problem).cost_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("memory", [None, 1.2, 3.0])
@@ -161,7 +146,7 @@ def test_sizes_that_cannot_add_up(devices, usage, found):
 @pytest.mark.parametrize("seed", range(5))
 def test_no_price_promises_more_than_there_is(seed):
     problem = random_problem(np.random.default_rng(seed), 6, 16, limited=False)
-    graph, stages = _graph_of(problem)
+    graph, stages = graph_of(problem)
     least, arcs = _way(graph)
     assert graph.size[arcs].sum() * stages.unit == 16
     bound, best = best_price(graph, 16, exactly=True)
@@ -177,7 +162,7 @@ def test_no_price_promises_more_than_there_is(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
     problem = random_problem(np.random.default_rng(seed), 7, 32, limited=False)
-    graph, _ = _graph_of(problem)
+    graph, _ = graph_of(problem)
     whole = Corridor.whole(graph, 32, exactly)
     least, arcs = least_sum(whole)
     price = best_price(graph, 32, exactly)[1] or 0.1
@@ -188,18 +173,6 @@ def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
         assert narrow.graph.stage[found].tolist() == graph.stage[arcs].tolist()
         assert least_sum(whole.narrowed(share * price, least * (1 - 1e-6)))[0] >= least
     assert len(whole.narrowed(price, 1.2 * least).graph) < len(graph)
-
-
-def test_numbers_of_stages_are_nodes_where_they_matter():
-    problem = _model(8, 16, memory=1.2)
-    graph, stages = _graph_of(problem)
-    counted = by_count(graph, stages.covered, stages.room, num_stages=3)
-    assert counted is not None
-    least, arcs = _way(counted)
-    assert len(arcs) == 3
-    assert (stages.room[counted.stage[arcs]] >= [2, 1, 0]).all()
-    asked = dataclasses.replace(problem, num_stages=3, objective="work", num_micro_batches=1)
-    assert Dynamic().slice(asked).cost_s == pytest.approx(least, rel=1e-12)
 
 
 def test_no_stage_at_all():

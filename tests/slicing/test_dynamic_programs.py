@@ -18,6 +18,7 @@ from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import Corridor, fits, least_sum
 from alpa_dejavu.slicing.amp_pipe import amp_starts
 from alpa_dejavu.testing import random_problem
+from placed_problems import graph_of
 
 SEEDS = st.integers(0, 2**32)
 LAYERS = st.integers(1, 4)
@@ -30,14 +31,6 @@ def drawn(seed, layers, devices=4, whole=False):
     problem = random_problem(rng, layers, devices, num_configs=3)
     costs = np.ceil(problem.costs_s) if whole else problem.costs_s
     return dataclasses.replace(problem, costs_s=np.where(rng.random(costs.shape) < 0.2, np.inf, costs))
-
-
-def graph_of(problem):
-    stages, layers = stages_of(problem), np.arange(problem.num_layers + 1)
-    arcs = np.arange(len(stages.first))
-    return StageGraph(
-        layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs
-    ), stages
 
 
 def leaving(graph, node):

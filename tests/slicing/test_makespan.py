@@ -14,6 +14,7 @@ from alpa_dejavu.simulation.step import StageTimes, simulate
 from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive, Mcmc, Uniform
 from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor, makespan_floor
 from alpa_dejavu.testing import random_problem
+from placed_problems import all_plans
 
 PROBLEMS = {
     "seed": st.integers(0, 2**32),
@@ -36,26 +37,11 @@ def problem_of(seed, layers, devices, kinds, limited, usage, count, schedule, se
     return dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count)
 
 
-def plans(problem):
-    """All that are allowed."""
-    entries = np.argwhere(np.isfinite(problem.costs_s)).tolist()
-
-    def after(first):
-        if first == problem.num_layers:
-            yield ()
-        for i, j, s, c in entries:
-            if i == first <= j:
-                yield from ((StageChoice(i, j, s, c), *rest) for rest in after(j + 1))
-
-    plain = dataclasses.replace(problem, objective="work")
-    return [stages for stages in after(0) if math.isfinite(plain.total_s(stages))]
-
-
 @settings(max_examples=60, deadline=None)
 @given(**PROBLEMS)
 def test_no_step_is_under_its_floor_nor_any_under_the_least(**asked):
     problem = problem_of(**asked)
-    found = plans(problem)
+    found = all_plans(problem)
     chosen = found[:: max(len(found) // 12, 1)]
     for stages in chosen:
         assert makespan_floor(problem, stages) <= problem.total_s(stages) * (1 + 1e-9)
@@ -68,7 +54,7 @@ def test_no_step_is_under_its_floor_nor_any_under_the_least(**asked):
 @given(**PROBLEMS, little=st.sampled_from([("most_work",), ("most_places",), ("most_work", "most_places")]))
 def test_what_is_left_out_for_size_leaves_the_floor_sound(little, **asked):
     problem = problem_of(**asked)
-    least = min((makespan_floor(problem, stages) for stages in plans(problem)), default=math.inf)
+    least = min((makespan_floor(problem, stages) for stages in all_plans(problem)), default=math.inf)
     assert least_makespan_floor(problem, **dict.fromkeys(little, 0)) <= least
     # Without a makespan nothing is known of the sends, so they count as what takes least.
     if asked["schedule"] != "inference":

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.problem import Objective, Sites, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Objective, Sites, SlicingProblem
 from alpa_dejavu.slicing import Exhaustive, Mcmc, Uniform
 from alpa_dejavu.slicing.experimental._random_moves import Fill, RandomMoves
 from alpa_dejavu.testing import check_slicer, random_problem
+from placed_problems import all_plans
 
 
 @pytest.mark.parametrize("mcmc", [Mcmc(proposals=200), Mcmc(proposals=30, start="random", chains=1, seed=3)])
@@ -142,21 +143,7 @@ def test_moves_come_to_every_plan():
     for _ in range(20_000):
         tried.add(stages)
         stages = moves.moved(stages)
-    assert len(tried) == _number_of_plans(problem)
-
-
-def _number_of_plans(problem):
-    return sum(1 for stages in _plans(problem, 0) if math.isfinite(problem.total_s(stages)))
-
-
-def _plans(problem, first):
-    if first == problem.num_layers:
-        yield ()
-        return
-    for last in range(first, problem.num_layers):
-        for submesh, config in np.ndindex(problem.costs_s.shape[2:]):
-            for rest in _plans(problem, last + 1):
-                yield (StageChoice(first, last, submesh, config), *rest)
+    assert len(tried) == len(all_plans(problem))
 
 
 @pytest.mark.parametrize(

@@ -35,25 +35,18 @@ def _problem(seed, layers, devices, kinds, limited, objective, usage, count):
     return dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count)
 
 
-def _is_exact(problem, effort=EFFORT):
+# The example has a kind of hosts that there is none of, whose price could drown all costs in rounding.
+@example(
+    effort=PRICED, seed=3, layers=3, devices=3, kinds=3, limited=True, objective="training", usage="exactly", count=2
+)
+@settings(max_examples=250, deadline=None)
+@given(effort=st.sampled_from([EFFORT, PRICED]), **PROBLEMS)
+def test_it_is_exact_with_few_placements_and_by_prices_and_widening_beams(effort, **asked):
+    problem = _problem(**asked)
     truth, found = Exhaustive().slice(problem), Dynamic(effort).slice(problem)
     assert found.found == truth.found
     assert found.cost_s == pytest.approx(truth.cost_s, rel=1e-9)
     assert found.gap == pytest.approx(0, abs=1e-9)
-
-
-@settings(max_examples=200, deadline=None)
-@given(**PROBLEMS)
-def test_dynamic_is_exact_with_few_placements(**asked):
-    _is_exact(_problem(**asked))
-
-
-# The example has a kind of hosts that there is none of, whose price could drown all costs in rounding.
-@example(seed=3, layers=3, devices=3, kinds=3, limited=True, objective="training", usage="exactly", count=2)
-@settings(max_examples=100, deadline=None)
-@given(**PROBLEMS)
-def test_prices_and_widening_beams_are_exact_too(**asked):
-    _is_exact(_problem(**asked), PRICED)
 
 
 @pytest.mark.parametrize("name", ["most_entries", "most_bounds"])

@@ -9,7 +9,7 @@ References: a small part of XLA's AlgebraicSimplifier and TupleSimplifier.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from alpa_dejavu.sharding.hlo.graph import Graph, reduction_of, scalar_value
 from alpa_dejavu.sharding.hlo.schema import HloInstructionProto
@@ -51,7 +51,7 @@ def _reshape(graph: Graph, node: Node) -> Node | None:
     if source.opcode == "reshape":
         return graph.reshape(graph.operand(source, 0), list(node.shape.dimensions))
     if source.opcode == "broadcast" and not source.dimensions:
-        return graph.add("broadcast", node.shape, [graph.operand(source, 0)], metadata=node.metadata)
+        return _spread(graph, node, graph.operand(source, 0))
     if source.opcode == "constant" and num_elements(node.shape) == 1:
         values = literal_values(source.literal)
         if values is not None:
@@ -67,7 +67,7 @@ def _transpose(graph: Graph, node: Node) -> Node | None:
     if source.opcode == "transpose":
         return graph.transpose(graph.operand(source, 0), [source.dimensions[i] for i in permutation])
     if source.opcode == "broadcast" and not source.dimensions:
-        return graph.add("broadcast", node.shape, [graph.operand(source, 0)], metadata=node.metadata)
+        return _spread(graph, node, graph.operand(source, 0))
     moved = [i for i in permutation if source.shape.dimensions[i] != 1]
     if moved == sorted(moved):
         return graph.reshape(source, list(node.shape.dimensions))
@@ -79,16 +79,16 @@ def _broadcast(graph: Graph, node: Node) -> Node | None:
     if same_array(source.shape, node.shape) and list(node.dimensions) == list(range(len(node.dimensions))):
         return source
     if source.opcode == "broadcast":
-        dimensions = [node.dimensions[i] for i in source.dimensions]
-        return graph.add(
-            "broadcast", node.shape, [graph.operand(source, 0)], dimensions=dimensions, metadata=node.metadata
-        )
+        return _spread(graph, node, graph.operand(source, 0), [node.dimensions[i] for i in source.dimensions])
     if source.opcode == "reshape" and source.shape.dimensions and num_elements(source.shape) == 1:
-        scalar = graph.reshape(graph.operand(source, 0), [])
-        return graph.add("broadcast", node.shape, [scalar], metadata=node.metadata)
+        return _spread(graph, node, graph.reshape(graph.operand(source, 0), []))
     if source.shape.dimensions and num_elements(source.shape) == 1 and num_elements(node.shape) > 1:
-        return graph.add("broadcast", node.shape, [graph.reshape(source, [])], metadata=node.metadata)
+        return _spread(graph, node, graph.reshape(source, []))
     return None
+
+
+def _spread(graph: Graph, node: Node, source: Node, dimensions: Sequence[int] = ()) -> Node:
+    return graph.add("broadcast", node.shape, [source], dimensions=list(dimensions), metadata=node.metadata)
 
 
 def _broadcast_of_iota(graph: Graph, node: Node) -> Node | None:
@@ -114,10 +114,6 @@ def _multiply_twice(graph: Graph, node: Node) -> Node | None:
                     "multiply", node.shape, [graph.operand(inner, 1 - inner_side), both], metadata=node.metadata
                 )
     return None
-
-
-def _concatenate(graph: Graph, node: Node) -> Node | None:
-    return graph.operand(node, 0) if len(node.operand_ids) == 1 else None
 
 
 def _reduce(graph: Graph, node: Node) -> Node | None:
@@ -178,7 +174,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "transpose": (_transpose,),
     "broadcast": (_broadcast, _broadcast_of_iota),
     "slice": (_unchanged,),
-    "concatenate": (_concatenate,),
+    "concatenate": (lambda graph, node: graph.operand(node, 0) if len(node.operand_ids) == 1 else None,),
     "reduce": (_reduce,),
     "pad": (_pad,),
     "select": (_select,),

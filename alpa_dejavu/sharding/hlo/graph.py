@@ -26,9 +26,9 @@ def entry(module: HloModuleProto) -> HloComputationProto:
 
 def computation(module: HloModuleProto, computation_id: int) -> HloComputationProto:
     """Returns the computation of an HLO module with the given id; raises a KeyError if there is none."""
-    for found in module.computations:
-        if found.id == computation_id:
-            return found
+    for part in module.computations:
+        if part.id == computation_id:
+            return part
     raise KeyError(f"the module {module.name} has no computation {computation_id}")
 
 
@@ -48,38 +48,34 @@ class Graph:
 
     @property
     def root(self) -> HloInstructionProto:
-        """Returns the instruction whose value the HLO computation returns."""
+        """Returns the instruction whose value the computation returns."""
         return self.nodes[self.root_id]
 
     def operands(self, node: HloInstructionProto) -> list[HloInstructionProto]:
-        """Returns the HLO instructions whose values an instruction takes."""
+        """Returns the instructions whose values an instruction takes."""
         return [self.nodes[i] for i in node.operand_ids]
 
     def operand(self, node: HloInstructionProto, position: int) -> HloInstructionProto:
-        """Returns the HLO instruction whose value an instruction takes as its operand at a position."""
+        """Returns the instruction whose value an instruction takes at a position."""
         return self.nodes[node.operand_ids[position]]
 
     def parameters(self) -> list[HloInstructionProto]:
-        """Returns the parameter instructions of the HLO computation, in the order of their numbers."""
-        found = [node for node in self.nodes.values() if node.opcode == "parameter"]
-        return sorted(found, key=lambda node: node.parameter_number)
+        """Returns the parameter instructions, in the order of their numbers."""
+        nodes = (node for node in self.nodes.values() if node.opcode == "parameter")
+        return sorted(nodes, key=lambda node: node.parameter_number)
 
     def users(self) -> dict[int, list[HloInstructionProto]]:
         """Returns for each instruction's id the instructions that take its value; later edits aren't followed."""
-        found: dict[int, list[HloInstructionProto]] = {i: [] for i in self.nodes}
+        users: dict[int, list[HloInstructionProto]] = {i: [] for i in self.nodes}
         for node in self.nodes.values():
             for operand in dict.fromkeys(node.operand_ids):
-                found[operand].append(node)
-        return found
+                users[operand].append(node)
+        return users
 
     def add(
-        self,
-        opcode: str,
-        shape: ShapeProto,
-        operands: Sequence[HloInstructionProto] = (),
-        **fields: Any,
+        self, opcode: str, shape: ShapeProto, operands: Sequence[HloInstructionProto] = (), **fields: Any
     ) -> HloInstructionProto:
-        """Adds an instruction to the HLO computation, and returns it; other fields of its message are given by name."""
+        """Adds an instruction, and returns it; other fields of its message are given by name."""
         node = HloInstructionProto(opcode=opcode, shape=shape, id=self._next_id, **fields)
         node.name = f"{opcode}.d{self._next_id}"
         node.operand_ids.extend(operand.id for operand in operands)
@@ -88,7 +84,7 @@ class Graph:
         return node
 
     def adopt(self, node: HloInstructionProto, operands: Iterable[int]) -> HloInstructionProto:
-        """Adds a copy of an instruction, maybe of another computation, under a fresh id and with the given operands."""
+        """Adds a copy of an instruction, maybe of another computation, with the given operands, and returns it."""
         copy = HloInstructionProto()
         copy.CopyFrom(node)
         copy.id = self._next_id
@@ -101,24 +97,18 @@ class Graph:
         return copy
 
     def constant(self, element_type: int, values: np.ndarray | float) -> HloInstructionProto:
-        """Adds a constant of the given element type and values to the HLO computation, and returns the instruction."""
+        """Adds a constant of an element type and values, and returns it."""
         literal = make_literal(element_type, values)
         return self.add("constant", literal.shape, literal=literal)
 
     def reshape(self, node: HloInstructionProto, dimensions: Sequence[int]) -> HloInstructionProto:
-        """Adds a reshape of an HLO instruction to the given dimensions, and returns it.
-
-        An instruction that has these dimensions is returned itself.
-        """
+        """Adds a reshape, and returns it; an instruction that has these dimensions is returned itself."""
         if list(node.shape.dimensions) == list(dimensions):
             return node
         return self.add("reshape", array_shape(node.shape.element_type, dimensions), [node], metadata=node.metadata)
 
     def transpose(self, node: HloInstructionProto, permutation: Sequence[int]) -> HloInstructionProto:
-        """Adds a transpose of an HLO instruction, and returns it.
-
-        For the identity permutation the instruction itself is returned.
-        """
+        """Adds a transpose, and returns it; for the identity permutation the instruction itself is returned."""
         if list(permutation) == list(range(len(permutation))):
             return node
         dimensions = [node.shape.dimensions[i] for i in permutation]
@@ -128,23 +118,20 @@ class Graph:
         )
 
     def element(self, node: HloInstructionProto, index: int) -> HloInstructionProto:
-        """Adds an HLO instruction that extracts the part of a tuple at an index, and returns it."""
+        """Adds an instruction that extracts the part of a tuple at an index, and returns it."""
         return self.add("get-tuple-element", node.shape.tuple_shapes[index], [node], tuple_index=index)
 
     def tuple(self, parts: Sequence[HloInstructionProto]) -> HloInstructionProto:
-        """Adds an HLO instruction that makes a tuple of values, and returns it."""
+        """Adds an instruction that makes a tuple of values, and returns it."""
         return self.add("tuple", tuple_shape([part.shape for part in parts]), parts)
 
     def replace(self, old: HloInstructionProto, new: HloInstructionProto) -> None:
-        """Notes that every user of the instruction `old` is to take `new`; `settle` carries out all at once.
-
-        If `old` is the root of the computation, `new` becomes the root.
-        """
+        """Notes that users of the instruction `old` are to take `new`, once `settle` is called."""
         if old.id != new.id:
             self._forward[old.id] = new.id
 
     def resolve(self, node_id: int) -> int:
-        """Returns the id of the instruction that stands for one with a given id after the replacements noted so far."""
+        """Returns the id of the instruction that stands for another after the replacements noted so far."""
         seen = node_id
         while seen in self._forward:
             seen = self._forward[seen]
@@ -153,7 +140,7 @@ class Graph:
         return seen
 
     def settle(self) -> bool:
-        """Carries out the replacements of instructions noted so far, and returns whether there were any."""
+        """Carries out the replacements noted so far, and returns whether there were any."""
         if not self._forward:
             return False
         for node in self.nodes.values():
@@ -164,10 +151,7 @@ class Graph:
         return True
 
     def drop_dead(self) -> bool:
-        """Removes instructions that neither the root nor a side effect needs, and returns whether there were any.
-
-        Parameters stay.
-        """
+        """Removes instructions, but parameters, that nothing needs; returns whether there were any."""
         live: set[int] = set()
         stack = [self.root_id] + [node.id for node in self.nodes.values() if has_side_effect(node)]
         while stack:
@@ -184,7 +168,7 @@ class Graph:
         return True
 
     def order(self) -> list[HloInstructionProto]:
-        """Returns the instructions of the HLO computation in an order in which each stands after its operands."""
+        """Returns the instructions in an order in which each stands after its operands."""
         state: dict[int, bool] = {}
         result: list[HloInstructionProto] = []
         for start in self.nodes:
@@ -204,7 +188,7 @@ class Graph:
         return result
 
     def close(self) -> None:
-        """Writes the edited computation into its HLO module, without dead code and with operands before their users."""
+        """Writes the edited computation into its module, without dead code and with operands before their users."""
         self.settle()
         self.drop_dead()
         ordered = [HloInstructionProto.FromString(node.SerializeToString()) for node in self.order()]
@@ -217,7 +201,7 @@ class Graph:
 
 
 def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
-    """Returns the operation by which an HLO instruction reduces, such as "add"; "" if it isn't a single operation."""
+    """Returns the operation by which an instruction reduces, such as "add"; "" if it isn't a single operation."""
     if not node.called_computation_ids:
         return ""
     called = computation(module, node.called_computation_ids[0])
@@ -226,10 +210,7 @@ def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
 
 
 def scalar_value(graph: Graph, node: HloInstructionProto) -> float | None:
-    """Returns the number that every element of an HLO instruction has, if it is a constant or a broadcast of one.
-
-    For all other instructions it returns None.
-    """
+    """Returns the number that every element of a constant, or of a broadcast of one, has; else None."""
     while node.opcode in ("broadcast", "reshape") and node.operand_ids:
         node = graph.operand(node, 0)
     if node.opcode != "constant":

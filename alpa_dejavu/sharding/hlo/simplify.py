@@ -51,9 +51,9 @@ def _apply_rules(graph: Graph) -> bool:
         for rule in RULES.get(node.opcode, ()):
             if any(graph.resolve(i) != i for i in node.operand_ids):
                 node.operand_ids[:] = [graph.resolve(i) for i in node.operand_ids]
-            found = rule(graph, node)
-            if found is not None and found.id != node.id:
-                graph.replace(node, found)
+            simpler = rule(graph, node)
+            if simpler is not None and simpler.id != node.id:
+                graph.replace(node, simpler)
                 changed = True
                 break
     graph.settle()
@@ -61,7 +61,7 @@ def _apply_rules(graph: Graph) -> bool:
 
 
 def merge_equal(graph: Graph) -> bool:
-    """Merges HLO instructions that compute the same, scalar constants included, and returns whether there were any."""
+    """Merges instructions that compute the same, scalar constants included, and returns whether there were any."""
     seen: dict[bytes, HloInstructionProto] = {}
     changed = False
     for node in graph.order():
@@ -133,9 +133,8 @@ Node = HloInstructionProto
 
 
 def canonical_dots(graph: Graph) -> bool:
-    """Rewrites every `dot` that isn't in the form which the sharding engine takes, and returns whether there were any.
-
-    In that form each side has its batch dimensions first, then at most one free dimension and one contracted one.
+    """Rewrites every `dot` that isn't in the engine's form, and returns whether there were any: each side has its batch
+    dimensions first, then at most one free dimension and one contracted one.
     """
     for node in graph:
         if node.opcode == "dot" and not _is_canonical(graph, node):
@@ -185,9 +184,8 @@ def _free(side: Node, batch: Sequence[int], contracting: Sequence[int]) -> list[
 
 
 def turn_dots(graph: Graph) -> bool:
-    """Rewrites each `transpose(dot(a, b))` of matrices as a `dot(b, a)`, and returns whether there were any.
-
-    Only dots are rewritten whose result no other instruction takes.
+    """Rewrites `transpose(dot(a, b))` of matrices that nothing else takes as `dot(b, a)`; returns whether there were
+    any.
     """
     changed = False
     users = graph.users()
@@ -209,10 +207,7 @@ def turn_dots(graph: Graph) -> bool:
 
 
 def fold_transposes(graph: Graph) -> bool:
-    """Lets dots take transposed operands as they were before the transpose, and returns whether there were any.
-
-    That is done where a transpose leaves the batch dimensions in front, in order, and only swaps the two others.
-    """
+    """Lets dots take operands as before a transpose of their last two dimensions; returns whether there were any."""
     changed = False
     for node in graph:
         if node.opcode != "dot" or not _is_canonical(graph, node):

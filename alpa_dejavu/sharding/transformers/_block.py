@@ -13,11 +13,8 @@ from typing import final
 
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import FusedAttention, Operator, Operators
-from alpa_dejavu.sharding.transformers._degrees import Degrees
-from alpa_dejavu.sharding.transformers._execution import PLAIN, Execution
+from alpa_dejavu.sharding.transformers._execution import PLAIN, DivisionDegrees, Execution
 from alpa_dejavu.sharding.transformers._records import PLAIN_ATTENTION, grouped, plain_attention, product, stream
-
-__all__ = ["LayerWork", "padded_vocabulary"]
 
 _SINGLE = 4.0
 _BACKWARD = 2.5
@@ -49,7 +46,7 @@ class LayerWork:
 
     size: Transformer
     execution: Execution
-    degrees: Degrees
+    degrees: DivisionDegrees
     samples: float
 
     @property
@@ -94,9 +91,9 @@ class LayerWork:
         if remat == "layer":
             return Operators.of(records)
         if self.execution.selective == "attention":
-            return Operators.of([one for one in records if one.primitive in PLAIN_ATTENTION])
-        products = [one for one in records if one.kind in ("dot", "grouped")]
-        streams = [one for one in records if one.kind == "elementwise"]
+            return Operators.of([record for record in records if record.primitive in PLAIN_ATTENTION])
+        products = [record for record in records if record.kind in ("dot", "grouped")]
+        streams = [record for record in records if record.kind == "elementwise"]
         return Operators.of([*streams, *products[1::2]])
 
     def _records(self, layer: int, phase: str) -> Iterator[Operator]:
@@ -141,9 +138,7 @@ class LayerWork:
             yield from part
 
     def _attention_half(self, backward: bool) -> Iterator[Operator]:
-        """Yields a norm, the products that make queries, keys and values, attention, the product behind it, and the
-        residual's sum.
-        """
+        """Yields a norm, the products before attention, attention, the product behind it, and the residual."""
         ahead = [*self._norm(backward), *self._products(self._attention_products[:-1], backward)]
         mixed = [*self._rotation(), *self._attention(backward)]
         behind = [*self._products(self._attention_products[-1:], backward), *self._residual(backward)]
@@ -152,23 +147,23 @@ class LayerWork:
 
     def _feed_forward_half(self, number: int, backward: bool) -> Iterator[Operator]:
         size, tensor = self.size, self.degrees.tensor
-        found = [list(self._norm(backward))]
+        parts = [list(self._norm(backward))]
         if size.has_experts(number):
-            found.append(list(self._experts(backward)))
+            parts.append(list(self._experts(backward)))
         if width := size.dense_width(number):
-            found.append(list(self._feed_forward(width / tensor, backward)))
-        found.append(list(self._residual(backward)))
-        for part in reversed(found) if backward else found:
+            parts.append(list(self._feed_forward(width / tensor, backward)))
+        parts.append(list(self._residual(backward)))
+        for part in reversed(parts) if backward else parts:
             yield from part
 
     def _feed_forward(self, width: float, backward: bool) -> Iterator[Operator]:
         tokens, hidden, enters = self.tokens, self.size.hidden, 1 + self.size.gated
-        found = [
+        parts = [
             self._products([(tokens, enters * width, hidden)], backward),
             self._activation(tokens * width, backward),
             self._products([(tokens, hidden, width)], backward),
         ]
-        for part in reversed(found) if backward else found:
+        for part in reversed(parts) if backward else parts:
             yield from part
 
     def _experts(self, backward: bool) -> Iterator[Operator]:
@@ -223,9 +218,7 @@ class LayerWork:
         return [*of_queries, *latent, behind]
 
     def _attention(self, backward: bool) -> Iterator[Operator]:
-        """Yields attention over the samples of a device; devices that share tokens each have some heads of them, or as
-        much of the work.
-        """
+        """Yields attention over a device's samples; devices that share tokens have some of its heads each."""
         size, degrees = self.size, self.degrees
         samples = self.samples / (degrees.data / degrees.context)
         shared = degrees.tensor * degrees.context
@@ -304,8 +297,8 @@ class LayerWork:
         """
         execution, degrees = self.execution, self.degrees
         whole = self.own_parameters(layer)
-        kept = tuple(one / (share if degrees.zero == 3 else 1) for one, share in zip(whole, self.shares, strict=True))
-        updated = sum(one / (share if degrees.zero else 1) for one, share in zip(whole, self.shares, strict=True))
+        divided = [count / share for count, share in zip(whole, self.shares, strict=True)]
+        kept, updated = divided if degrees.zero == 3 else whole, sum(divided if degrees.zero else whole)
         state = _UPDATE_BYTES + 2 * _SINGLE + execution.gradient_bytes + execution.weight_bytes
         yield stream("norm of gradients", execution.gradient_bytes * sum(kept), 1.0)
         yield stream("update", state * updated / 2, state * updated / 2)

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray, range_max, range_sum
 from alpa_dejavu.layers.models import Transformer
-from alpa_dejavu.problem import AxisCollectives, Layer, MemoryPart, MemoryShares, MeshConfig, Operators, PassFlow
+from alpa_dejavu.problem import (
+    AxisCollectives,
+    Layer,
+    MemoryPart,
+    MemoryShares,
+    MeshConfig,
+    Model,
+    Operators,
+    PassFlow,
+    Tensor,
+)
 from alpa_dejavu.sharding.transformers._block import LayerWork
-from alpa_dejavu.sharding.transformers._degrees import ALONE, Degrees
 from alpa_dejavu.sharding.transformers._exchanges import activation_exchanges, parameter_exchanges
-from alpa_dejavu.sharding.transformers._execution import Execution
+from alpa_dejavu.sharding.transformers._execution import ALONE, DivisionDegrees, Execution, execution
 from alpa_dejavu.sharding.transformers._kept import KeptBytes, kept
 
-__all__ = ["TransformerDivision", "TransformerSharding", "temporary_bytes"]
-
 _Of = TypeVar("_Of")
-_NOTHING = Operators.of([])
+_Bytes = Callable[[KeptBytes], float]
 
 
 @final
@@ -45,9 +52,9 @@ class TransformerSharding:
         Raises:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
-        return self.divided(Degrees.of(config, self.size))
+        return self.divided(DivisionDegrees.of(config, self.size))
 
-    def divided(self, degrees: Degrees = ALONE) -> TransformerDivision:
+    def divided(self, degrees: DivisionDegrees = ALONE) -> TransformerDivision:
         """Returns the transformer as devices in given degrees divide it; by default one device has all of it."""
         return TransformerDivision(LayerWork(self.size, self.execution, degrees, self.samples))
 
@@ -58,7 +65,7 @@ class TransformerSharding:
             NoShardingError: its heads, feed-forward layers, tokens or experts can't be divided so.
         """
         for config in configs:
-            Degrees.of(config, self.size)
+            DivisionDegrees.of(config, self.size)
 
     def with_micro_batch(self, ratio: float) -> TransformerSharding:
         """Returns the same rule for a micro-batch that is `ratio` times as large."""
@@ -68,11 +75,7 @@ class TransformerSharding:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TransformerDivision:
-    """The layers of a transformer as the devices of one logical mesh divide them.
-
-    Attributes:
-        work: what a device has of each layer.
-    """
+    """The layers of a transformer as devices of one mesh divide them; `work` is what a device has of each."""
 
     work: LayerWork
 
@@ -135,10 +138,10 @@ class TransformerDivision:
         """Returns sums over ranges of layers, where a head that is tied to the table of embeddings has its own copy of
         it in a stage without the embeddings.
         """
-        found = range_sum(values)
+        sums = range_sum(values)
         if self.work.size.tied:
-            found[1:, -1] += values[0]
-        return found
+            sums[1:, -1] += values[0]
+        return sums
 
     def memory(self, remat: str = "none") -> MemoryShares:
         """Returns the shares of a device in what one device alone would keep, for stages of layers i..j; (L, L) each.
@@ -147,51 +150,42 @@ class TransformerDivision:
         """
         own, alone = self._kept(self.work, remat), self._kept(self._alone, "none")
 
-        def share(mine: FloatArray, of: Callable[[KeptBytes], float], summed: bool = True) -> FloatArray:
-            values = [of(one) for one in alone]
-            whole = range_sum(values) if summed else range_max(values)
+        def share(mine: FloatArray, of: _Bytes, ranges: Callable[[list[float]], FloatArray] = range_sum) -> FloatArray:
+            whole = ranges([of(layer) for layer in alone])
             return np.divide(mine, whole, out=np.zeros_like(mine), where=whole > 0)
 
-        def kept_share(of: Callable[[KeptBytes], float]) -> FloatArray:
-            return share(self._with_table([of(one) for one in own]), of)
+        def kept_share(of: _Bytes) -> FloatArray:
+            return share(self._with_table([of(layer) for layer in own]), of)
 
-        def waiting(one: KeptBytes) -> float:
-            return one.activations + one.entering
+        def waiting(layer: KeptBytes) -> float:
+            return layer.activations + layer.entering
 
-        def computing(one: KeptBytes) -> float:
-            return temporary_bytes(one) + (waiting(one) if remat == "layer" else 0.0)
+        def computing(layer: KeptBytes) -> float:
+            return temporary_bytes(layer) + (waiting(layer) if remat == "layer" else 0.0)
 
         return MemoryShares(
-            parameters=kept_share(lambda one: one.weights),
-            gradients=kept_share(lambda one: one.gradients),
-            optimizer=kept_share(lambda one: one.states),
-            activations=share(range_sum([waiting(one) for one in own]), waiting),
-            layer_inputs=share(range_sum([one.entering for one in own]), lambda one: one.entering),
-            temporaries=share(range_max([temporary_bytes(one) for one in own]), computing, summed=False),
-            gathered=share(range_max([one.gathered for one in own]), lambda one: 2 * one.weights, summed=False),
+            parameters=kept_share(lambda layer: layer.weights),
+            gradients=kept_share(lambda layer: layer.gradients),
+            optimizer=kept_share(lambda layer: layer.states),
+            activations=share(range_sum([waiting(layer) for layer in own]), waiting),
+            layer_inputs=share(range_sum([layer.entering for layer in own]), lambda layer: layer.entering),
+            temporaries=share(range_max([temporary_bytes(layer) for layer in own]), computing, range_max),
+            gathered=share(range_max([layer.gathered for layer in own]), lambda layer: 2 * layer.weights, range_max),
         )
 
     def parts(self, remat: str = "none") -> Sequence[MemoryPart]:
         """Returns what a device keeps of stages of layers i..j, part by part: they add up to the stage's bytes."""
-        own = self._kept(self.work, remat)
-        summed: dict[str, Callable[[KeptBytes], float]] = {
-            "weights": lambda one: one.weights,
-            "gradients": lambda one: one.gradients,
-            "optimizer's states": lambda one: one.states,
-        }
-        waiting: dict[str, Callable[[KeptBytes], float]] = {
-            "what layers take in": lambda one: one.entering,
-            "other activations": lambda one: 0.0 if remat == "layer" else one.activations,
-        }
-        largest: dict[str, Callable[[KeptBytes], float]] = {
-            "loss, or a layer going backward": temporary_bytes,
-            "whole parameters at hand": lambda one: one.gathered,
-        }
-        return [
-            *(MemoryPart(name, "resident", self._with_table([of(one) for one in own])) for name, of in summed.items()),
-            *(MemoryPart(name, "per_micro_batch", range_sum([of(one) for one in own])) for name, of in waiting.items()),
-            *(MemoryPart(name, "temporary", range_max([of(one) for one in own])) for name, of in largest.items()),
+        own, recomputes = self._kept(self.work, remat), remat == "layer"
+        parts: list[tuple[str, str, Callable[[list[float]], FloatArray], _Bytes]] = [
+            ("weights", "resident", self._with_table, lambda layer: layer.weights),
+            ("gradients", "resident", self._with_table, lambda layer: layer.gradients),
+            ("optimizer's states", "resident", self._with_table, lambda layer: layer.states),
+            ("what layers take in", "per_micro_batch", range_sum, lambda layer: layer.entering),
+            ("other activations", "per_micro_batch", range_sum, lambda layer: 0.0 if recomputes else layer.activations),
+            ("loss, or a layer going backward", "temporary", range_max, temporary_bytes),
+            ("whole parameters at hand", "temporary", range_max, lambda layer: layer.gathered),
         ]
+        return [MemoryPart(name, kind, ranges([of(layer) for layer in own])) for name, kind, ranges, of in parts]
 
     @cached_property
     def _alone(self) -> LayerWork:
@@ -210,3 +204,68 @@ class TransformerDivision:
 def temporary_bytes(layer: KeptBytes) -> float:
     """Returns the bytes that live only while a layer is computed."""
     return max(layer.logits, layer.working)
+
+
+def transformer_model(size: Transformer, runs: Execution, samples: float) -> Model:
+    """Returns a training step of a transformer in layers: the table of embeddings, each block, and the head.
+
+    Args:
+        size: the transformer.
+        runs: how a training framework runs it.
+        samples: the samples of a micro-batch, over all data-parallel replicas together.
+    """
+    sharding = TransformerSharding(size, runs.in_precision(size.precision), samples)
+    alone = sharding.divided()
+    memory = {layer: kept(alone.work, layer, "none") for layer in dict.fromkeys(size.alike_layers)}
+    layers = [_layer(size, layer, alone, memory[first]) for layer, first in enumerate(size.alike_layers)]
+    tensors = [
+        tensor
+        for layer, first in enumerate(size.alike_layers)
+        for tensor in _tensors(layer, size.num_layers, memory[first])
+    ]
+    return Model(tuple(layers), tuple(tensors), training=True, sharding=sharding)
+
+
+def transformer_data(model: Model) -> dict[str, Any] | None:
+    """Returns as JSON data what `transformer_of` makes a transformer's model of again; None for other models."""
+    sharding = model.sharding
+    if not isinstance(sharding, TransformerSharding):
+        return None
+    runs = sharding.execution
+    return {
+        "transformer": sharding.size.text, "execution": runs.name, "attention": runs.attention,
+        "samples": sharding.samples, "sequence_parallel": runs.sequence_parallel,
+    }  # fmt: skip
+
+
+def transformer_of(data: Mapping[str, Any]) -> Model:
+    """Returns the transformer's model that JSON data of `transformer_data` stand for.
+
+    Raises:
+        ValueError: they aren't such data.
+    """
+    size = Transformer.of_text(data["transformer"])
+    if size is None:
+        raise ValueError(f"transformer is {data['transformer']!r}, but must be the sizes of one; plan again")
+    runs = execution(data["execution"])
+    divided = data.get("sequence_parallel", runs.sequence_parallel)
+    runs = dataclasses.replace(runs, attention=data["attention"], sequence_parallel=divided)
+    return transformer_model(size, runs, float(data["samples"]))
+
+
+def _layer(size: Transformer, layer: int, alone: TransformerDivision, memory: KeptBytes) -> Layer:
+    name = {0: "embeddings", size.num_layers - 1: "head"}.get(layer, f"block {layer - 1}")
+    forward, backward, update = (alone.operators(phase)[layer] for phase in ("forward", "backward", "step"))
+    return Layer(name, forward, backward, update, backward_temporary_bytes=temporary_bytes(memory))
+
+
+def _tensors(layer: int, num_layers: int, memory: KeptBytes) -> Iterator[Tensor]:
+    back = 2 * num_layers - 1 - layer
+    yield Tensor(memory.weights, "parameter", -1, (layer, back))
+    yield Tensor(memory.gradients, "gradient", -1, (layer,))
+    yield Tensor(memory.states, "optimizer", -1, (layer,))
+    if memory.activations:
+        yield Tensor(memory.activations, "activation", layer, (back,))
+    if layer:
+        yield Tensor(memory.entering, "activation", layer - 1, (layer, back))
+        yield Tensor(memory.entering, "activation", back, (back + 1,))

@@ -25,11 +25,9 @@ from alpa_dejavu.problem import (
 )
 from alpa_dejavu.sharding.transformers._block import LayerWork
 
-__all__ = ["Sent", "activation_exchanges", "parameter_exchanges"]
-
 _LOSS_BYTES = 12.0
 """What tensor-parallel devices add up of each token for the loss: the greatest logit, the sum, and the label's."""
-Sent = tuple[str, int, float, float]
+SentCollective = tuple[str, int, float, float]
 """The kind of some collectives, their axis, the bytes of each, and how many there are."""
 
 
@@ -41,7 +39,7 @@ def activation_exchanges(work: LayerWork, layer: int, phase: str) -> Sequence[Ax
     return [AxisCollectives(kind, axis, np.array([size]), np.array([count])) for kind, axis, size, count in sent]
 
 
-def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[Sent]:
+def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[SentCollective]:
     degrees, whole = work.degrees, work.width * work.tokens * work.size.hidden
     if degrees.tensor > 1:
         yield from _of_tensors(work, layer, whole, backward)
@@ -52,7 +50,7 @@ def _of_layer(work: LayerWork, layer: int, backward: bool) -> Iterator[Sent]:
             yield "all_to_all", EXPERT, whole * work.size.experts_per_token, 2.0
 
 
-def _of_tensors(work: LayerWork, layer: int, whole: float, backward: bool) -> Iterator[Sent]:
+def _of_tensors(work: LayerWork, layer: int, whole: float, backward: bool) -> Iterator[SentCollective]:
     """Yields the exchanges of tensor-parallel devices.
 
     With sequence parallelism a product's operand is gathered, and its result reduced and scattered; going backward the
@@ -77,15 +75,11 @@ def _of_tensors(work: LayerWork, layer: int, whole: float, backward: bool) -> It
         yield "all_reduce", TENSOR, whole, 2.0
 
 
-def _of_context(work: LayerWork) -> Iterator[Sent]:
+def _of_context(work: LayerWork) -> Iterator[SentCollective]:
     """Yields the exchanges of devices that share a sample's tokens: going backward they are the same again."""
     size, tensor = work.size, work.degrees.tensor
-    keys = (
-        work.width
-        * work.tokens
-        * max(size.kv_heads / tensor, 1.0)
-        * (size.head_size + size.rotary_size + size.value_size)
-    )
+    width = size.head_size + size.rotary_size + size.value_size
+    keys = work.width * work.tokens * max(size.kv_heads / tensor, 1.0) * width
     if work.execution.context == "ring":
         yield "all_gather", CONTEXT, keys * work.degrees.context, 1.0
         return
@@ -105,15 +99,15 @@ def parameter_exchanges(
         parameters: how many parameters a device computes with, those of experts and all others; arrays of one shape,
             which the bytes have, too.
     """
-    found = []
+    exchanges = []
     of_experts = EXPERT_REPLICATED if work.degrees.expert > 1 else DATA
     for axis, count in zip((of_experts, DATA), parameters, strict=True):
         if count.any():
-            found += [
+            exchanges += [
                 AxisCollectives(kind, on, num_bytes, np.ones_like(num_bytes))
                 for kind, on, num_bytes in _of_parameters(work, phase, axis, count)
             ]
-    return found
+    return exchanges
 
 
 def _of_parameters(work: LayerWork, phase: str, axis: int, count: FloatArray) -> Iterator[tuple[str, int, FloatArray]]:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.problem import ATTENTION, ATTENTION_LIBRARIES, checks
-
-__all__ = ["EXECUTIONS", "PLAIN", "Execution", "execution"]
+from alpa_dejavu.layers.models import Transformer
+from alpa_dejavu.problem import ATTENTION, ATTENTION_LIBRARIES, MeshConfig, NoShardingError, checks
 
 PLAIN = ATTENTION[1]
 """The attention whose scores go through memory."""
@@ -101,8 +100,8 @@ _FULLY_SHARDED = Execution(
     frees_activations=True, selective="operators",
 )  # fmt: skip
 EXECUTIONS = {
-    one.name: one
-    for one in (
+    way.name: way
+    for way in (
         Execution("megatron"),
         dataclasses.replace(Execution("nemo"), gradient_bytes=2.0, reduced_bytes=2.0),
         _FULLY_SHARDED,
@@ -131,3 +130,65 @@ def execution(name: str) -> Execution:
     if name not in EXECUTIONS:
         raise ValueError(f"runtime is {name!r}, but must be one of {', '.join(map(repr, EXECUTIONS))}")
     return EXECUTIONS[name]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DivisionDegrees:
+    """The numbers of devices that divide a transformer in each way.
+
+    Attributes:
+        data: the data-parallel devices, those that share a sample's tokens among them.
+        tensor, context, expert: the devices that share operators, a sample's tokens, and the experts.
+        sharded: the data-parallel devices that share what ZeRO shares.
+        zero: the ZeRO level.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    sharded: int = 1
+    zero: int = 0
+
+    @classmethod
+    def of(cls, config: MeshConfig, size: Transformer) -> DivisionDegrees:
+        """Returns the degrees that a config gives a transformer.
+
+        Raises:
+            NoShardingError: its heads, feed-forward layers, vocabulary, tokens or experts can't be divided so.
+        """
+        degrees = cls(
+            config.data_parallel, config.tensor_parallel, config.context_parallel, config.expert_parallel,
+            config.sharded or config.data_parallel, config.zero,
+        )  # fmt: skip
+        tensor = {"num_heads": size.num_heads, "feed_forward": size.feed_forward}
+        needs = [(name, value, degrees.tensor, "tensor-parallel") for name, value in tensor.items()]
+        needs.append(("sequence", size.sequence, degrees.context, "context-parallel"))
+        if degrees.expert > 1:
+            needs.append(("num_experts", size.num_experts, degrees.expert, "expert-parallel"))
+        for name, value, ways, kind in needs:
+            if value % ways or not value:
+                raise NoShardingError(
+                    f"{name} is {value}, but must be divisible among {ways} {kind} devices; choose another number of "
+                    "them"
+                )
+        return degrees
+
+    @property
+    def expert_replicas(self) -> int:
+        """Returns how many of the data-parallel devices have the same experts."""
+        return self.data // self.expert
+
+    @property
+    def replicas(self) -> int:
+        """Returns how many groups of devices have the whole of what ZeRO shares."""
+        return self.data // self.sharded
+
+    def expert_sharded(self) -> int:
+        """Returns among how many devices ZeRO shares what it shares of experts."""
+        return self.sharded if self.expert == 1 else self.expert_replicas
+
+
+ALONE = DivisionDegrees()
+"""One device has all of it."""

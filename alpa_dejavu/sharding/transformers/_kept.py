@@ -15,8 +15,6 @@ from typing import final
 from alpa_dejavu.sharding.transformers._block import LayerWork
 from alpa_dejavu.sharding.transformers._execution import PLAIN
 
-__all__ = ["KeptBytes", "kept"]
-
 _STATISTICS = 4.0
 """The bytes of a row's statistics that fused attention keeps."""
 _SCORE = 5.0
@@ -50,12 +48,10 @@ class KeptBytes:
 
 
 def kept(work: LayerWork, layer: int, remat: str) -> KeptBytes:
-    """Returns the bytes that a device keeps of a layer with a choice of rematerialisation: "none", "selective" or
-    "layer".
-    """
+    """Returns the bytes that a device keeps of a layer with `remat` "none", "selective" or "layer"."""
     execution, size, zero = work.execution, work.size, work.degrees.zero
     own = work.own_parameters(layer)
-    divided = [sum(one / share for one, share in zip(own, work.shares, strict=True)), sum(own)]
+    divided = [sum(count / share for count, share in zip(own, work.shares, strict=True)), sum(own)]
     resident, states = (divided[zero != 3], divided[not zero])
     block = 0 < layer < size.num_layers - 1
     activations = dict(_activations(work, layer)) if block else {}

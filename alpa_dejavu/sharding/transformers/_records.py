@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from alpa_dejavu.problem import Operator
 
-__all__ = ["PLAIN_ATTENTION", "grouped", "plain_attention", "product", "stream"]
-
 PLAIN_ATTENTION = ("scores", "softmax", "dropout", "mixed")
 """The names of the kernels of attention whose scores go through memory."""
 

@@ -37,9 +37,7 @@ class Fill:
         self._steps = 0
 
     def draw(self, count: int, available: Use) -> list[int]:
-        """Returns `count` random submeshes, shuffled, that use all available devices of each kind, or at most these; []
-        if none are found.
-        """
+        """Returns `count` random submeshes that use all available devices of each kind, or at most these; or []."""
         self._steps = MOST_STEPS + count * len(self._uses)
         drawn = self._rest(count, available)
         self._rng.shuffle(drawn)

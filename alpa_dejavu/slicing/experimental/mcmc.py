@@ -121,9 +121,7 @@ class _PlanWalk:
         self.steps = 0
 
     def begin(self, stages: Stages) -> bool:
-        """Moves the random walk over plans to a plan, to a random one if none is given, and returns whether there is
-        one.
-        """
+        """Moves the walk to a plan, to a random one if none is given, and returns whether there is one."""
         self._plan = stages or self._moves.plan()
         if self._plan:
             self._energy = self._of(self._plan)
@@ -131,9 +129,7 @@ class _PlanWalk:
         return bool(self._plan)
 
     def step(self, temperature: float) -> None:
-        """Proposes one random move of the plan, and takes it if it is better or by the chance that the temperature
-        gives.
-        """
+        """Proposes one random move, and takes it if it is better or by the chance that the temperature gives."""
         self.steps += 1
         proposed = self._moves.moved(self._plan)
         energy = self._of(proposed)

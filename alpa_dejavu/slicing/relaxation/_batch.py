@@ -139,10 +139,6 @@ class PlanTable:
             crossed[:, 1:] = np.where(batch.is_stage[:, 1:], sites.crossing_s[starts, links], 0.0)
         return crossed
 
-    def largest_s(self, batch: Batch) -> FloatArray:
-        """Returns the largest stage's seconds for one micro-batch with the transfer to it; shape (N,)."""
-        return np.asarray((self.costs_s(batch) + self.crossing_s(batch)).max(axis=1))
-
     def devices(self, batch: Batch) -> FloatArray:
         """Returns the share of all devices that each stage takes; shape (N, K)."""
         return np.where(batch.is_stage, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices

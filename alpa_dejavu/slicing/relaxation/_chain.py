@@ -105,9 +105,7 @@ def _lagrangian(chain: BoundAndPrices, arrays: Arrays, temperature: Any, limited
 
 
 def anneal(lattice: Lattice, num_starts: int, rounds: int, seed: int) -> Annealed:
-    """Anneals the dynamic program over layers from random starts: bounds spread evenly over what they may be, with
-    chance, and prices of any size.
-    """
+    """Anneals from random starts: bounds spread evenly over what they may be, with chance, and prices of any size."""
     rng = np.random.default_rng(seed)
     places = (rng.permutation(num_starts) + rng.random(num_starts)) / num_starts
     log_bound = np.log(lattice.reference) + np.log(lattice.highest / lattice.reference) * places

@@ -75,9 +75,7 @@ def picked(probabilities: FloatArray, greedy: Any, rng: np.random.Generator) -> 
 
 
 def drawn(lattice: Lattice, table: PlanTable, ended: Annealed, seed: int) -> Batch | None:
-    """Draws plans from an anneal's probabilities, recombines their stages, and returns those that are allowed; None if
-    none is.
-    """
+    """Draws plans, recombines their stages, and returns those that are allowed; None if none is."""
     rng = np.random.default_rng(seed)
     paths = []
     for heat, rest, later in zip(DRAWN_AT, ended.rest, ended.later, strict=True):
@@ -104,7 +102,7 @@ def _promising(lattice: Lattice, table: PlanTable, plans: Batch, ended: Annealed
     """Returns bounds worth a closer look: the largest stages of the best plans, and where the starts have been."""
     totals = table.totals_s(plans)
     best = plans.take(np.argsort(totals, kind="stable")[:most][np.sort(totals)[:most] < np.inf])
-    largest = table.largest_s(best) / lattice.unit_s
+    largest = (table.costs_s(best) + table.crossing_s(best)).max(axis=1) / lattice.unit_s
     last = ended.end.log_bound[np.argsort(ended.values[-1], kind="stable")[:most]]
     been = np.linspace(np.min(ended.end.log_bound), np.max(ended.history.log_bound), most)
     return np.asarray(np.exp(np.unique(np.round(np.concatenate([np.log(largest), last, been]), 2))))

@@ -115,9 +115,7 @@ class Lattice:
         self.arrays = self._arrays(problem)
 
     def thin(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Returns the entries of an array over all ways to run stages, (L, L, Q, P), for the kept ones alone: (L, L,
-        Z).
-        """
+        """Returns the entries of an array over all ways to run stages, (L, L, Q, P), for the kept ones: (L, L, Z)."""
         kept = np.take_along_axis(table, self.way, axis=3)
         return kept.reshape(*kept.shape[:2], -1)
 

@@ -59,9 +59,7 @@ class PlanCost:
         return totals
 
     def seen(self, plans: Batch) -> RelaxedPlan:
-        """Returns N plans as a `RelaxedPlan` with a first axis for the plans; shapes are padded to a few sizes, so that
-        JAX compiles less often.
-        """
+        """Returns N plans as one `RelaxedPlan`, padded to a few shapes, so that JAX compiles less often."""
         table, num = self.table, _rounded(len(plans), PLANS)
         places = _rounded(plans.ends.shape[1], PLACES)
 

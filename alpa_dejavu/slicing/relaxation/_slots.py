@@ -112,9 +112,7 @@ def probabilities(
 def relaxed(
     arrays: Arrays, features: Features, chain: BoundAndPrices, leanings: Leanings, count: Any, temperature: Any
 ) -> tuple[RelaxedPlan, Any, Any]:
-    """Returns the mean plan as a cost function takes it, the used share of each resource, and the probability of each
-    layer at each place, (K, L).
-    """
+    """Returns the mean plan, the used share of each resource, and the probability of layers at places, (K, L)."""
     by_choice, by_end = probabilities(arrays, chain, leanings, count, temperature)
     size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
     places = by_choice.shape[0]

@@ -1,4 +1,4 @@
-"""The relaxation next to trying out every choice: never cheaper, its bound never dearer."""
+"""Elimination, the integer program and the relaxation next to trying out every choice of a cost graph."""
 
 import itertools
 
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, _solve, boundary_solve, solve
+from alpa_dejavu.sharding._blocks import Blocks, undominated
+from alpa_dejavu.sharding._eliminate import solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._solve import NamedSolver
-from alpa_dejavu.sharding.experimental import Problem, annealed, moved_costs, settled, solve_relaxed
+from alpa_dejavu.sharding.experimental import RelaxedGraph, annealed, moved_costs, settled, solve_relaxed
 from layer_models import gpt, sharded_as_one
 from operators import two_layer_gradients
 
@@ -57,14 +59,49 @@ def fits(choice, limits):
     return all(sum(taken[node][choice[node]] for node in taken) <= limit for taken, limit in limits)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_cost_and_bound_stand_around_the_best(seed):
-    graph = random_graph(seed, count=6, density=[0.3, 0.6, 1.0][seed % 3])
+@pytest.mark.parametrize("seed", range(60))
+def test_exact_solvers_find_the_best_and_the_relaxation_stands_around_it(seed):
+    graph = random_graph(seed, count=1 + seed % 6, density=[0.3, 0.6, 1.0][seed % 3])
     best = min(map(graph.objective, every(graph)))
+    assert graph.objective(solve_ilp(graph)) == pytest.approx(best)
+    eliminated = solve_by_elimination(graph, lambda core: min(every(core), key=core.objective), Blocks())
+    assert graph.objective(eliminated) == pytest.approx(best)
     relaxed = solve_relaxed(graph)
     rounding = 1e-9 * DEAR
     assert relaxed.cost == graph.objective(relaxed.choice)
     assert relaxed.lower_bound - rounding <= best <= relaxed.cost + rounding
+
+
+def test_a_ring_of_four_needs_no_solver():
+    matrix = np.array([[0.0, 3.0], [1.0, 0.0]])
+    edges = {(0, 1): matrix, (1, 2): matrix, (2, 3): matrix, (0, 3): matrix}
+    ring = CostGraph({i: np.array([i, 1.0]) for i in range(4)}, edges)
+
+    def fail(core):
+        raise AssertionError(f"{len(core.costs)} nodes are left")
+
+    best = min(map(ring.objective, every(ring)))
+    assert ring.objective(solve_by_elimination(ring, fail, Blocks())) == pytest.approx(best)
+
+
+def test_a_fractional_relaxation_is_branched_on():
+    differ = np.array([[1.0, 0.0], [0.0, 1.0]])
+    triangle = CostGraph({i: np.zeros(2) for i in range(3)}, {(0, 1): differ, (1, 2): differ, (0, 2): differ})
+    assert triangle.objective(solve_ilp(triangle)) == pytest.approx(1.0)
+
+
+def test_dominated_and_impossible_choices_go():
+    cost = np.array([1.0, 2.0, 0.0, 1.0])
+    matrix = np.array([[0.0, 0.0], [0.0, 0.0], [np.inf, np.inf], [0.0, -5.0]])
+    assert undominated(cost, matrix).tolist() == [3]
+
+
+def test_steps_are_taken_once_for_equal_arrays():
+    blocks, a, b = Blocks(), np.ones(2), np.ones(2)
+    first = blocks.once(np.add, a, b)
+    assert blocks.once(np.add, a, b) is first
+    assert blocks.once(np.add, b, a) is not first
+    assert (blocks.steps, blocks.repeated) == (3, 1)
 
 
 def test_most_small_graphs_are_solved_to_the_optimum():
@@ -83,9 +120,13 @@ def test_memory_limits_are_kept(seed, share):
     best = min((graph.objective(choice) for choice in every(graph) if fits(choice, limits)), default=np.inf)
     rounding = 1e-9 * DEAR
     if not np.isfinite(best):
-        with pytest.raises(ValueError, match="budget"):
-            solve_with_relaxed(graph, limits)
+        for solver in (solve_with_relaxed, solve_ilp):
+            with pytest.raises(ValueError, match="no sharding meets the memory budget"):
+                solver(graph, limits)
         return
+    exact = solve_ilp(graph, limits)
+    assert fits(exact, [(taken, limit * (1 + 1e-6)) for taken, limit in limits])
+    assert graph.objective(exact) == pytest.approx(best)
     try:
         relaxed = solve_relaxed(graph, limits)
     except ValueError:
@@ -111,7 +152,7 @@ def test_the_same_again():
 
 def test_rounding_never_costs_more_than_the_shares():
     graph = random_graph(8, count=10, forbidden=0.0)
-    problem = Problem(graph, (), DEAR)
+    problem = RelaxedGraph(graph, (), DEAR)
     shares = problem.softmax(np.random.default_rng(0).uniform(size=len(problem.costs)))
     rows = dict(zip(graph.costs, np.split(shares, problem.first[1:-1]), strict=True))
     expected = sum(cost @ rows[node] for node, cost in graph.costs.items())
@@ -120,7 +161,7 @@ def test_rounding_never_costs_more_than_the_shares():
 
 
 def test_shares_become_choices():
-    problem = Problem(moved_costs(random_graph(9, count=10, forbidden=0.0)), (), DEAR)
+    problem = RelaxedGraph(moved_costs(random_graph(9, count=10, forbidden=0.0)), (), DEAR)
     shares = annealed(problem, 0.5, 0)
     assert np.add.reduceat(shares, problem.first[:-1]) == pytest.approx(1.0)
     assert np.maximum.reduceat(shares, problem.first[:-1]).mean() > 0.95
@@ -129,8 +170,8 @@ def test_shares_become_choices():
 def test_what_is_infinitely_dear_is_paid_only_where_it_must_be():
     free = CostGraph({0: np.array([INFINITY_COST, 5.0])}, {})
     bound = CostGraph({0: np.array([INFINITY_COST, INFINITY_COST + 7])}, {})
-    assert solve_relaxed(free).choice == {0: 1}
-    assert solve_relaxed(bound).cost >= INFINITY_COST
+    assert solve_relaxed(free).choice == solve_ilp(free) == {0: 1}
+    assert min(solve_relaxed(bound).cost, bound.objective(solve_ilp(bound))) >= INFINITY_COST
     with pytest.raises(ValueError, match="ilp"):
         solve_relaxed(CostGraph({0: np.array([np.inf])}, {}))
     assert solve_relaxed(CostGraph({}, {})).choice == {}
