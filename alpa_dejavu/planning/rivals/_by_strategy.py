@@ -115,7 +115,7 @@ def as_planned(
     runtime: str | RuntimeProfile = ALPA,
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """Returns as a planning result the plan that a strategy (a planner such as AMP) has answered with, its stages costed
+    """Returns as a planning result the plan with which a strategy (a planner such as AMP) answered, its stages costed
     as those of any other plan.
 
     The step of a plan that Alpa can run takes as long as a simulation of its stages says. The step of one that it can't
