@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.progress_bar import progress_bar
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
-from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground._world import Exchange
@@ -71,9 +70,6 @@ def simulate(
     if until.steps is None and not np.all(job.compute_s):
         raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give "
                          "until.steps, as time needn't go on")  # fmt: skip
-    if isinstance(job.drop, AffordedVectors) and job.drop.seconds is None:
-        raise ValueError("job: drop.seconds is None, but must be given for each worker and vector; give them, or let "
-                         "Job.predicted predict them")  # fmt: skip
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
     journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
@@ -98,7 +94,6 @@ def simulate(
             end = world.run(told)
             if world.mover is not None:
                 world.mover.note()
-            world.note_vectors()
             return recorder.history(end)
         finally:
             journal.write()

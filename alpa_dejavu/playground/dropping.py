@@ -2,8 +2,7 @@
 convergence.
 
 In: a problem with a chain of layers, or with residual blocks, and a device.
-Out: the vectors that a search found, of which each worker takes the best that it can afford, once and for all or anew
-for each gradient (`Job.drop`).
+Out: the vectors that a search found, of which each worker takes the best that it can afford (`Job.drop`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.quiet_optuna import quiet_optuna
 from alpa_dejavu.playground._problem import (
-    AffordedVectors,
     compute_bytes,
     compute_seconds,
     layer_widths,
@@ -32,7 +30,7 @@ from alpa_dejavu.problem import Cluster, Device, Link, checks
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["AffordedVectors", "DropVector", "affordable", "afforded_vectors", "pareto_front"]
+__all__ = ["DropVector", "affordable", "pareto_front"]
 
 _JUDGED = 0.2
 """The share of the training samples that vectors are judged by; problems' held-out samples are left alone."""
@@ -133,19 +131,6 @@ def affordable(front: Sequence[DropVector], seconds: float = math.inf, memory_by
         raise ValueError(f"front: no vector takes at most {most[0]} and {most[1]}, but one must; the least are "
                          f"{least[0]} and {least[1]}: afford more")  # fmt: skip
     return min(within, key=lambda vector: (vector.loss, vector.seconds))
-
-
-def afforded_vectors(front: Sequence[DropVector], within_s: float, memory_bytes: float = math.inf) -> AffordedVectors:
-    """Returns the vectors of a front that take at most so many bytes, of least loss first, for workers that choose one
-    anew for each gradient, by what they can do then in some seconds.
-
-    Raises:
-        ValueError: there is none.
-    """
-    affordable(front, memory_bytes=memory_bytes)
-    within = [vector for vector in front if vector.memory_bytes <= memory_bytes]
-    within.sort(key=lambda vector: (vector.loss, vector.seconds))
-    return AffordedVectors(tuple(vector.rates for vector in within), within_s)
 
 
 def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, ...]:

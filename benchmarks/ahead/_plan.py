@@ -74,8 +74,6 @@ def ablations(problem: Problem) -> list[Way]:
         ("history = 8", (("history", 8),)),
         ("history = 50", (("history", 50),)),
         *((f"kernel = {name}", (("kernel", name),)) for name in ("rbf", "matern12", "matern32", "dot-product")),
-        ("scale = held-out", (("scale", "held-out"),)),
-        ("keep = lowest", (("keep", "lowest"),)),
     ]
     found = [Way(name, Program("optex", settings), n) for name, settings in changes]
     return [*found, Way("trust = infinity", OPTEX, n, float("inf"))]

@@ -40,7 +40,7 @@ class Evaluated(NamedTuple):
     losses: jax.Array
     gradients: Any
     noise: Any = None
-    has_arrived: Any = None
+    has_arrived: jax.Array | np.ndarray | None = None
 
 
 class Evaluator(abc.ABC):

@@ -184,7 +184,7 @@ class _Weights(NamedTuple):
 class _Held(NamedTuple):
     """A value of data of which a part is to be zero before anything but elementwise steps uses it."""
 
-    values: Any
+    values: jax.Array
     kept: jax.Array
     key: tuple[str, tuple[int, ...]]
 
