@@ -72,7 +72,7 @@ def simulate(
                          "until.steps, as time needn't go on")  # fmt: skip
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
-    journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
+    journal = Journal(folder, {**run, "cluster": repr(cluster), **_described(job), **begun})
     shards = job.split(cluster, seed)
     job = dataclasses.replace(job, shards=None if shards is None else shards.rows)
     learner = Learner(job.samples) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
@@ -86,12 +86,12 @@ def simulate(
     world.begin(way)
     with _bar(progress, type(way).__name__, None if until.steps is None else until.steps * len(hosts)) as show:
 
-        def told() -> None:
+        def after_event() -> None:
             recorder.happened(world.now_s)
             show(recorder.steps)
 
         try:
-            end = world.run(told)
+            end = world.run(after_event)
             if world.mover is not None:
                 world.mover.note()
             return recorder.history(end)
@@ -109,7 +109,7 @@ def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int
         yield lambda steps: bar.update(steps - bar.n)
 
 
-def _said(job: Job) -> dict[str, object]:
+def _described(job: Job) -> dict[str, object]:
     """Returns what tells one job's results from another's; functions can't."""
     told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "optimizer"}
     return {**told, "problem": None if job.problem is None else job.problem.name}

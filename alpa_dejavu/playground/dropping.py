@@ -86,13 +86,17 @@ def pareto_front(
     """
     checks.count("pareto front", "trials", trials)
     checks.one_of("pareto front", "parts", parts, ("units", "blocks", "both"))
-    layers, judged, tried_vectors = narrowable(problem), _judged(problem, seed), dict[tuple[int, ...], DropVector]()
+    layers, judged, tried_vectors = (
+        narrowable(problem),
+        _judging_problem(problem, seed),
+        dict[tuple[int, ...], DropVector](),
+    )
     if not (problem.blocks if parts == "blocks" else layers):
         empty = "blocks is" if parts == "blocks" else "chain is"
         raise ValueError(f"problem {problem.name}: {empty} empty, but must name layers; choose a problem that has it")
     widths = layer_widths(problem)
 
-    def tried(trial: Any) -> tuple[float, float, float]:
+    def figures_of(trial: Any) -> tuple[float, float, float]:
         for n, (width, layer) in enumerate(zip(widths, layers, strict=True)):
             if parts != "blocks":
                 trial.suggest_int(f"layer {n}", 1, width)
@@ -112,7 +116,7 @@ def pareto_front(
                                     sampler=optuna.samplers.NSGAIISampler(population_size=16, seed=seed))  # fmt: skip
         whole = {f"layer {n}": width for n, width in enumerate(widths)}
         study.enqueue_trial(whole | {f"block {n}": True for n in range(len(widths))})
-        study.optimize(tried, n_trials=trials)
+        study.optimize(figures_of, n_trials=trials)
         best = {_units_kept(trial.params, widths) for trial in study.best_trials}
     return tuple(sorted((tried_vectors[kept] for kept in best), key=lambda vector: (vector.seconds, vector.loss)))
 
@@ -140,7 +144,7 @@ def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, 
     )
 
 
-def _judged(problem: Problem, seed: int) -> Problem:
+def _judging_problem(problem: Problem, seed: int) -> Problem:
     """Returns a problem that is judged by a part of its training samples."""
     inputs, targets = problem.train
     order = np.random.default_rng(seed).permutation(len(targets))

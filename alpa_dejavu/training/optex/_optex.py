@@ -232,7 +232,7 @@ class OptEx:
     def _applied(self, params: Any, moments: Any, walk: Walk, gradients: Any, is_valid: jax.Array, kept: Any) -> Any:
         """The parameters and the optimizer's state after the kept steps."""
 
-        def one(place: Any, carry: Any) -> Any:
+        def apply_point(place: Any, carry: Any) -> Any:
             at, gradient = (jax.tree_util.tree_map(lambda x: x[place], tree) for tree in (walk.points, gradients))
 
             def valid() -> Any:
@@ -243,8 +243,8 @@ class OptEx:
             return jax.lax.cond(is_valid[place], valid, lambda: carry)
 
         if self.parallel == 1:
-            return one(0, (params, moments))
-        return jax.lax.fori_loop(0, kept, one, (params, moments))
+            return apply_point(0, (params, moments))
+        return jax.lax.fori_loop(0, kept, apply_point, (params, moments))
 
     def _refitted(self, state: OptExState, seen: Seen) -> tuple[Any, Any]:
         """The length scale and the level of noise of each group."""

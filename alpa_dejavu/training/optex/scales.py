@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, of_each, tried
+from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, of_each, unmended
 from alpa_dejavu.training.optex.kernels import Kernel
 
 __all__ = ["SCALES", "Fixed", "Likelihood", "Median", "Scale", "scale"]
@@ -91,7 +91,7 @@ class Likelihood(Scale):
         """Returns the likeliest length scale and level of noise."""
 
         def badness(scale: Any, noise: Any) -> Any:
-            return -log_likelihood(tried(kernel, seen, scale, noise), seen)
+            return -log_likelihood(unmended(kernel, seen, scale, noise), seen)
 
         return _best(badness, self.factors, seen, noises)
 
