@@ -36,9 +36,9 @@ class GradientHistory(NamedTuple):
         count: how many points there have been.
     """
 
-    anchor: tuple[Any, ...]
-    offsets: tuple[Any, ...]
-    gradients: tuple[Any, ...]
+    anchor: tuple[jax.Array, ...]
+    offsets: tuple[jax.Array, ...]
+    gradients: tuple[jax.Array, ...]
     lengths: jax.Array
     distances: jax.Array
     products: jax.Array

@@ -46,7 +46,7 @@ class _Place(NamedTuple):
 
     count: jax.Array
     goes_on: jax.Array
-    leaves: Any
+    leaves: list[jax.Array]
     optimizer: Any
     near: jax.Array
     walk: Walk
