@@ -20,38 +20,23 @@ _ALONE = ("sign-flip", "gaussian", "not-finite", "bit-flip", "zero")
 
 
 class Changed(Protocol):
-    """The workers and links that faults change: simulated ones, or real ones."""
+    """The workers and links that faults change: simulated ones (`VirtualWorld` says what each method does), or real
+    ones.
+    """
 
     size: int
     hosts: tuple[int, ...]
     now_s: float
     ends_s: float
 
-    def fault_generator(self) -> np.random.Generator:
-        """Returns random numbers that nobody else has, for a fault."""
-
-    def spawn(self, worker: Worker | None, program: Program) -> object:
-        """Starts another program of a fault, with None for the worker."""
-
-    def crash(self, number: int) -> bool:
-        """Takes a worker away; returns whether it was there."""
-
-    def start(self, number: int) -> None:
-        """Brings a worker back that was lost, or a new one, with the parameters of the beginning."""
-
-    def slow(self, number: int, factor: float, ends: bool = False) -> None:
-        """Has a worker take `factor` times as long, beside other slow-downs; or ends such a slow-down."""
-
-    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
-        """Has a worker's gradients that it begins from now on be changed, by a function of its number, its step and the
-        right gradient; None: no more.
-        """
-
-    def compute_wrongly(self, number: int, fault: WrongStage | None) -> None:
-        """Has a worker compute a stage wrongly in gradients that it begins from now on; None: no more."""
-
-    def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
-        """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
+    def fault_generator(self) -> np.random.Generator: ...
+    def spawn(self, worker: Worker | None, program: Program) -> object: ...
+    def crash(self, number: int) -> bool: ...
+    def start(self, number: int) -> None: ...
+    def slow(self, number: int, factor: float, ends: bool = False) -> None: ...
+    def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None: ...
+    def compute_wrongly(self, number: int, fault: WrongStage | None) -> None: ...
+    def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None: ...
 
 
 class Fault(abc.ABC):

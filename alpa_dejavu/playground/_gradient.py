@@ -78,13 +78,13 @@ class Programs(NamedTuple):
     figures, a first state; and from flat parameters to a pytree.
     """
 
-    gradient: Any
-    gradients: Any
-    losses: Any
-    update: Any
-    score: Any
-    state: Any
-    tree: Any
+    gradient: Callable[..., Any]
+    gradients: Callable[..., Any]
+    losses: Callable[..., Any]
+    update: Callable[..., Any]
+    score: Callable[..., Any]
+    state: Callable[..., Any]
+    tree: Callable[..., Any]
 
 
 def programs(problem: Problem, chosen: Any) -> Programs:

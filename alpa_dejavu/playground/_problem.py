@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import Device, Model, checks
+from alpa_dejavu.problem import Device, Model
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
@@ -142,42 +142,6 @@ def drop_multipliers(
         incoming = factors[following]["kernel"]  # a unit's inputs to the next layer stand a width apart
         incoming *= np.tile(kept * np.float32(width / count), len(incoming) // width)[:, None]
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(factors)]) if dropped else None
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class AffordedVectors:
-    """Vectors of what is left out, of which each worker takes for each gradient the first that it can afford then: with
-    which the gradient takes at most some seconds at the speed that the worker has when it begins it.
-
-    Attributes:
-        vectors: the shares of each layer's units that are left out, the best vector first.
-        within_s: the seconds that a gradient may take; where it takes longer with each vector, the quickest is taken.
-        seconds: for each worker those of a gradient with each vector while nothing slows the worker down; None:
-            `Job.predicted` predicts them.
-    """
-
-    vectors: Sequence[Sequence[float]]
-    within_s: float
-    seconds: Sequence[Sequence[float]] | None = None
-
-    def __post_init__(self) -> None:
-        checks.positive("afforded vectors", "within_s", self.within_s)
-        if not len(self.vectors):
-            raise ValueError("afforded vectors: vectors is empty, but must be one or more; give the best first")
-        for worker, of_vectors in enumerate(self.seconds or ()):
-            if len(of_vectors) != len(self.vectors):
-                raise ValueError(f"afforded vectors: seconds[{worker}] is {tuple(of_vectors)}, but must be "
-                                 f"{len(self.vectors)} numbers; give those of each vector")  # fmt: skip
-            for seconds in of_vectors:
-                checks.not_negative("afforded vectors", f"seconds[{worker}]", seconds)
-
-    def place(self, worker: int, slowed: float = 1.0) -> int:
-        """Returns the place of the vector that a worker takes where its gradients take so many times as long."""
-        assert self.seconds is not None, "it was checked"
-        slowed_s = [slowed * seconds for seconds in self.seconds[worker]]
-        within = (place for place, seconds in enumerate(slowed_s) if seconds <= self.within_s)
-        return next(within, slowed_s.index(min(slowed_s)))
 
 
 def compute_seconds(problem: Problem, batch: int, device: Device, models: CostModels | None = None) -> float:

@@ -118,14 +118,14 @@ class Mail:
             raise ValueError(f"two programs of worker {wanted.number} wait for {wanted.tag!r}, but one can; give them "
                              "others")  # fmt: skip
         if len(self._came[wanted.number].get(wanted.tag, ())) >= wanted.needed():
-            return self._taken(wanted)
+            return self._take(wanted)
         waiting[wanted.tag] = process, wanted
         return None
 
     def give_up(self, wanted: Receiving) -> Sequence[Message]:
         """Ends the waiting for messages; returns those that are there."""
         del self._waiting[wanted.number][wanted.tag]
-        return self._taken(wanted)
+        return self._take(wanted)
 
     def ask_again(self, number: int) -> None:
         """Goes on with a worker's programs whose count of messages is a function, where it now says so."""
@@ -145,7 +145,7 @@ class Mail:
         """Returns the tags that programs of a worker wait for."""
         return [*self._waiting[number]]
 
-    def _taken(self, wanted: Receiving) -> Sequence[Message]:
+    def _take(self, wanted: Receiving) -> Sequence[Message]:
         mail = self._came[wanted.number]
         messages, count = mail.pop(wanted.tag, []), wanted.needed()
         if len(messages) > count:
@@ -159,4 +159,4 @@ class Mail:
         waiting = self._waiting[number].get(tag)
         if waiting is not None and len(self._came[number].get(tag, ())) >= waiting[1].needed():
             del self._waiting[number][tag]
-            self._resume(waiting[0], self._taken(waiting[1]))
+            self._resume(waiting[0], self._take(waiting[1]))

@@ -27,7 +27,7 @@ class LookedAt(Protocol):
     size: int
     live: tuple[int, ...]
     now_s: float
-    shown: Any
+    shown: Vector | None
     learner: Learner
 
     @property

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.progress_bar import progress_bar
 from alpa_dejavu.playground._journal import Journal
 from alpa_dejavu.playground._learner import JaxLearner, Learner
-from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._virtual_world import VirtualWorld
 from alpa_dejavu.playground._world import Exchange
@@ -71,12 +70,9 @@ def simulate(
     if until.steps is None and not np.all(job.compute_s):
         raise ValueError(f"job: compute_s is {job.compute_s}, but must be above 0 where until.steps is None; give "
                          "until.steps, as time needn't go on")  # fmt: skip
-    if isinstance(job.drop, AffordedVectors) and job.drop.seconds is None:
-        raise ValueError("job: drop.seconds is None, but must be given for each worker and vector; give them, or let "
-                         "Job.predicted predict them")  # fmt: skip
     run = {"exchange": repr(way), "faults": repr(tuple(faults)), "until": repr(until), "seed": seed, "looks": looks}
     begun = {} if start is None else {"start": hashlib.sha256(start.tobytes()).hexdigest()}
-    journal = Journal(folder, {**run, "cluster": repr(cluster), **_said(job), **begun})
+    journal = Journal(folder, {**run, "cluster": repr(cluster), **_described(job), **begun})
     shards = job.split(cluster, seed)
     job = dataclasses.replace(job, shards=None if shards is None else shards.rows)
     learner = Learner(job.samples) if job.problem is None else JaxLearner(job, job.problem, seed, journal, start)
@@ -90,15 +86,14 @@ def simulate(
     world.begin(way)
     with _bar(progress, type(way).__name__, None if until.steps is None else until.steps * len(hosts)) as show:
 
-        def told() -> None:
+        def after_event() -> None:
             recorder.happened(world.now_s)
             show(recorder.steps)
 
         try:
-            end = world.run(told)
+            end = world.run(after_event)
             if world.mover is not None:
                 world.mover.note()
-            world.note_vectors()
             return recorder.history(end)
         finally:
             journal.write()
@@ -114,7 +109,7 @@ def _bar(progress: bool, name: str, total: int | None) -> Iterator[Callable[[int
         yield lambda steps: bar.update(steps - bar.n)
 
 
-def _said(job: Job) -> dict[str, object]:
+def _described(job: Job) -> dict[str, object]:
     """Returns what tells one job's results from another's; functions can't."""
     told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "optimizer"}
     return {**told, "problem": None if job.problem is None else job.problem.name}

@@ -22,7 +22,6 @@ from alpa_dejavu.playground._learner import Learner
 from alpa_dejavu.playground._mover import Mover
 from alpa_dejavu.playground._network import Flow, Network
 from alpa_dejavu.playground._paths import Paths
-from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground._queue import Message, Process, Queue
 from alpa_dejavu.playground._recorder import Recorder
 from alpa_dejavu.playground._world import Computing, Exchange, Program, Worker, World, stalled
@@ -50,8 +49,6 @@ class VirtualWorld(World):
         self._paths = Paths(cluster, self.hosts, self._network)
         self._compute_s = np.broadcast_to(np.asarray(job.compute_s, np.float64), self.size).tolist()
         self._spread, self._samples, self._drop = job.spread, job.samples, job.drop
-        chooses = self.size if isinstance(job.drop, AffordedVectors) else 0
-        self._vectors = [collections.Counter[int]() for _ in range(chooses)]
         self._noise = [np.random.default_rng([seed, 2, n]) for n in range(self.size)] if job.spread else []
         self._slower: list[list[float]] = [[] for _ in range(self.size)]
         self._spoilt: dict[int, Callable[[int, int, Vector], Vector]] = {}
@@ -95,28 +92,10 @@ class VirtualWorld(World):
             arrive()
 
     def compute_seconds(self, number: int, samples: int | None = None) -> float:
-        return self._slowed_s(number, self._compute_s[number], samples)
-
-    def _slowed_s(self, number: int, whole_s: float, samples: int | None) -> float:
-        seconds = whole_s * math.prod(self._slower[number])
+        seconds = self._compute_s[number] * math.prod(self._slower[number])
         if self._spread:
             seconds *= math.exp(self._spread * self._noise[number].standard_normal())
         return seconds if samples is None else seconds * samples / self._samples(number)
-
-    def _left_out(self, number: int) -> tuple[float, Sequence[float] | None]:
-        """Returns the seconds of a worker's gradient while nothing slows it down, and what it leaves out of it."""
-        if not isinstance(self._drop, AffordedVectors):
-            return self._compute_s[number], None if self._drop is None else self._drop[number]
-        assert self._drop.seconds is not None, "it was checked"
-        place = self._drop.place(number, math.prod(self._slower[number]))
-        self._vectors[number][place] += 1
-        return self._drop.seconds[number][place], self._drop.vectors[place]
-
-    def note_vectors(self) -> None:
-        """Notes how often each worker took which vector, where it chooses."""
-        for number, counts in enumerate(self._vectors):
-            shown = ", ".join(f"vector {place} {count} times" for place, count in sorted(counts.items()))
-            self.recorder.note(f"worker {number} took {shown}")
 
     def begin(self, exchange: Exchange) -> None:
         """Starts an exchange on all workers that are there once faults have done what they do at second 0."""
@@ -140,6 +119,7 @@ class VirtualWorld(World):
     # What faults use.
 
     def fault_generator(self) -> np.random.Generator:
+        """Returns random numbers that nobody else has, for a fault."""
         return np.random.default_rng([self._seed, 5, next(self._draws)])
 
     def start(self, number: int) -> None:
@@ -156,6 +136,7 @@ class VirtualWorld(World):
         self._begin(self._run, (number,))
 
     def crash(self, number: int) -> bool:
+        """Takes a worker away, its programs, and messages from it and to it; returns whether it was there."""
         if not self.there[number]:
             return False
         for process in [*self._processes[number]]:
@@ -169,20 +150,26 @@ class VirtualWorld(World):
         return True
 
     def slow(self, number: int, factor: float, ends: bool = False) -> None:
+        """Has a worker take `factor` times as long for gradients that it begins from now on, or ends that."""
         change(self._slower[number], factor, ends)
 
     def spoil(self, number: int, change: Callable[[int, int, Vector], Vector] | None) -> None:
+        """Has a worker's gradients that it begins from now on be changed, by a function of its number, its step
+        and the right gradient; None: no more.
+        """
         self._spoilt.pop(number, None)
         if change is not None:
             self._spoilt[number] = change
 
     def compute_wrongly(self, number: int, fault: WrongStage | None) -> None:
+        """Has a worker compute a stage wrongly in gradients that it begins from now on; None: no more."""
         self._wrong.pop(number, None)
         if fault is not None:
             fault.multipliers(self.learner.leaves)  # says what can't be
             self._wrong[number] = fault, self.fault_generator()
 
     def scale_link(self, a: int, b: int, factor: float, ends: bool = False) -> None:
+        """Gives the link between two hosts a factor of its rate, 0 to cut it, beside other factors; or ends that."""
         factors = self._shares[frozenset((a, b))]
         change(factors, factor, ends)
         self._paths.scale(a, b, math.prod(factors))
@@ -238,12 +225,11 @@ class VirtualWorld(World):
         if self.finished(number):
             return
         self._computing[process] = self.now_s
-        whole_s, left_out = self._left_out(number)
-        seconds = self._slowed_s(number, whole_s, None if wanted.rows is None else len(wanted.rows))
+        seconds = self.compute_seconds(number, None if wanted.rows is None else len(wanted.rows))
         if self.mover is not None:
             seconds += self.mover.before(worker, self._begun[number])
         gradient = self.learner.gradient(number, self._begun[number], worker.version, worker.params, wanted.rows,
-                                         left_out)  # fmt: skip
+                                         None if self._drop is None else self._drop[number])  # fmt: skip
         seconds += self._owed_s[number]
         self._owed_s[number] = 0.0
         waits_s = self._watched(gradient) if number in self._wrong else 0.0

@@ -2,8 +2,7 @@
 convergence.
 
 In: a problem with a chain of layers, or with residual blocks, and a device.
-Out: the vectors that a search found, of which each worker takes the best that it can afford, once and for all or anew
-for each gradient (`Job.drop`).
+Out: the vectors that a search found, of which each worker takes the best that it can afford (`Job.drop`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.quiet_optuna import quiet_optuna
 from alpa_dejavu.playground._problem import (
-    AffordedVectors,
     compute_bytes,
     compute_seconds,
     layer_widths,
@@ -32,7 +30,7 @@ from alpa_dejavu.problem import Cluster, Device, Link, checks
 if TYPE_CHECKING:
     from alpa_dejavu.costs import CostModels
 
-__all__ = ["AffordedVectors", "DropVector", "affordable", "afforded_vectors", "pareto_front"]
+__all__ = ["DropVector", "affordable", "pareto_front"]
 
 _JUDGED = 0.2
 """The share of the training samples that vectors are judged by; problems' held-out samples are left alone."""
@@ -88,13 +86,17 @@ def pareto_front(
     """
     checks.count("pareto front", "trials", trials)
     checks.one_of("pareto front", "parts", parts, ("units", "blocks", "both"))
-    layers, judged, tried_vectors = narrowable(problem), _judged(problem, seed), dict[tuple[int, ...], DropVector]()
+    layers, judged, tried_vectors = (
+        narrowable(problem),
+        _judging_problem(problem, seed),
+        dict[tuple[int, ...], DropVector](),
+    )
     if not (problem.blocks if parts == "blocks" else layers):
         empty = "blocks is" if parts == "blocks" else "chain is"
         raise ValueError(f"problem {problem.name}: {empty} empty, but must name layers; choose a problem that has it")
     widths = layer_widths(problem)
 
-    def tried(trial: Any) -> tuple[float, float, float]:
+    def figures_of(trial: Any) -> tuple[float, float, float]:
         for n, (width, layer) in enumerate(zip(widths, layers, strict=True)):
             if parts != "blocks":
                 trial.suggest_int(f"layer {n}", 1, width)
@@ -114,7 +116,7 @@ def pareto_front(
                                     sampler=optuna.samplers.NSGAIISampler(population_size=16, seed=seed))  # fmt: skip
         whole = {f"layer {n}": width for n, width in enumerate(widths)}
         study.enqueue_trial(whole | {f"block {n}": True for n in range(len(widths))})
-        study.optimize(tried, n_trials=trials)
+        study.optimize(figures_of, n_trials=trials)
         best = {_units_kept(trial.params, widths) for trial in study.best_trials}
     return tuple(sorted((tried_vectors[kept] for kept in best), key=lambda vector: (vector.seconds, vector.loss)))
 
@@ -135,19 +137,6 @@ def affordable(front: Sequence[DropVector], seconds: float = math.inf, memory_by
     return min(within, key=lambda vector: (vector.loss, vector.seconds))
 
 
-def afforded_vectors(front: Sequence[DropVector], within_s: float, memory_bytes: float = math.inf) -> AffordedVectors:
-    """Returns the vectors of a front that take at most so many bytes, of least loss first, for workers that choose one
-    anew for each gradient, by what they can do then in some seconds.
-
-    Raises:
-        ValueError: there is none.
-    """
-    affordable(front, memory_bytes=memory_bytes)
-    within = [vector for vector in front if vector.memory_bytes <= memory_bytes]
-    within.sort(key=lambda vector: (vector.loss, vector.seconds))
-    return AffordedVectors(tuple(vector.rates for vector in within), within_s)
-
-
 def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, ...]:
     """Returns the units that a trial keeps of each layer, all of those that it says nothing of."""
     return tuple(
@@ -155,7 +144,7 @@ def _units_kept(params: Mapping[str, Any], widths: Sequence[int]) -> tuple[int, 
     )
 
 
-def _judged(problem: Problem, seed: int) -> Problem:
+def _judging_problem(problem: Problem, seed: int) -> Problem:
     """Returns a problem that is judged by a part of its training samples."""
     inputs, targets = problem.train
     order = np.random.default_rng(seed).permutation(len(targets))

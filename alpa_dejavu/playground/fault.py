@@ -207,7 +207,7 @@ class DrawnCrashes(Fault):
             return ends or world.crash(worker)
 
         back_after_s = math.inf if self.back_after_s is None else self.back_after_s
-        return _drawn(world, "drawn crashes", self.per_s, self.until_s, back_after_s, range(world.size), lose)
+        return _at_random_times(world, "drawn crashes", self.per_s, self.until_s, back_after_s, range(world.size), lose)
 
 
 @final
@@ -234,7 +234,7 @@ class DrawnSlowDowns(Fault):
 
     def run(self, world: Changed) -> Program:
         """Slows workers down, and has them recover."""
-        return _drawn(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
+        return _at_random_times(world, "drawn slow-downs", self.per_s, self.until_s, self.for_s, range(world.size),
                       lambda worker, ends: world.slow(worker, self.factor, ends))  # fmt: skip
 
 
@@ -263,11 +263,11 @@ class DrawnCongestion(Fault):
     def run(self, world: Changed) -> Program:
         """Changes links' rates, and has them recover."""
         links = itertools.combinations(sorted(set(world.hosts)), 2)
-        return _drawn(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
+        return _at_random_times(world, "drawn congestion", self.per_s, self.until_s, self.for_s, links,
                       lambda link, ends: world.scale_link(*link, self.factor, ends))  # fmt: skip
 
 
-def _drawn(world: Changed, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
+def _at_random_times(world: Changed, owner: str, per_s: float, until_s: float, for_s: float, things: Iterable[T],
            change: Callable[[T, bool], bool | None]) -> Program:  # fmt: skip
     """Returns the program of a fault that draws for each of some things; `change` begins it, unless it returns False,
     and ends it where it is called with True.
@@ -288,12 +288,12 @@ def _drawn(world: Changed, owner: str, per_s: float, until_s: float, for_s: floa
                 yield Sleeping(lasts_s)
                 change(thing, True)
 
-    def every() -> Program:
+    def start_each() -> Program:
         for thing in things if per_s else ():
             world.spawn(None, repeated(thing))
         yield from ()
 
-    return every()
+    return start_each()
 
 
 FAULTS: dict[str, type[Fault]] = {

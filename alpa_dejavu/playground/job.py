@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.playground._data import DataMove, Shards, Split, SplitTask
-from alpa_dejavu.playground._problem import AffordedVectors, Problem, compute_seconds, narrowable, narrowed_problem
+from alpa_dejavu.playground._problem import Problem, compute_seconds, narrowable, narrowed_problem
 from alpa_dejavu.problem import Cluster, Device, Plan, checks
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class Job:
         sample_bytes: the bytes of a sample that is moved; None: those of its arrays.
         drop: for each worker the shares of the units of the problem's layers and blocks that it leaves out of each
             gradient, drawn anew for each, and 1 for a block that it leaves out whole; `compute_s` is what the rest
-            takes. Or vectors of which each worker takes one for each gradient, by what it can afford then; `compute_s`
-            is what the whole takes. None: nobody leaves out any.
+            takes. None: nobody leaves out any.
     """
 
     problem: Problem | None
@@ -86,7 +85,7 @@ class Job:
     own_starts: bool = False
     moves: DataMove | None = None
     sample_bytes: float | None = None
-    drop: Sequence[Sequence[float]] | AffordedVectors | None = None
+    drop: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -113,9 +112,7 @@ class Job:
             raise ValueError(f"job: moves is {self.moves!r}, but shards is None: each worker draws from all samples; "
                              "give it a split, such as 'independent', or leave moves out")  # fmt: skip
         if self.drop is not None:
-            afforded = isinstance(self.drop, AffordedVectors)
-            vectors = self.drop.vectors if isinstance(self.drop, AffordedVectors) else self.drop
-            _check_drop(self.problem, vectors, "drop.vectors" if afforded else "drop")
+            _check_drop(self.problem, self.drop)
 
     def samples(self, worker: int) -> int:
         """Returns the samples of a worker's gradient."""
@@ -134,7 +131,7 @@ class Job:
                              f"{len(cluster.hosts)} hosts")  # fmt: skip
         for field, values in (
             ("compute_s", self.compute_s), ("batch", self.batch), ("shards", self.settled_shards()),
-            ("drop", self.drop.seconds if isinstance(self.drop, AffordedVectors) else self.drop),
+            ("drop", self.drop),
         ):  # fmt: skip
             counted = len(hosts) if values is None or isinstance(values, (int, float)) else len(values)
             if counted != len(hosts):
@@ -204,14 +201,9 @@ class Job:
         job = cls(problem, [0.0] * len(hosts), batch, **more)
         job.worker_hosts(cluster)
         on = [(cluster.hosts[host].device, job.samples(n)) for n, host in enumerate(hosts)]
-        if job.drop is not None and not isinstance(job.drop, AffordedVectors):
-            rest_s = [seconds(*on_device, tuple(rates)) for on_device, rates in zip(on, job.drop, strict=True)]
-            return dataclasses.replace(job, compute_s=rest_s)
-        chosen = job.drop
-        if chosen is not None and chosen.seconds is None:
-            every = [[seconds(*on_device, tuple(rates)) for rates in chosen.vectors] for on_device in on]
-            chosen = dataclasses.replace(chosen, seconds=every)
-        return dataclasses.replace(job, compute_s=[seconds(*on_device, None) for on_device in on], drop=chosen)
+        left_out = [None] * len(on) if job.drop is None else map(tuple, job.drop)
+        compute_s = [seconds(*on_device, rates) for on_device, rates in zip(on, left_out, strict=True)]
+        return dataclasses.replace(job, compute_s=compute_s)
 
     @classmethod
     def of_plan(cls, problem: Problem | None, plan: Plan | Sequence[Plan], cluster: Cluster, copies: int = 1,
@@ -236,18 +228,18 @@ class Job:
         return cls(problem, [pipeline.step_s for pipeline in pipelines], hosts=tuple(firsts), **more)
 
 
-def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]], field: str) -> None:
+def _check_drop(problem: Problem | None, drop: Sequence[Sequence[float]]) -> None:
     layers = () if problem is None else narrowable(problem)
     if problem is None or not layers:
         name = "without a problem" if problem is None else f"of {problem.name}"
         raise ValueError(f"job: drop is given, but a job {name} has no layer whose units may be left out; leave it out")
     for n, rates in enumerate(drop):
         if len(rates) != len(layers):
-            raise ValueError(f"job: {field}[{n}] is {tuple(rates)}, but must be {len(layers)} shares; {problem.name} "
+            raise ValueError(f"job: drop[{n}] is {tuple(rates)}, but must be {len(layers)} shares; {problem.name} "
                              "has as many layers with units to leave out")  # fmt: skip
         for rate, layer in zip(rates, layers, strict=True):
             if not (layer.whole and rate == 1):
-                checks.share("job", f"{field}[{n}]", rate)
+                checks.share("job", f"drop[{n}]", rate)
 
 
 def local_batches(total: int, sample_s: Sequence[float]) -> tuple[int, ...]:

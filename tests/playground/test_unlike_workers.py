@@ -15,10 +15,8 @@ from jax.flatten_util import ravel_pytree
 from alpa_dejavu.playground import EXCHANGES, Exchange, Job, Until, problem, simulate
 from alpa_dejavu.playground._learner import batches
 from alpa_dejavu.playground._problem import drop_multipliers
-from alpa_dejavu.playground.dropping import AffordedVectors, affordable, afforded_vectors, pareto_front
+from alpa_dejavu.playground.dropping import affordable, pareto_front
 from alpa_dejavu.playground.exchanges import LocalSteps
-from alpa_dejavu.playground.fault import SlowDown
-from alpa_dejavu.playground.history import COMPUTING
 from alpa_dejavu.playground.job import local_batches
 from alpa_dejavu.playground.scenarios import read_scenario
 from alpa_dejavu.problem import Device
@@ -170,25 +168,6 @@ def test_with_one_step_means_of_parameters_are_those_of_gradients():
     assert np.abs(gradients - params).max() < 1e-6
 
 
-def test_each_gradient_leaves_out_what_its_worker_can_afford_then():
-    chosen = AffordedVectors(((0.0,), (0.5,), (0.75,)), 2.0, [(2.0, 1.0, 0.5)] * 2)
-    faults = [SlowDown(1, 2.0, at_s=3.0, until_s=7.0), SlowDown(1, 8.0, at_s=9.0)]
-    job = Job(DIGITS, 2.0, 4, DESCENT, drop=chosen, num_bytes=0.0)
-    run = simulate(job, example_cluster(2, 1), LocalSteps(99), until=Until(seconds=17.0), faults=faults,
-                   intervals=99)  # fmt: skip
-    own = run.timeline[(run.timeline["worker"] == 1) & (run.timeline["kind"] == COMPUTING)]
-    # By hand: 2 whole ones, then twice as slow 2 halves of 2 s, a whole one, and quarters of 4 s where none is in time.
-    assert (own["end_s"] - own["start_s"])[:6].tolist() == [2.0, 2.0, 2.0, 2.0, 2.0, 4.0]
-    assert "worker 0 took vector 0 9 times" in run.notes
-    assert "worker 1 took vector 0 3 times, vector 1 2 times, vector 2 2 times" in run.notes
-    with pytest.raises(ValueError, match=r"drop\.seconds is None, but must be given.*Job\.predicted"):
-        simulate(Job(DIGITS, 1.0, drop=AffordedVectors(((0.0,),), 1.0)), CLUSTER, "server", until=Until(steps=1))
-    predicted = Job.predicted(DIGITS, example_cluster(2, 1), 8, drop=AffordedVectors(((0.0,), (0.5,)), 1.0))
-    for worker in range(2):
-        seconds = predicted.drop.seconds[worker]
-        assert seconds[0] == predicted.compute_s[worker] > seconds[1]
-
-
 def test_each_parameter_is_averaged_over_those_that_had_it():
     """Two workers on the same samples: one leaves half of the units out; theirs are those of the other alone."""
     descent = optax.sgd(1.0)
@@ -237,7 +216,6 @@ def test_the_front_has_what_no_other_beats():
         affordable(front, 0.0)
     with pytest.raises(ValueError, match="chain is empty"):
         pareto_front(problem("sparse-least-squares"), SMALL)
-    assert afforded_vectors(front, 1.0).vectors[0] == affordable(front).rates
 
 
 def test_vectors_leave_out_whole_blocks_and_units():
@@ -262,7 +240,6 @@ def test_vectors_leave_out_whole_blocks_and_units():
         ({"batch": (4, 0)}, "batch is 0, but must be a whole number of at least 1"),
         ({"drop": ((0.5, 0.5),)}, "drop[0] is (0.5, 0.5), but must be 1 shares"),
         ({"problem": problem("digits-residual"), "drop": ((0.0, 1.1, 0.0),)}, "drop[0] is 1.1, but must be at least 0"),
-        ({"drop": AffordedVectors(((0.0,), (1.0,)), 1.0)}, "drop.vectors[1] is 1.0, but must be at least 0 and below"),
         ({"drop": ((1.0,),)}, "drop[0] is 1.0, but must be at least 0 and below 1"),
         ({"problem": problem("sparse-least-squares"), "drop": ((),)}, "has no layer whose units may be left out"),
     ],
@@ -307,10 +284,6 @@ def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
     job = read_scenario(path).job
     assert (job.batch, job.drop) == ([24, 8], [[0], [0.5]])
     assert job.compute_s[0] > job.compute_s[1]
-    path.write_text(SCENARIO.replace("[[0], [0.5]]", "{vectors: [[0], [0.5]], within_s: 0.001}"))
-    chosen = read_scenario(path).job.drop
-    assert (chosen.vectors, chosen.within_s) == ([[0], [0.5]], 0.001)
-    assert [len(each) for each in chosen.seconds] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -320,8 +293,6 @@ def test_scenarios_have_batches_and_drops_of_each_worker(tmp_path):
         ("[24, 8]", "[24, 0]", "line 5: batch"),
         ("[[0], [0.5]]", "[[0], [1]]", "line 6: job: drop[1] is 1, but must be at least 0 and below 1"),
         ("[[0], [0.5]]", "[[0], [1.5]]", "line 6: drop"),
-        ("[[0], [0.5]]", "{vectors: [[0], [0.5]], within_s: 0}", "line 6: drop"),
-        ("[[0], [0.5]]", "{vectors: [[0], [0.5, 0.5]], within_s: 1}", "line 6: job: drop.vectors[1] is (0.5, 0.5)"),
         ("[[0], [0.5]]", "[[0], [0.5, 0.5]]", "line 6: job: drop[1] is (0.5, 0.5), but must be 1 shares"),
         ("digits-mlp", "text-gpt", "line 6: job: drop is given, but a job of text-gpt has no layer"),
     ],

@@ -9,8 +9,7 @@ See docs/concepts/playground-workers.md.
 from __future__ import annotations
 
 from alpa_dejavu.playground.choices._configure import Configured, configure_while_training, look_ahead_gradient
-from alpa_dejavu.playground.choices._mixing import Mixing
-from alpa_dejavu.playground.choices._options import Choice, Option, options, planned_seconds
+from alpa_dejavu.playground.choices._options import Choice, Mixing, Option, options, planned_seconds
 
 __all__ = [
     "Choice", "Configured", "Mixing", "Option", "configure_while_training", "look_ahead_gradient", "options",

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.playground._gradient import programs
 from alpa_dejavu.playground._simulate import simulate
-from alpa_dejavu.playground.choices._mixing import Floats, Matrix, Mixing
-from alpa_dejavu.playground.choices._options import Choice, Option, Segments, Vector, options
+from alpa_dejavu.playground.choices._options import Choice, Floats, Matrix, Mixing, Option, Segments, Vector, options
 from alpa_dejavu.playground.history import History
 from alpa_dejavu.playground.job import Job, Problem, Until
 from alpa_dejavu.problem import Cluster

@@ -11,9 +11,8 @@ from typing import Any
 
 from alpa_dejavu._util.by_name import resolve
 from alpa_dejavu.playground._data import ByLoss, DataMove, Epoch, Handed, RandomShare, Shards, Split, SplitTask
-from alpa_dejavu.playground.data._dirichlet import Dirichlet
-from alpa_dejavu.playground.data._nearness_splits import Clusters, MovedPoints
 from alpa_dejavu.playground.data._plain_splits import ByLabel, Independent, Sorted
+from alpa_dejavu.playground.data._uneven_splits import Clusters, Dirichlet, MovedPoints
 
 __all__ = ["MOVES", "SPLITS", "DataMove", "Epoch", "Handed", "Shards", "Split", "SplitTask", "move", "split"]
 

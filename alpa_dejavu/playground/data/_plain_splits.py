@@ -96,7 +96,7 @@ def groups_of(task: SplitTask, group: int | None) -> list[list[int]]:
 
 
 def dealt(parts: Sequence[Ints], groups: Sequence[Sequence[int]], count: int, similar: bool) -> tuple[Ints, ...]:
-    """Returns for each worker its pieces, `each` of them, of pieces that are in the order of their labels.
+    """Returns for each worker its pieces, `count` of them, of pieces that are in the order of their labels.
 
     Args:
         parts: the pieces.

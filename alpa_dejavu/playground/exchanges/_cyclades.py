@@ -145,7 +145,7 @@ class Cyclades(Exchange):
             members = world.live
             batches = [world.learner.batch(member) for member in members]
             groups = yield from self._grouped(worker, model.params, batches, number)
-            changed = yield from _asked(worker, groups, ("changed", number))
+            changed = yield from _answers(worker, groups, ("changed", number))
             touched = [_touched(worker, groups[member]) for member in sorted(changed)]
             model.adopt(
                 _merged(model.params, [changed[member] for member in sorted(changed)], touched), model.version + 1
@@ -170,12 +170,12 @@ class Cyclades(Exchange):
                 shuffled = world.generator(number).permutation(len(rows))
                 groups = [np.sort(part) for part in np.array_split(shuffled, len(members))]
             else:
-                yield from _asked(worker, dict(zip(members, batches, strict=True)), ("gradients", number))
+                yield from _answers(worker, dict(zip(members, batches, strict=True)), ("gradients", number))
                 groups = similar(cosines(world.learner.each(params, rows)), len(members))
         return {member: rows[group] for member, group in zip(members, groups, strict=True)}
 
 
-def _asked(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]
+def _answers(worker: Worker, rows: dict[int, Rows], answer: tuple[str, int]
            ) -> Generator[Effect, Any, dict[int, Any]]:  # fmt: skip
     """Sends each worker samples, four bytes each, and returns what those that stay there answer."""
     for member, some in rows.items():

@@ -106,9 +106,9 @@ class AsynchronousGossip(Exchange):
     def run(self, worker: Worker) -> Program:
         if worker.number % 2:
             worker.spawn(self._answer(worker))
-        return self._go(worker)
+        return self._train(worker)
 
-    def _go(self, worker: Worker) -> Program:
+    def _train(self, worker: Worker) -> Program:
         for number in itertools.count():
             if worker.finished:
                 return

@@ -115,7 +115,7 @@ class RollingServer(Exchange):
                 role.sizes.append(len(gradients))
                 if update == self.updates - 1:
                     role.holder = role.following(world)
-                self._tell(worker, role, model)
+                self._broadcast(worker, role, model)
             role.needed, role.moments[worker.number] = (worker.number, role.holder), (model.version, model.state)
             moments = world.num_bytes * world.learner.moments(model.state)
             worker.send(role.holder, "role", (role.term, model), moments)
@@ -135,7 +135,7 @@ class RollingServer(Exchange):
                     worker.drop(message.payload)
         return [gradient for _, gradient in sorted(gradients.items())]
 
-    def _tell(self, worker: Worker, role: _Role, model: Worker) -> None:
+    def _broadcast(self, worker: Worker, role: _Role, model: Worker) -> None:
         """Sends all workers the parameters, and who gathers the next gradients."""
         world = worker.world
         world.shown, role.asked = model.params, set(world.live)
@@ -174,5 +174,5 @@ class RollingServer(Exchange):
             model.adopt(*newest.payload)
             model.state = kept.payload
             role.needed = (worker.number,)
-            self._tell(worker, role, model)
+            self._broadcast(worker, role, model)
             worker.send(worker.number, "role", (term, model))

@@ -13,9 +13,9 @@ from alpa_dejavu.playground._world import Effect, Exchange, Program, Worker
 from alpa_dejavu.playground.exchanges._all_reduce import mean_gradient
 from alpa_dejavu.playground.exchanges._server_parts import (
     ServerModel,
+    arrived_from,
     check_count,
-    combined,
-    counted,
+    combiner,
     had_their_steps,
     is_here,
     replace,
@@ -48,7 +48,7 @@ class SynchronousServer(Exchange):
 
     def __post_init__(self) -> None:
         checks.not_negative("synchronous server", "backups", self.backups)
-        combined(self.rule, self.wrong)
+        combiner(self.rule, self.wrong)
 
     def run(self, worker: Worker) -> Program:
         check_server(worker, self.server)
@@ -63,12 +63,12 @@ class SynchronousServer(Exchange):
         return push(worker, self.server)
 
     def _serve(self, worker: Worker) -> Program:
-        world, model = worker.world, ServerModel(worker, combined(self.rule, self.wrong))
+        world, model = worker.world, ServerModel(worker, combiner(self.rule, self.wrong))
         got = dict[int, Message]()
         last = had_their_steps(world)
 
         def short() -> bool:
-            have = counted(world, got)
+            have = arrived_from(world, got)
             owing = len(set(world.live).difference(have, last))
             return len(have) < max(min(len(world.live) - self.backups, len(have) + owing), 1)
 
@@ -148,7 +148,7 @@ class StaleSynchronousServer(Exchange):
         ahead: dict[int, Message] = {}
 
         def short() -> bool:
-            return len(counted(world, steps.get(model.version, {}))) < len(world.live)
+            return len(arrived_from(world, steps.get(model.version, {}))) < len(world.live)
 
         while True:
             for message in (yield worker.receive("gradient", lambda: int(short()))):
@@ -224,7 +224,7 @@ class ShardedServer(Exchange):
         world, got = worker.world, dict[int, Message]()
 
         def short() -> bool:
-            return len(counted(world, got)) < len(world.live)
+            return len(arrived_from(world, got)) < len(world.live)
 
         while short():
             for message in (yield worker.receive(("gradient", step), lambda: int(short()))):

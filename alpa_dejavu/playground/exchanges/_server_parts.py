@@ -70,7 +70,7 @@ def is_here(world: World, message: Message) -> bool:
     return world.there[message.sender] and message.sent_s >= world.came_s[message.sender]
 
 
-def counted(world: World, got: Mapping[int, Message]) -> list[int]:
+def arrived_from(world: World, got: Mapping[int, Message]) -> list[int]:
     """Returns the workers that needn't be waited for any more: those of the gradients that aren't lost."""
     return [number for number, message in got.items() if is_here(world, message)]
 
@@ -91,7 +91,7 @@ def replace(got: dict[int, Message], message: Message, drop: Callable[[Gradient]
 _NEED_SAMPLES = ("zeno", "zeno++")
 
 
-def combined(name: str, wrong: int) -> Callable[[Sequence[Gradient]], Vector]:
+def combiner(name: str, wrong: int) -> Callable[[Sequence[Gradient]], Vector]:
     """Returns what makes one gradient of the workers' ones: a rule of `alpa_dejavu.training.robust`, or their mean.
 
     Raises:
@@ -99,7 +99,7 @@ def combined(name: str, wrong: int) -> Callable[[Sequence[Gradient]], Vector]:
     """
     if name == "mean" and not wrong:
         return mean_gradient
-    chosen = _chosen(name, wrong)
+    chosen = _named_rule(name, wrong)
     kept: dict[str, Any] = {"state": None, "count": 0}
 
     def combine(gradients: Sequence[Gradient]) -> Vector:
@@ -124,12 +124,12 @@ def check_count(name: str, wrong: int, count: int) -> None:
     if name != "mean":
         import jax
 
-        chosen = _chosen(name, wrong)
+        chosen = _named_rule(name, wrong)
         gradients = jax.ShapeDtypeStruct((count, 1), np.float32)
         jax.eval_shape(lambda rows: chosen.aggregate(rows).gradient, gradients)
 
 
-def _chosen(name: str, wrong: int) -> Rule:
+def _named_rule(name: str, wrong: int) -> Rule:
     from alpa_dejavu.training.robust import RULES, rule
 
     if name in _NEED_SAMPLES:

@@ -121,7 +121,7 @@ def _by_name(what: str, entries: Sequence[Any], kinds: Mapping[str, type[T]]) ->
     """Returns the objects of entries of a file by their names for people."""
     by_name: dict[str, T] = {}
     for n, entry in enumerate(entries):
-        object_, name = object_named(what, entry, kinds, (f"{what}s", n)), _shown(entry)
+        object_, name = object_named(what, entry, kinds, (f"{what}s", n)), _name_for_people(entry)
         if object_ in by_name.values():
             raise WrongDataError((f"{what}s", n), f"the {what} {name!r} is there twice; it must be there once")
         by_name[f"{name} {n}" if name in by_name else name] = object_
@@ -141,12 +141,12 @@ def _target(data: ScenarioData, trained: Problem | None) -> Target | None:
     return Target(measure, float(value))
 
 
-def _shown(entry: Any) -> str:
+def _name_for_people(entry: Any) -> str:
     """An exchange's name for people."""
     name, settings = name_and_settings(entry)
     texts = [
         f"{len(value)} {key}" if isinstance(value, list)
-        else f"{key} {_shown(value) if isinstance(value, dict) else value}"
+        else f"{key} {_name_for_people(value) if isinstance(value, dict) else value}"
         for key, value in settings.items() if value is not None
     ]  # fmt: skip
     return f"{name} ({', '.join(texts)})" if texts else name

@@ -17,7 +17,6 @@ from alpa_dejavu._util.json_text import Path
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.plans import read_plan
-from alpa_dejavu.playground._problem import AffordedVectors
 from alpa_dejavu.playground.data import MOVES, SPLITS, DataMove, Split
 from alpa_dejavu.playground.job import Job, Problem
 from alpa_dejavu.playground.problems import problem
@@ -62,12 +61,6 @@ def _cluster(part: ClusterPartData, folder: pathlib.Path) -> Cluster:
 def _job(data: ScenarioData, trained: Problem | None, cluster: Cluster, folder: pathlib.Path) -> Job:
     plain = ("batch", "spread", "num_bytes", "sample_bytes", "drop")
     more: dict[str, Any] = {key: value for key, value in data.items() if key in plain}
-    if isinstance(vectors := data.get("drop"), dict):
-        if data["compute_s"] != "predicted":
-            raise WrongDataError(("compute_s",), f"compute_s is {data['compute_s']}, but must be \"predicted\" where "
-                                 "workers choose what they leave out; set it, or give drop a list")  # fmt: skip
-        with at("drop"):
-            more["drop"] = AffordedVectors(vectors["vectors"], vectors["within_s"])
     more |= _data(data, trained)
     if trained is not None:
         more["optimizer"] = _optimizer(data)

@@ -96,7 +96,7 @@ class Scenario:
         """Returns the names of its exchanges, with their variant's name before them where there are variants."""
         if not self.variants:
             return tuple(self.exchanges)
-        return tuple(_named(variant, name) for variant in self.variants for name in variant.exchanges)
+        return tuple(_variant_name(variant, name) for variant in self.variants for name in variant.exchanges)
 
 
 @final
@@ -165,7 +165,7 @@ def growing_runs(scenario: Scenario, progress: bool = False, folder: pathlib.Pat
                 tuple(scenario.conditions), scenario.question)  # fmt: skip
     for variant in scenario.variants or (scenario,):
         for name, exchange in variant.exchanges.items():
-            shown = _named(variant, name) if scenario.variants else name
+            shown = _variant_name(variant, name) if scenario.variants else name
             for n, seed in enumerate(variant.seeds):
                 kept = None if folder is None else folder / f"{len(runs.runs):04d}"
                 if kept is not None:
@@ -196,6 +196,6 @@ def _check_kept(folder: pathlib.Path, scenario: Scenario) -> None:
                          "another folder")  # fmt: skip
 
 
-def _named(variant: Scenario, exchange: str) -> str:
+def _variant_name(variant: Scenario, exchange: str) -> str:
     """Returns the name of an exchange of a variant: the variant's alone where it has one exchange."""
     return variant.name if len(variant.exchanges) == 1 else f"{variant.name}: {exchange}"

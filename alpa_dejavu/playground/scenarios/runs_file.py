@@ -142,7 +142,7 @@ def read_runs(path: str | os.PathLike[str]) -> Runs:
     file = read_checked(pathlib.Path(path), RunsData, _REMEDY)
     data = file.data
     target = None if data["target"] is None else Target(data["target"]["measure"], data["target"]["value"])
-    runs = tuple(_run(file, n) for n in range(len(data["runs"])))
+    runs = tuple(_read_run(file, n) for n in range(len(data["runs"])))
     question = Question(**data["question"]) if "question" in data else None
     names = {run.exchange for run in runs}
     for key in ("better", "than"):
@@ -174,7 +174,7 @@ def _plain(values: Any) -> Any:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _run(file: CheckedFile[RunsData], n: int) -> ScenarioRun:
+def _read_run(file: CheckedFile[RunsData], n: int) -> ScenarioRun:
     data: Any = file.data["runs"][n]
     where = ("runs", n)
     workers, arrays = len(file.data["hosts"]), dict[str, Any]()

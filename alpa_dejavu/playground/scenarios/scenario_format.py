@@ -32,16 +32,6 @@ Named: TypeAlias = Annotated[
     said("a name, or one name with its settings, such as {stale-server: {bound: 4}}"),
 ]
 
-_Vectors: TypeAlias = list[list[Annotated[float, said("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]]]
-
-
-class AffordedData(TypedDict):
-    """Vectors of which each worker of a scenario takes one for each gradient, by what it can afford then."""
-
-    vectors: Annotated[_Vectors, listed("a list of vectors, the best first", min_length=1)]
-    within_s: SecondsAboveZero
-
-
 _ComputeSeconds: TypeAlias = Annotated[
     Literal["predicted", "planned"] | Seconds | Annotated[list[Seconds], listed("", min_length=1)],
     said('"predicted", "planned", or seconds of a gradient: of all workers, or a list with those of each'),
@@ -111,11 +101,10 @@ class _ChangeableData(TypedDict):
     ]
     drop: NotRequired[
         Annotated[
-            Annotated[_Vectors, listed("", min_length=1)] | AffordedData,
-            said("a list with, for each worker, the share of each layer's units that it leaves out, or vectors with "
-                 "within_s"),
+            list[list[Annotated[float, said("a share of 0 to 1, 1 for a whole block", ge=0, le=1)]]],
+            listed("a list with, for each worker, the share of each layer's units that it leaves out", min_length=1),
         ]
-    ]  # fmt: skip
+    ]
     data: NotRequired[Annotated[Named, said("a split, such as independent or {dirichlet: {alpha: 0.1}}")]]
     moves: NotRequired[Annotated[Named, said("a policy of moving samples, such as {random-share: {share: 0.1}}")]]
     optimizer: NotRequired[Annotated[OptimizerData, said("an object such as {name: sgd, rate: 0.1}")]]

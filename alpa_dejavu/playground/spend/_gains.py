@@ -110,7 +110,7 @@ def gains(
     for way in ways:
         on_way(way)
         try:
-            reached = plain if way.kind == "plain" else _reached(way, runs, rate, target, trial)
+            reached = plain if way.kind == "plain" else _steps_to_target(way, runs, rate, target, trial)
         except ValueError as error:
             gain_of[way] = Gain(Interval(math.nan, math.nan, math.nan), why=str(error))
             continue
@@ -134,7 +134,7 @@ def _tuned(runs: Trainings, trial: Trial) -> tuple[float, float]:
     return rate, target
 
 
-def _reached(way: Way, runs: Trainings, rate: float, target: float, trial: Trial) -> list[int | None]:
+def _steps_to_target(way: Way, runs: Trainings, rate: float, target: float, trial: Trial) -> list[int | None]:
     """After how many steps each seed's training comes to the target."""
     if way.kind == "batch":
         rate = _larger_rate(way.times, runs, rate, target, trial)

@@ -13,8 +13,7 @@ from alpa_dejavu.training.initialization._curve import Initialized
 from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._judge import judge as judge_of
-from alpa_dejavu.training.initialization._layout import Parameters
-from alpa_dejavu.training.initialization._model import Batches, RacedModel, gives_gradient
+from alpa_dejavu.training.initialization._layout import Batches, Parameters, RacedModel, gives_gradient
 from alpa_dejavu.training.initialization._ray_workers import ray_workers
 from alpa_dejavu.training.initialization._run import InitializationRun, Progress
 from alpa_dejavu.training.initialization._setting import RaceSetting, extra_allowed, race_rungs

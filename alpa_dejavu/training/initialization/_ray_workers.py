@@ -10,8 +10,7 @@ from typing import Any, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.training._ray import Actors
-from alpa_dejavu.training.initialization._layout import Leaves
-from alpa_dejavu.training.initialization._model import RacedModel
+from alpa_dejavu.training.initialization._layout import Leaves, RacedModel
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import (
     DoesNotFitError,

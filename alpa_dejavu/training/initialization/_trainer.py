@@ -14,8 +14,14 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu._util import units
-from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, Parameters, StateLayout, layout_of
-from alpa_dejavu.training.initialization._model import RacedModel
+from alpa_dejavu.training.initialization._layout import (
+    FloatArray,
+    Leaves,
+    Parameters,
+    RacedModel,
+    StateLayout,
+    layout_of,
+)
 
 
 @final

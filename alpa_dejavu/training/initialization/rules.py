@@ -93,6 +93,7 @@ class Halving(RaceRule):
         at_least_two("halving", self.eta)
 
     def decide(self, standing: Standing) -> RaceDecision:
+        """Returns the best in `eta` of the waiting candidates."""
         order = standing.waiting_best_first()
         count = -(-len(order) // self.eta)
         return RaceDecision(order[:count], why=f"halving keeps {count} of {len(order)}")
@@ -124,6 +125,7 @@ class OptunaPruner(RaceRule):
         at_least_two("optuna", self.eta)
 
     def decide(self, standing: Standing) -> RaceDecision:
+        """Returns the candidates that the pruner keeps, or the judge's best one."""
         order = standing.waiting_best_first()
         with quiet_optuna() as optuna:
             pruner = self.pruner or optuna.pruners.MedianPruner(n_startup_trials=0, n_warmup_steps=0)

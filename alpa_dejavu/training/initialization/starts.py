@@ -78,6 +78,7 @@ class Own(Start):
     """A start that gives each candidate the weights with which the model begins by itself."""
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
+        """Returns the model's own weights."""
         return tuple(Started(ask.own(number)) for number in ask.numbers)
 
 
@@ -100,9 +101,11 @@ class Mixed(Start):
 
     @property
     def members(self) -> tuple[Start, ...]:
+        """Returns the starts that candidates take in turn."""
         return self.starts
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
+        """Returns what each candidate's start gives it."""
         begun: dict[int, Started] = {}
         for place, member in enumerate(self.starts):
             numbers = tuple(number for number in ask.numbers if number % len(self.starts) == place)
@@ -135,6 +138,7 @@ class ByShape(Start):
     arguments: tuple[float, ...] = ()
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
+        """Returns weights that are drawn by the shapes of tensors."""
         import jax
         import jax.numpy as jnp
 
@@ -177,6 +181,7 @@ class Scales(Start):
 
     @final
     def start(self, ask: Ask) -> tuple[Started, ...]:
+        """Returns the model's own weights with their scales."""
         dimensions = sum(tensor.is_matrix for tensor in ask.tensors)
         if not dimensions:
             raise ValueError("none of the model's parameters has two axes, so there is nothing to scale; use "

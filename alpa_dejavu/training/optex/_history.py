@@ -36,9 +36,9 @@ class GradientHistory(NamedTuple):
         count: how many points there have been.
     """
 
-    anchor: tuple[Any, ...]
-    offsets: tuple[Any, ...]
-    gradients: tuple[Any, ...]
+    anchor: tuple[jax.Array, ...]
+    offsets: tuple[jax.Array, ...]
+    gradients: tuple[jax.Array, ...]
     lengths: jax.Array
     distances: jax.Array
     products: jax.Array
@@ -165,12 +165,12 @@ def _anchored(
     far = jnp.sum(layout.by_group([squared_length(m) for m in move]))
     is_far = far > _FAR * jnp.max(jnp.sum(distances, axis=0))
 
-    def moved(offsets: tuple[Any, ...]) -> tuple[Any, ...]:
+    def shifted(offsets: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(o - m for o, m in zip(offsets, move, strict=True))
 
     return history._replace(
         anchor=tuple(jnp.where(is_far, p, a) for p, a in zip(point, history.anchor, strict=True)),
-        offsets=jax.lax.cond(is_far, moved, lambda offsets: offsets, history.offsets),
+        offsets=jax.lax.cond(is_far, shifted, lambda offsets: offsets, history.offsets),
         lengths=jnp.where(is_far, distances, history.lengths),
     )
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.training._scope import groups_of
 
-COORDINATES = ("random", "strided")
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +29,7 @@ class GradientLayout:
 
     groups: tuple[str, ...]
     group_of: tuple[int, ...]
-    picks: tuple[NDArray[np.int64] | slice | None, ...]
+    picks: tuple[NDArray[np.int64] | None, ...]
     weights: tuple[float, ...]
 
     def picked(self, leaves: Sequence[Any], rows: bool = False) -> list[Any]:
@@ -61,7 +59,7 @@ class GradientLayout:
 
 
 def layout_of(
-    params: Any, scope: str, stage_of: Callable[[str], str] | None, share: float, coordinates: str, seed: int
+    params: Any, scope: str, stage_of: Callable[[str], str] | None, share: float, seed: int
 ) -> GradientLayout:
     """Returns the layout of parameters, or of their shapes.
 
@@ -77,23 +75,14 @@ def layout_of(
         raise ValueError("optex: params is without arrays, but must have some; give a pytree of them")
     names = groups_of(params, scope, stage_of, "optex")
     groups = tuple(dict.fromkeys(names))
-    picks = tuple(_pick(math.prod(leaf.shape), share, coordinates, [seed, n]) for n, leaf in enumerate(leaves))
-    weights = [
-        math.prod(leaf.shape) / _count(pick, math.prod(leaf.shape)) for leaf, pick in zip(leaves, picks, strict=True)
-    ]
+    sizes = [math.prod(leaf.shape) for leaf in leaves]
+    picks = tuple(_pick(size, share, [seed, n]) for n, size in enumerate(sizes))
+    weights = [1.0 if pick is None else size / len(pick) for size, pick in zip(sizes, picks, strict=True)]
     return GradientLayout(groups, tuple(map(groups.index, names)), picks, tuple(weights))
 
 
-def _pick(size: int, share: float, coordinates: str, seed: list[int]) -> NDArray[np.int64] | slice | None:
+def _pick(size: int, share: float, seed: list[int]) -> NDArray[np.int64] | None:
     count = math.ceil(share * size)
     if count == size:
         return None
-    if coordinates == "strided":
-        return slice(None, None, size // count)
     return np.sort(np.random.default_rng(seed).choice(size, count, replace=False, shuffle=False))
-
-
-def _count(pick: NDArray[np.int64] | slice | None, size: int) -> int:
-    if pick is None:
-        return size
-    return len(range(size)[pick]) if isinstance(pick, slice) else len(pick)

@@ -16,7 +16,6 @@ from alpa_dejavu._util.machine_memory import machine_memory_bytes
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training._scope import SCOPES
 from alpa_dejavu.training.optex._history import (
-    GradientHistory,
     added,
     empty,
     is_known,
@@ -25,9 +24,9 @@ from alpa_dejavu.training.optex._history import (
     products_among,
     products_with,
 )
-from alpa_dejavu.training.optex._layout import COORDINATES, GradientLayout, layout_of
+from alpa_dejavu.training.optex._layout import GradientLayout, layout_of
 from alpa_dejavu.training.optex._posterior import Seen, fitted, of_each
-from alpa_dejavu.training.optex._walk import KEEP, OptExState, StepReport, Walk, judged, kept_steps, stays, walked
+from alpa_dejavu.training.optex._walk import OptExState, StepReport, Walk, judged, stays, walked
 from alpa_dejavu.training.optex.evaluators import Evaluated, Evaluator
 from alpa_dejavu.training.optex.kernels import Kernel
 from alpa_dejavu.training.optex.kernels import kernel as chosen_kernel
@@ -49,7 +48,7 @@ def optex(
     Args:
         optimizer, parallel, history: as `OptEx` has them.
         kernel: the kernel, or its name: one of `KERNELS`.
-        scale: the length scale: a number, a `Scale`, or the name of one: "median", "likelihood", "held-out".
+        scale: the length scale: a number, a `Scale`, or the name of one: "median", "likelihood".
         **settings: other attributes of `OptEx`.
 
     Raises:
@@ -90,12 +89,9 @@ class OptEx:
             never walks, infinity always.
         applied: which gradients are applied where a step began: "all" one after another; or "last", the last one where
             the walk had come to, as the paper has it. The optimizer's moments see all of them.
-        keep: how much of a walk is kept: "last", all; "lowest", up to the point of the lowest loss; "line", up to the
-            last point that is low enough by Armijo's rule.
         scope: "whole": all parameters have one kernel; "stage": each layer or stage has its own; "leaf": each array.
         stage_of: the stage of a parameter by its path; None: its layer.
         share: the share of coordinates by which distances and products are measured, of each leaf.
-        coordinates: "random": by chance; "strided": evenly spaced ones.
         dtype: in which gradients are kept, "float32" or "bfloat16"; points are in float32, so that near ones differ.
         refit: length scale and noise are chosen anew every so many steps.
         seed: of the choice of coordinates.
@@ -115,11 +111,9 @@ class OptEx:
     noise: float | str = "fitted"
     trust: float = 4.0
     applied: str = "all"
-    keep: str = "last"
     scope: str = "whole"
     stage_of: Callable[[str], str] | None = None
     share: float = 1.0
-    coordinates: str = "random"
     dtype: str = "float32"
     refit: int = 1
     seed: int = 0
@@ -129,9 +123,9 @@ class OptEx:
     def __post_init__(self) -> None:
         for name in ("parallel", "history", "refit"):
             checks.count("optex", name, getattr(self, name))
-        for name, choices in (("applied", ("all", "last")), ("keep", tuple(KEEP)), ("dtype", ("float32", "bfloat16")),
-                              ("coordinates", COORDINATES), ("scope", SCOPES)):  # fmt: skip
-            checks.one_of("optex", name, getattr(self, name), choices)
+        choices = {"applied": ("all", "last"), "dtype": ("float32", "bfloat16"), "scope": SCOPES}
+        for name, allowed in choices.items():
+            checks.one_of("optex", name, getattr(self, name), allowed)
         if self.history < self.parallel:
             raise ValueError(f"history is {self.history}, but must be at least parallel, {self.parallel}; keep more "
                              "points")  # fmt: skip
@@ -200,7 +194,7 @@ class OptEx:
         near = nearness(layout, history, jax.tree_util.tree_leaves(params))
         many = jnp.broadcast_to(is_filled, near.shape)
         seen = Seen(history.distances, history.products, near, many)
-        scale, noise = self._refitted(state, seen, history)
+        scale, noise = self._refitted(state, seen)
         process = of_each(lambda *group: fitted(self.kernel, *group), seen, scale, noise)
         return walked(self.optimizer, self.kernel, layout, history, seen, process, noise, params, state.optimizer,
                       self.parallel, self.trust)  # fmt: skip
@@ -217,7 +211,7 @@ class OptEx:
         # The square of a length that isn't finite isn't, either; too long ones are taken for such.
         lengths = sum(jnp.sum(jnp.square(g), axis=tuple(range(1, g.ndim)), dtype=jnp.float32) for g in gradients)
         is_valid = has_arrived & jnp.isfinite(losses) & jnp.isfinite(lengths)
-        kept = kept_steps(self.keep, is_valid, losses, self._descents(walk, gradients))
+        kept = jnp.where(jnp.any(is_valid), n - jnp.argmax(is_valid[::-1]), 0)
         params, optimizer = self._applied(params, state.optimizer, walk, evaluated.gradients, is_valid, kept)
         dropped = jnp.sum(has_arrived & ~is_valid, dtype=jnp.int32)
         lost = jnp.sum(asked & ~has_arrived, dtype=jnp.int32)
@@ -238,7 +232,7 @@ class OptEx:
     def _applied(self, params: Any, moments: Any, walk: Walk, gradients: Any, is_valid: jax.Array, kept: Any) -> Any:
         """The parameters and the optimizer's state after the kept steps."""
 
-        def one(place: Any, carry: Any) -> Any:
+        def apply_point(place: Any, carry: Any) -> Any:
             at, gradient = (jax.tree_util.tree_map(lambda x: x[place], tree) for tree in (walk.points, gradients))
 
             def valid() -> Any:
@@ -249,26 +243,15 @@ class OptEx:
             return jax.lax.cond(is_valid[place], valid, lambda: carry)
 
         if self.parallel == 1:
-            return one(0, (params, moments))
-        return jax.lax.fori_loop(0, kept, one, (params, moments))
+            return apply_point(0, (params, moments))
+        return jax.lax.fori_loop(0, kept, apply_point, (params, moments))
 
-    def _descents(self, walk: Walk, gradients: Any) -> Any:
-        none = jnp.zeros(self.parallel)
-        if self.keep != "line":
-            return none
-        points = jax.tree_util.tree_leaves(walk.points)
-        return jnp.stack([sum(jnp.vdot(g[0], p[i] - p[0]) for g, p in zip(gradients, points, strict=True))
-                          for i in range(self.parallel)])  # fmt: skip
-
-    def _refitted(self, state: OptExState, seen: Seen, history: GradientHistory) -> tuple[Any, Any]:
+    def _refitted(self, state: OptExState, seen: Seen) -> tuple[Any, Any]:
         """The length scale and the level of noise of each group."""
-        count = jnp.sum(is_known(history))
-        newest = jnp.clip(count // 2, 1, self.parallel)
-        is_newest = history.age >= history.count - newest
         levels = self._levels(state, seen)
 
         def anew() -> Any:
-            return of_each(lambda group, noises: self.scale.choose(self.kernel, group, noises, is_newest), seen, levels)
+            return of_each(lambda group, noises: self.scale.choose(self.kernel, group, noises), seen, levels)
 
         kept = levels[:, 0] if self.noise != "fitted" else jnp.maximum(state.noise, NOISES[0])
         if self.refit == 1:
@@ -315,7 +298,7 @@ class OptEx:
             )
 
     def _layout(self, params: Any) -> GradientLayout:
-        return layout_of(params, self.scope, self.stage_of, self.share, self.coordinates, self.seed)
+        return layout_of(params, self.scope, self.stage_of, self.share, self.seed)
 
     @functools.cached_property
     def _asks(self) -> Callable[..., Any]:

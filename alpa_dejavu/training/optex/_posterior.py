@@ -102,7 +102,7 @@ def fitted(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> FittedProcess:
     return _process(seen, scale, matrix, factor)
 
 
-def tried(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> FittedProcess:
+def unmended(kernel: Kernel, seen: Seen, scale: Any, noise: Any) -> FittedProcess:
     """Returns the process as `fitted` does, but with NaN where its matrix is singular: one to compare with others."""
     matrix = matrix_of(kernel, seen, scale, noise)
     return _process(seen, scale, matrix, jax.scipy.linalg.cholesky(matrix, lower=True))

@@ -4,7 +4,6 @@ is known after a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,41 +14,6 @@ from alpa_dejavu.training.optex._history import GradientHistory, estimated, near
 from alpa_dejavu.training.optex._layout import GradientLayout
 from alpa_dejavu.training.optex._posterior import FittedProcess, Seen, of_each, weights_at
 from alpa_dejavu.training.optex.kernels import Kernel
-
-_DESCENT = 1e-4
-"""The share of the descent along the first gradient that a line check asks for, as Armijo's rule has it."""
-
-
-def kept_steps(keep: str, is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
-    """Returns how many steps of a walk are kept: 1 is the optimizer's own step; 0 where no point is valid.
-
-    Args:
-        keep: one of `KEEP`.
-        is_valid: which points have a finite gradient, shape [N].
-        losses: at the points, shape [N].
-        descents: the product of the first gradient and the way from the first point, shape [N].
-    """
-    return jnp.where(jnp.any(is_valid), KEEP[keep](is_valid, losses, descents) + 1, 0)
-
-
-def _last(is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
-    del losses, descents
-    return len(is_valid) - 1 - jnp.argmax(is_valid[::-1])
-
-
-def _lowest(is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
-    del descents
-    return jnp.argmin(jnp.where(is_valid, losses, jnp.inf))
-
-
-def _line(is_valid: jax.Array, losses: jax.Array, descents: jax.Array) -> Any:
-    """The last one that is as low as Armijo's rule asks; the first valid one is."""
-    first = jnp.argmax(is_valid)
-    passed = is_valid & (losses <= losses[first] + _DESCENT * descents)
-    return _last(passed | (jnp.arange(len(is_valid)) == first), losses, descents)
-
-
-KEEP: dict[str, Callable[[Any, Any, Any], Any]] = {"last": _last, "lowest": _lowest, "line": _line}
 
 
 class Walk(NamedTuple):
@@ -81,10 +45,10 @@ class _Place(NamedTuple):
     """Where a walk has come to."""
 
     count: jax.Array
-    goes_on: Any
-    leaves: Any
+    goes_on: jax.Array
+    leaves: list[jax.Array]
     optimizer: Any
-    near: Any
+    near: jax.Array
     walk: Walk
 
 

@@ -40,7 +40,7 @@ class Evaluated(NamedTuple):
     losses: jax.Array
     gradients: Any
     noise: Any = None
-    has_arrived: Any = None
+    has_arrived: jax.Array | np.ndarray | None = None
 
 
 class Evaluator(abc.ABC):
@@ -97,6 +97,7 @@ class Vmapped(_OfLoss):
     """All points side by side in one program, by `vmap`; loss and replicas are those of `OneByOne`."""
 
     def evaluate(self, points: Any, batches: Any, count: Any) -> Evaluated:
+        """Returns the gradients of all points."""
         del count
         return Evaluated(*self._program(points, batches))
 
@@ -117,22 +118,22 @@ class OneByOne(_OfLoss):
     def _program(self) -> Callable[[Any, Any, Any], Any]:
         gradient = gradient_of_point(self.loss, self.replicas)
 
-        def one(carry: None, row: Any) -> Any:
+        def at_point(carry: None, row: Any) -> Any:
             place, count, point, batch = row
             shapes = jax.eval_shape(gradient, point, batch)
 
             def nothing() -> Any:
-                loss, *others = jax.tree_util.tree_map(lambda s: jax.numpy.zeros(s.shape, s.dtype), shapes)
+                loss, *others = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
                 return (loss * np.nan, *others)
 
             return carry, jax.lax.cond(place < count, lambda: gradient(point, batch), nothing)
 
-        def every(points: Any, batches: Any, count: Any) -> Any:
+        def at_points(points: Any, batches: Any, count: Any) -> Any:
             n = jax.tree_util.tree_leaves(points)[0].shape[0]
-            places = jax.numpy.arange(n)
-            return jax.lax.scan(one, None, (places, jax.numpy.broadcast_to(count, n), points, batches))[1]
+            places = jnp.arange(n)
+            return jax.lax.scan(at_point, None, (places, jnp.broadcast_to(count, n), points, batches))[1]
 
-        return jax.jit(every)
+        return jax.jit(at_points)
 
 
 @final

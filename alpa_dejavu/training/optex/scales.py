@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, matrix_of, of_each, solved, tried
+from alpa_dejavu.training.optex._posterior import Seen, log_likelihood, of_each, unmended
 from alpa_dejavu.training.optex.kernels import Kernel
 
-__all__ = ["SCALES", "Fixed", "HeldOut", "Likelihood", "Median", "Scale", "scale"]
+__all__ = ["SCALES", "Fixed", "Likelihood", "Median", "Scale", "scale"]
 
 FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Length scales that are tried, over the median distance."""
@@ -30,14 +30,13 @@ class Scale(abc.ABC):
     """A way to find the length scale of a group."""
 
     @abc.abstractmethod
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
         """Returns the length scale and the noise.
 
         Args:
             kernel: the kernel.
             seen: the history.
             noises: levels of noise to choose from, shape [levels].
-            is_newest: which slots hold the points that were added last, shape [T].
         """
 
 
@@ -55,8 +54,9 @@ class Fixed(Scale):
     def __post_init__(self) -> None:
         checks.positive("fixed scale", "value", self.value)
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
-        del kernel, seen, is_newest
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
+        """Returns the length scale, and the first level of noise."""
+        del kernel, seen
         return jnp.float32(self.value), noises[0]
 
 
@@ -74,9 +74,9 @@ class Median(Scale):
     def __post_init__(self) -> None:
         checks.positive("median scale", "factor", self.factor)
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
         """Returns it, or 1 where no two points differ, and the first level of noise."""
-        del kernel, is_newest
+        del kernel
         return self.factor * _median(seen), noises[0]
 
 
@@ -87,39 +87,16 @@ class Likelihood(Scale):
 
     factors: tuple[float, ...] = FACTORS
 
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
-        del is_newest
+    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array) -> tuple[Any, Any]:
+        """Returns the likeliest length scale and level of noise."""
 
         def badness(scale: Any, noise: Any) -> Any:
-            return -log_likelihood(tried(kernel, seen, scale, noise), seen)
+            return -log_likelihood(unmended(kernel, seen, scale, noise), seen)
 
         return _best(badness, self.factors, seen, noises)
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class HeldOut(Scale):
-    """The length scale by which older gradients tell the newest ones best, of some multiples of the median distance."""
-
-    factors: tuple[float, ...] = FACTORS
-
-    def choose(self, kernel: Kernel, seen: Seen, noises: jax.Array, is_newest: jax.Array) -> tuple[Any, Any]:
-        new = seen.is_known & is_newest
-        old = seen._replace(is_known=seen.is_known & ~is_newest)
-
-        def badness(scale: Any, noise: Any) -> Any:
-            process = tried(kernel, old, scale, noise)
-            across = matrix_of(kernel, seen, scale, 0.0)
-            across = jnp.where(old.is_known[:, None] & new, across, 0)
-            weights = solved(process.factor, across)
-            own, told = jnp.diag(seen.products), jnp.einsum("ij,ij->j", weights, seen.products)
-            both = jnp.einsum("ij,ik,kj->j", weights, seen.products, weights)
-            return jnp.sum(jnp.where(new, own - 2 * told + both, 0))
-
-        return _best(badness, self.factors, seen, noises)
-
-
-SCALES: dict[str, type[Scale]] = {"median": Median, "likelihood": Likelihood, "held-out": HeldOut}
+SCALES: dict[str, type[Scale]] = {"median": Median, "likelihood": Likelihood}
 """The scales by name, frozen dataclasses; a number is a fixed one."""
 
 

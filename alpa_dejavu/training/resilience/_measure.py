@@ -154,11 +154,11 @@ def resilience(
     checks.count("resilience", "masks", masks)
     checks.count("resilience", "lanes", lanes)
     ascending = checked_shares(shares)
-    named = _named(faults)
+    named = _faults_by_name(faults)
     subject = Subject.checked(apply_fn, params, data, judge)
     units = found_parts(subject, parts)
     for asked_fault in named.values():
-        _tried(subject, asked_fault, units)
+        _check_fault(subject, asked_fault, units)
     asked = [(name, group) for name in named for group in (("", *units.groups) if by_layer else ("",))]
     measure = functools.partial(measured, subject, units, shares=ascending, masks=masks, lanes=lanes, seed=seed)
     calls = [functools.partial(measure, name, named[name], group) for name, group in asked]
@@ -179,14 +179,14 @@ def measured(
     keys = jax.random.split(jax.random.PRNGKey(seed), masks)
     keys = jnp.concatenate([keys, keys[: turns * lanes - masks]]).reshape(turns, lanes, -1)
 
-    def one(params: Any, key: jax.Array, count: Any) -> Any:
+    def under_mask(params: Any, key: jax.Array, count: Any) -> Any:
         of_mask, of_fault = jax.random.split(key)
         hit = drawn(parts, of_mask, count, group)
         return subject.judged(model(params, subject.inputs, hit, of_fault))
 
     @jax.jit
     def all_masks(params: Any, count: Any) -> Any:
-        return jax.lax.map(lambda some: jax.vmap(lambda key: one(params, key, count))(some), keys)
+        return jax.lax.map(lambda some: jax.vmap(lambda key: under_mask(params, key, count))(some), keys)
 
     points = []
     for share in shares:
@@ -198,7 +198,7 @@ def measured(
     return points
 
 
-def _named(faults: Faults) -> dict[str, Fault]:
+def _faults_by_name(faults: Faults) -> dict[str, Fault]:
     if isinstance(faults, Mapping):
         named = {name: fault(choice) for name, choice in faults.items()}
     else:
@@ -209,7 +209,7 @@ def _named(faults: Faults) -> dict[str, Fault]:
     return named
 
 
-def _tried(subject: Subject, fault: Fault, parts: Parts) -> None:
+def _check_fault(subject: Subject, fault: Fault, parts: Parts) -> None:
     """Raises ValueError if the model doesn't take parameters with a fault, by shapes alone."""
     hit, key = jax.ShapeDtypeStruct((parts.count,), bool), jax.random.PRNGKey(0)
     try:

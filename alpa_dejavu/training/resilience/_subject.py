@@ -53,8 +53,8 @@ class Subject:
 
     apply_fn: Model
     params: Any
-    inputs: Any
-    targets: Any
+    inputs: jax.Array
+    targets: jax.Array
     judge: Judge = accuracy
 
     @classmethod

@@ -184,7 +184,7 @@ class _Weights(NamedTuple):
 class _Held(NamedTuple):
     """A value of data of which a part is to be zero before anything but elementwise steps uses it."""
 
-    values: Any
+    values: jax.Array
     kept: jax.Array
     key: tuple[str, tuple[int, ...]]
 
@@ -259,19 +259,19 @@ class _Run:
             origin = _Weights(whole.name, _axes(equation, whole.axes))
         elif name in _PRODUCTS:
             sides = [(n, weights) for n, weights in enumerate(of) if weights is not None and weights.name]
-            results = [self._struck(equation, *sides[0], results[0])] if sides else results
+            results = [self._site_output(equation, *sides[0], results[0])] if sides else results
         return results, [origin] * len(results)
 
-    def _struck(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
+    def _site_output(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
         name = weights.name
         self._names[name] += 1
         again = self._names[name]
         site = ProductSite(name if again == 1 else f"{name}#{again}", tuple(values.shape), _features(equation, side))
         self._number += 1
         values = self._strike(self._number - 1, site, values)
-        return values if self._removed is None else self._held(equation, side, weights, values)
+        return values if self._removed is None else self._held_output(equation, side, weights, values)
 
-    def _held(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
+    def _held_output(self, equation: Any, side: int, weights: _Weights, values: Any) -> Any:
         """Returns what a product puts out, held with which of the units are kept whose columns its weights have."""
         assert self._removed is not None
         (owners, hit), kept, axes = self._removed, jnp.ones((), bool), list[int]()

@@ -91,7 +91,7 @@ def bit_map(
         for group in groups for among in (units.group(group),) for bit in range(FORMATS[dtype].bits)
     ]  # fmt: skip
 
-    def struck(params: Any, key: jax.Array, start: Any, size: Any, count: Any, bit: Any) -> Any:
+    def judged_with_flips(params: Any, key: jax.Array, start: Any, size: Any, count: Any, bit: Any) -> Any:
         numbers = jnp.arange(units.count)
         drawn = jax.random.uniform(key, (units.count,)) + 2.0 * ((numbers < start) | (numbers >= start + size))
         hit = jnp.zeros(units.count, bool).at[jnp.argsort(drawn)].set(numbers < count)
@@ -103,15 +103,15 @@ def bit_map(
         return subject.judged(apply_fn(jax.tree_util.tree_unflatten(tree, changed), subject.inputs))
 
     @jax.jit
-    def every(params: Any, asked: Any) -> Any:
-        def one(place: Any) -> Any:
+    def at_all_places(params: Any, asked: Any) -> Any:
+        def mean_over_masks(place: Any) -> Any:
             keys = jax.random.split(jax.random.PRNGKey(seed), masks)
-            judged, not_finite = jax.lax.map(lambda key: struck(params, key, *place), keys)
+            judged, not_finite = jax.lax.map(lambda key: judged_with_flips(params, key, *place), keys)
             return judged.mean(), not_finite.mean()
 
-        return jax.lax.map(one, asked)
+        return jax.lax.map(mean_over_masks, asked)
 
-    judgements = every(subject.params, tuple(np.array(asked).T))
+    judgements = at_all_places(subject.params, tuple(np.array(asked).T))
     judged, not_finite = (np.asarray(figures, float).reshape(len(groups), -1) for figures in judgements)
     base = float(subject.judged(apply_fn(subject.params, subject.inputs))[0])
     return BitMap(dtype, groups, base, judged, not_finite)

@@ -41,7 +41,7 @@ def taylor(subject: Subject, parts: Parts, faulty: Fault, second: bool) -> NDArr
         return sum(jax.tree_util.tree_leaves(products))
 
     @jax.jit
-    def each(units: Any) -> Any:
+    def scores(units: Any) -> Any:
         gradient = jax.grad(loss)(subject.params)
 
         def score(unit: Any) -> Any:
@@ -54,7 +54,7 @@ def taylor(subject: Subject, parts: Parts, faulty: Fault, second: bool) -> NDArr
 
         return jax.lax.map(score, units)
 
-    return np.asarray(each(jnp.arange(parts.count)), float)
+    return np.asarray(scores(jnp.arange(parts.count)), float)
 
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -112,10 +112,10 @@ def harms(
     """
     if by not in SCORES:
         raise ValueError(f"by is {by!r}, but must be one of {', '.join(SCORES)}{near(by, SCORES)}; name one")
-    subject, units, what = _asked(apply_fn, params, data, parts, faulty, loss)
+    subject, units, what = _checked(apply_fn, params, data, parts, faulty, loss)
     singles = np.eye(units.count, dtype=bool)
     if by == "tried":
-        losses = _tried(subject, units, np.vstack([np.zeros((1, units.count), bool), singles]), what)
+        losses = _losses_without(subject, units, np.vstack([np.zeros((1, units.count), bool), singles]), what)
         return losses[1:] - losses[0]
     if units.kind.startswith("activations"):
         raise ValueError(f"by is {by!r}, but must be 'tried' for {units.kind}; the parameters don't have them")
@@ -155,7 +155,7 @@ def chosen_parts(
     """
     if by not in WAYS:
         raise ValueError(f"by is {by!r}, but must be one of {', '.join(WAYS)}{near(by, WAYS)}; name one")
-    subject, units, what = _asked(apply_fn, params, data, parts, faulty, loss)
+    subject, units, what = _checked(apply_fn, params, data, parts, faulty, loss)
     checks.count("chosen_parts", "at_once", at_once)
     if not 1 <= k <= units.count:
         raise ValueError(f"k is {k}, but must be of 1 to {units.count}, the number of {units.kind}; give another one")
@@ -169,10 +169,10 @@ def chosen_parts(
         chosen = _ordered(score, least)[:k]
     sets = np.zeros((2, units.count), bool)
     sets[1, chosen] = True
-    losses = _tried(certified, units, sets, what)
+    losses = _losses_without(certified, units, sets, what)
     classes = jnp.issubdtype(certified.targets.dtype, jnp.integer)
     right = dataclasses.replace(certified, judge=accuracy) if classes else None
-    accuracies = _tried(right, units, sets, what) if right is not None else np.full(2, math.nan)
+    accuracies = _losses_without(right, units, sets, what) if right is not None else np.full(2, math.nan)
     return ChosenParts(tuple(chosen), tuple(map(units.name, chosen)), *map(float, (*losses, *accuracies)))
 
 
@@ -198,29 +198,29 @@ def judged_without(
     Raises:
         ValueError: the data don't fit, or sets aren't of these parts.
     """
-    subject, units, what = _asked(apply_fn, params, data, parts, faulty, judge)
+    subject, units, what = _checked(apply_fn, params, data, parts, faulty, judge)
     wanted = np.asarray(sets, bool)
     if wanted.ndim != 2 or wanted.shape[1] != units.count or not len(wanted):
         raise ValueError(f"sets is of shape {wanted.shape}, but must be of one set or more of {units.count} units; "
                          "give a row for each set")  # fmt: skip
-    return _tried(subject, units, wanted, what)
+    return _losses_without(subject, units, wanted, what)
 
 
-def _tried(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: Fault) -> Floats:
+def _losses_without(subject: Subject, parts: Parts, sets: NDArray[np.bool_], faulty: Fault) -> Floats:
     key, model = jax.random.PRNGKey(0), struck(subject.apply_fn, faulty, parts)
 
     @jax.jit
-    def every(some: Any) -> Any:
+    def losses(some: Any) -> Any:
         return jax.lax.map(lambda hit: subject.judged(model(subject.params, subject.inputs, hit, key))[0], some)
 
     # All calls have as many sets, so that one program does.
     size = min(len(sets), 1024)
     filled = np.concatenate([sets, np.zeros((-len(sets) % size, sets.shape[1]), bool)])
-    chosen = [np.asarray(every(filled[first : first + size]), float) for first in range(0, len(filled), size)]
+    chosen = [np.asarray(losses(filled[first : first + size]), float) for first in range(0, len(filled), size)]
     return np.concatenate(chosen)[: len(sets)]
 
 
-def _asked(
+def _checked(
     apply_fn: Callable[[Any, Any], Any], params: Any, data: Any, parts: str | Parts, faulty: str | Fault, loss: Judge
 ) -> tuple[Subject, Parts, Fault]:
     subject = Subject.checked(apply_fn, params, data, loss)
@@ -239,7 +239,7 @@ def _greedy(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool, 
         sets = np.zeros((parts.count, parts.count), bool)
         sets[:, chosen] = True
         np.fill_diagonal(sets, True)
-        order = _ordered(_tried(subject, parts, sets, faulty), least)
+        order = _ordered(_losses_without(subject, parts, sets, faulty), least)
         chosen += [unit for unit in order if unit not in chosen][: min(at_once, k - len(chosen))]
     return chosen
 
@@ -252,4 +252,4 @@ def _exact(subject: Subject, parts: Parts, faulty: Fault, k: int, least: bool) -
     every = list(itertools.combinations(range(parts.count), k))
     sets = np.zeros((count, parts.count), bool)
     np.put_along_axis(sets, np.array(every), True, axis=1)
-    return list(every[_ordered(_tried(subject, parts, sets, faulty), least)[0]])
+    return list(every[_ordered(_losses_without(subject, parts, sets, faulty), least)[0]])

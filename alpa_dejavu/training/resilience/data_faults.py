@@ -46,6 +46,7 @@ class RemovedSamples(DataFault):
     """Samples that aren't there."""
 
     def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
+        """Returns the other samples."""
         left = jnp.sort(jax.random.permutation(key, len(targets))[count:])
         return inputs[left], targets[left]
 
@@ -56,6 +57,7 @@ class Doubled(DataFault):
     """Samples that are there twice, the second time at the end."""
 
     def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
+        """Returns all samples, and some of them again."""
         again = jax.random.permutation(key, len(targets))[:count]
         return jnp.concatenate([inputs, inputs[again]]), jnp.concatenate([targets, targets[again]])
 
@@ -72,6 +74,7 @@ class Mislabelled(DataFault):
     classes: int = 10
 
     def faulty(self, inputs: Any, targets: Any, count: int, key: jax.Array) -> tuple[Any, Any]:
+        """Returns all samples, some with other targets."""
         of_samples, of_classes = jax.random.split(key)
         hit = jax.random.permutation(of_samples, len(targets)) < count
         step = jax.random.randint(of_classes, targets.shape, 1, self.classes)

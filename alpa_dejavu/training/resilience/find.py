@@ -52,12 +52,16 @@ def find_parts(params: Any, kind: str = "neurons", *, only: Patterns | None = No
         raise ValueError(f"kind is {kind!r}, but must be one of {', '.join(KINDS)}{near(kind, KINDS)}; name one")
     paths, shapes = _arrays(params)
     leaves = jax.tree_util.tree_leaves(params)
-    patterns, left_out = None if only is None else _placed("only", only, paths), _placed("but", but, paths)
-    wanted = [
-        jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and (only is None or _prefix(path, patterns) is not None)
-        and _prefix(path, left_out) is None for path, leaf in zip(paths, leaves, strict=True)
-    ]  # fmt: skip
-    parts = KINDS[kind](_Arrays(paths, shapes, wanted, patterns))
+    only_below = None if only is None else _placed("only", only, paths)
+    left_out = _placed("but", but, paths)
+
+    def is_wanted(path: str, leaf: Any) -> bool:
+        if only_below is not None and _prefix(path, only_below) is None:
+            return False
+        return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating)) and _prefix(path, left_out) is None
+
+    wanted = list(map(is_wanted, paths, leaves))
+    parts = KINDS[kind](_Arrays(paths, shapes, wanted, only_below))
     if not parts.count:
         why = "" if only is None and not but else f" by only={only!r}, but={but!r}"
         raise ValueError(f"kind is {kind!r}, but must be of parts that are there: the model has no {kind}{why}; its "

@@ -48,11 +48,11 @@ def cleared(gradients: Any, valid: jax.Array) -> Any:
 def weighted(gradients: Any, weights: jax.Array) -> Any:
     """Returns the sum of the replicas' gradients by weights [N]; what weighs nothing isn't looked at."""
 
-    def one(x: Any) -> Any:
+    def weighted_sum(x: Any) -> Any:
         w = column(weights.astype(x.dtype), x)
         return jnp.sum(jnp.where(w != 0, x, 0) * w, axis=0)
 
-    return jax.tree_util.tree_map(one, gradients)
+    return jax.tree_util.tree_map(weighted_sum, gradients)
 
 
 def mean_of(gradients: Any, chosen: Any) -> Any:
@@ -73,7 +73,9 @@ def shrunk(gradients: Any, valid: jax.Array) -> Any:
     sums and distances don't overflow.
     """
     clean = jax.tree_util.tree_map(wide, cleared(gradients, valid))
-    unit = _one_if_none(_each(jnp.max, functools.reduce(jnp.maximum, map(_largest, jax.tree_util.tree_leaves(clean)))))
+    unit = _one_if_none(
+        _for_each_row(jnp.max, functools.reduce(jnp.maximum, map(_largest, jax.tree_util.tree_leaves(clean))))
+    )
     return jax.tree_util.tree_map(lambda x: x / column(unit, x), clean)
 
 
@@ -151,15 +153,15 @@ def middle(values: Any, valid: jax.Array) -> Any:
     """Returns the lower median of the valid ones' values [N], or infinity where there is none; N times, shape [N]."""
     finite = jnp.where(valid, values, jnp.inf)
     chosen = ranks(finite) == jnp.maximum(total(valid) - 1, 0) // 2
-    return _each(jnp.min, jnp.where(chosen, finite, jnp.inf))
+    return _for_each_row(jnp.min, jnp.where(chosen, finite, jnp.inf))
 
 
 def total(values: Any) -> Any:
     """Returns the sum of values [N], or how many are true; N times, shape [N]."""
-    return _each(jnp.sum, values)
+    return _for_each_row(jnp.sum, values)
 
 
-def _each(reduce: Any, values: Any) -> Any:
+def _for_each_row(reduce: Any, values: Any) -> Any:
     # Not by a scalar: what is computed of one that is spread again would be split over devices, and gathered.
     return reduce(jnp.broadcast_to(values, (len(values), len(values))), axis=1)
 

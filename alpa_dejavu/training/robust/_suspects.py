@@ -120,7 +120,7 @@ class Suspects:
         is_named = (most >= enough - 1e-9) | ((named_before > 0) & (most >= enough / 2))
         after = dataclasses.replace(self, evidence=evidence, seen_before=kept, step=self.step + 1,
                                     named_for=np.where(is_named, named_before + 1, 0))  # fmt: skip
-        self._tell(after)
+        self._log_changes(after)
         return after
 
     def _values(self, group: str, far: Any, agreement: Any) -> NDArray[np.float64]:
@@ -140,7 +140,7 @@ class Suspects:
             raise ValueError(f"{name} is of shape {np.shape(values)}, but must be ({self.replicas},); give a value for "
                              "each replica")  # fmt: skip
 
-    def _tell(self, after: Suspects) -> None:
+    def _log_changes(self, after: Suspects) -> None:
         for replica in sorted(set(after.named) - set(self.named)):
             group = max(after.evidence, key=lambda name: after.evidence[name][:, replica].max())
             sign = _SIGNS[int(np.argmax(after.evidence[group][:, replica]))] if group != _FRESH else "not descending"

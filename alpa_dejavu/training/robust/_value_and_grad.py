@@ -81,7 +81,10 @@ class RobustValueAndGrad:
 
         def states() -> dict[str, Any]:
             evidences = Evidence(jnp.zeros(self.replicas), jax.tree_util.tree_map(lambda x: x[0], zeros()))
-            return {group: results.state for group, results in self._made(buffers, zeros(), None, evidences)[1].items()}
+            return {
+                group: results.state
+                for group, results in self._aggregated(buffers, zeros(), None, evidences)[1].items()
+            }
 
         # A rule's first state is zeros, by the conformance suite.
         rules = jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(states))
@@ -133,7 +136,7 @@ class RobustValueAndGrad:
         evidence = self._evidence(params, gradients, fresh, descent)
         shapes = jax.tree_util.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), gradients)
         buffers = self._buffers(shapes, state.offsets is not None)
-        filled, results = self._made(buffers, gradients, state.rules, evidence)
+        filled, results = self._aggregated(buffers, gradients, state.rules, evidence)
         judged = Judged(
             buffers.emptied({group: result.gradient for group, result in results.items()}),
             {group: suspicion_of(filled[group], result) for group, result in results.items()},
@@ -153,7 +156,7 @@ class RobustValueAndGrad:
         """
         if not isinstance(self.rule, Zeno):
             raise ValueError(f"rule is {self.rule}, but must be a Zeno to have scores; choose it, or don't score")
-        return -self._after(params, gradients, fresh, self.rule.rate)
+        return -self._losses_after(params, gradients, fresh, self.rule.rate)
 
     def descents(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
         """Returns for each replica by how much a step along its gradient lowers the loss on fresh samples, shape [N].
@@ -166,9 +169,9 @@ class RobustValueAndGrad:
             fresh: samples that no replica has computed on.
             rate: the learning rate of the step.
         """
-        return self.loss(params, fresh) - self._after(params, gradients, fresh, rate)
+        return self.loss(params, fresh) - self._losses_after(params, gradients, fresh, rate)
 
-    def _after(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
+    def _losses_after(self, params: Any, gradients: Any, fresh: Any, rate: float) -> Any:
         return jax.vmap(lambda g: loss_at_offsets(self.loss, params, g, fresh, -rate))(gradients)
 
     def _evidence(self, params: Any, gradients: Any, fresh: Any, descent: jax.Array | None) -> Evidence | None:
@@ -186,7 +189,7 @@ class RobustValueAndGrad:
     def _buffers(self, params: Any, staged: bool) -> Buffers:
         return Buffers.of(params, self.replicas, self.scope, self.stage_of, self.joined, staged)
 
-    def _made(
+    def _aggregated(
         self, buffers: Buffers, gradients: Any, states: Any, evidence: Evidence | None
     ) -> tuple[dict[str, list[Any]], dict[str, Aggregated]]:
         """Each group's buffers, and what the rule makes of them."""

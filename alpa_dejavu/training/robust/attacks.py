@@ -66,7 +66,7 @@ def _first_row(gradients: Any, chosen: jax.Array) -> Any:
 class SignFlip(_Stateless):
     """Each wrong replica sends its own gradient times -strength."""
 
-    strength: Any = 1.0
+    strength: float | jax.Array = 1.0
 
     def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
         return jax.tree_util.tree_map(lambda x: -self.strength * x, gradients)
@@ -77,7 +77,7 @@ class SignFlip(_Stateless):
 class CopiedSignFlip(_Stateless):
     """All wrong replicas send the first one's gradient times -strength: they agree with each other."""
 
-    strength: Any = 1.0
+    strength: float | jax.Array = 1.0
 
     def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
         return jax.tree_util.tree_map(lambda x: -self.strength * x, _first_row(gradients, wrong))
@@ -88,7 +88,7 @@ class CopiedSignFlip(_Stateless):
 class Gaussian(_Stateless):
     """Wrong replicas send noise of the right ones' root mean square times strength."""
 
-    strength: Any = 10.0
+    strength: float | jax.Array = 10.0
 
     def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
         leaves, tree = jax.tree_util.tree_flatten(gradients)
@@ -106,7 +106,7 @@ class InnerProduct(_Stateless):
         Xie, Koyejo and Gupta, Fall of Empires, UAI 2019.
     """
 
-    strength: Any = 0.5
+    strength: float | jax.Array = 0.5
 
     def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
         return jax.tree_util.tree_map(lambda x: -self.strength * x, mean_of(gradients, ~wrong))
@@ -121,7 +121,7 @@ class ALittleIsEnough(_Stateless):
         Baruch, Baruch and Goldberg, A Little Is Enough, NeurIPS 2019.
     """
 
-    strength: Any = 1.5
+    strength: float | jax.Array = 1.5
 
     def _wrong(self, gradients: Any, wrong: jax.Array, key: jax.Array) -> Any:
         right = jnp.maximum(jnp.sum(~wrong) - 1, 1)

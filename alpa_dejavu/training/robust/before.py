@@ -46,6 +46,7 @@ class Clipping(Preparation):
     norm: float | None = None
 
     def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
+        """Returns the gradients, none longer than the norm."""
         size = norms(gradients)
         most = middle(size, jnp.isfinite(size)) if self.norm is None else self.norm
         scale = jnp.where(size > most, most / size, 1)
@@ -74,6 +75,7 @@ class WorkerMomentum(Preparation):
                              "share")  # fmt: skip
 
     def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
+        """Returns the moving averages, which are the state."""
         old = jax.tree_util.tree_map(jnp.zeros_like, gradients) if state is None else state
         valid = finite_rows(gradients)
         kept = jax.tree_util.tree_map(
@@ -125,6 +127,7 @@ class NearestNeighbours(Preparation):
     wrong: int = 1
 
     def prepare(self, gradients: Any, state: Any = None) -> tuple[Any, Any]:
+        """Returns the means of nearest neighbours."""
         n = count(gradients)
         if not 0 <= self.wrong < n:
             raise ValueError(f"nearest neighbours: wrong is {self.wrong}, but must be of 0..{n - 1}; there are {n} "

@@ -235,7 +235,7 @@ class Monitor:
             later.score[name] = watch.score[name] + self._share(since) * jnp.sum(shares * rated, axis=1)
             later.spread[name] = watch.spread[name] + self._share(since - 1) * jnp.sum(
                 shares * (jnp.square(rated) - watch.spread[name][:, None]), axis=1)  # fmt: skip
-            later.slots[name] = self._moved(watch.slots[name], later, name, weight, now)
+            later.slots[name] = self._moved_quantiles(watch.slots[name], later, name, weight, now)
             judged.wrong[name], judged.score[name] = wrong.T, off.T
         return later, judged
 
@@ -251,7 +251,7 @@ class Monitor:
         """The weight of a step after so many others: in the beginning moving values are plain means."""
         return jnp.where(steps < 0, 0, jnp.maximum(1 - self.decay, 1 / (1 + jnp.maximum(steps, 0))))
 
-    def _moved(self, slot: Any, later: Watch, name: str, weight: Any, now: Any) -> Any:
+    def _moved_quantiles(self, slot: Any, later: Watch, name: str, weight: Any, now: Any) -> Any:
         """The slot with quantiles nearer to where their shares of values lie below."""
         shares = jnp.asarray(self.quantiles)[None, :, None]
         deviation = jnp.sqrt(jnp.maximum(later.mean[name][:, 1] - jnp.square(later.mean[name][:, 0]), 0))

@@ -46,8 +46,8 @@ def check_rule(
     _check_huge(aggregate, replicas, evidence)
     if permutes:
         order = np.random.default_rng(2).permutation(replicas)
-        other = aggregate(_mapped(lambda x: x[order], gradients), None,
-                               evidence._replace(descent=evidence.descent[order]))  # fmt: skip
+        descent = np.asarray(evidence.descent)[order]
+        other = aggregate(_mapped(lambda x: x[order], gradients), None, evidence._replace(descent=descent))
         _same(other.gradient, aggregated.gradient, "the order of replicas matters")
     if translates:
         moved = aggregate(_mapped(lambda x: x + 3, gradients), None, evidence)

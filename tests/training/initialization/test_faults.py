@@ -9,7 +9,7 @@ import pytest
 
 from alpa_dejavu.training.initialization import parallel_initialize, read_result
 from alpa_dejavu.training.initialization._field import Field
-from alpa_dejavu.training.initialization._model import RacedModel
+from alpa_dejavu.training.initialization._layout import RacedModel
 from alpa_dejavu.training.initialization._store import StateStore
 from alpa_dejavu.training.initialization._trainer import Runner, TaskOutcome, Trainer
 from small_models import regression

@@ -12,7 +12,7 @@ from alpa_dejavu.training.optex import optex
 from alpa_dejavu.training.optex._posterior import Seen, fitted, log_likelihood, weights_at
 from alpa_dejavu.training.optex.evaluators import OneByOne
 from alpa_dejavu.training.optex.kernels import KERNELS, RBF, kernel
-from alpa_dejavu.training.optex.scales import Fixed, HeldOut, Likelihood, Median
+from alpa_dejavu.training.optex.scales import Fixed, Likelihood, Median
 from alpa_dejavu.training.optex.testing import check_kernel
 
 DRAW = np.random.default_rng(0)
@@ -73,17 +73,16 @@ def test_a_posterior_is_the_one_of_scikit_learn(name):
 def test_length_scales_are_those_that_were_asked_for():
     points = np.linspace(0, 6, 12)[:, None] * np.ones(2)
     smooth, rough = np.sin(points[:, :1] / 3 + np.arange(30)), DRAW.standard_normal((12, 30))
-    noises, newest = jnp.array([1e-4, 1.0]), jnp.arange(14) >= 9
+    noises = jnp.array([1e-4, 1.0])
     middle = np.median(np.sqrt(squared(points, points))[np.triu_indices(12, 1)])
     seen = seen_of(points, smooth, np.zeros(2))
-    assert float(Fixed(0.3).choose(RBF(), seen, noises, newest)[0]) == np.float32(0.3)
-    np.testing.assert_allclose(Median(2.0).choose(RBF(), seen, noises, newest)[0], 2 * middle, rtol=1e-5)
-    for way in (Likelihood(), HeldOut()):
-        scale, noise = way.choose(RBF(), seen, noises, newest)
-        assert float(noise) == np.float32(1e-4)
-        assert middle / 2 <= float(scale) <= 4 * middle
+    assert float(Fixed(0.3).choose(RBF(), seen, noises)[0]) == np.float32(0.3)
+    np.testing.assert_allclose(Median(2.0).choose(RBF(), seen, noises)[0], 2 * middle, rtol=1e-5)
+    scale, noise = Likelihood().choose(RBF(), seen, noises)
+    assert float(noise) == np.float32(1e-4)
+    assert middle / 2 <= float(scale) <= 4 * middle
     # What is noise alone is told from a signal.
-    assert float(Likelihood().choose(RBF(), seen_of(points, rough, np.zeros(2)), noises, newest)[1]) == 1.0
+    assert float(Likelihood().choose(RBF(), seen_of(points, rough, np.zeros(2)), noises)[1]) == 1.0
 
 
 PARAMS = {"one": {"w": DRAW.standard_normal(6).astype(np.float32)}, "two": {"w": np.ones((2, 3), np.float32)}}
@@ -111,7 +110,7 @@ def usual():
     return side_by_side, trained(side_by_side)
 
 
-@pytest.mark.parametrize("settings", [{}, {"share": 0.4, "coordinates": "strided"}])
+@pytest.mark.parametrize("settings", [{}, {"share": 0.4}])
 def test_the_history_has_the_last_points_and_knows_how_far_they_are_apart(settings, usual):
     side_by_side, found = usual
     if settings:

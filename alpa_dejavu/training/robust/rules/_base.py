@@ -6,6 +6,8 @@ import abc
 import dataclasses
 from typing import Any, NamedTuple, final
 
+import jax
+
 from alpa_dejavu.training.robust._arrays import count
 from alpa_dejavu.training.robust.before import Preparation
 
@@ -19,7 +21,7 @@ class Evidence(NamedTuple):
         trusted: a gradient on samples that are known to be right, a pytree without the dimension of replicas.
     """
 
-    descent: Any = None
+    descent: jax.Array | None = None
     trusted: Any = None
 
 
@@ -35,9 +37,9 @@ class Aggregated(NamedTuple):
     """
 
     gradient: Any
-    weights: Any
+    weights: jax.Array
     state: Any
-    distances: Any = None
+    distances: jax.Array | None = None
 
 
 class Rule(abc.ABC):

@@ -85,11 +85,11 @@ class CenteredClipping(Rule):
             far = distances(gradients, centre, valid)
             radius = middle(far, valid) if self.radius is None else self.radius
             share = jnp.where(valid, jnp.minimum(1, radius / jnp.maximum(far, jnp.finfo(far.dtype).tiny)), 0) / right
-            centre = jax.tree_util.tree_map(_moved(share), centre, clean)
+            centre = jax.tree_util.tree_map(_clipped_step(share), centre, clean)
         return Aggregated(centre, share / jnp.maximum(jnp.sum(share), jnp.finfo(share.dtype).tiny), centre)
 
 
-def _moved(share: Any) -> Any:
+def _clipped_step(share: Any) -> Any:
     return lambda c, x: c + jnp.sum(column(share, x) * jnp.where(column(share, x) > 0, x - c, 0), axis=0)
 
 
