@@ -12,8 +12,17 @@ from alpa_dejavu._util import units
 from alpa_dejavu.costs.communication import MEASURED
 
 __all__ = [
-    "BETWEEN", "HOST_MEMORY", "WITHIN", "Bench", "Collective", "Flows", "HostProbe", "MeasurementError", "Pipeline",
-    "Place", "Probe",
+    "BETWEEN",
+    "HOST_MEMORY",
+    "WITHIN",
+    "CollectiveProbe",
+    "Flows",
+    "HostProbe",
+    "MeasurementError",
+    "PipelineProbe",
+    "Place",
+    "Probe",
+    "ProbeBench",
 ]  # fmt: skip
 
 WITHIN, BETWEEN = "within a host", "between two hosts"
@@ -35,7 +44,7 @@ class MeasurementError(RuntimeError):
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
-class Collective:
+class CollectiveProbe:
     """A probe that runs a collective in several equal groups of devices at the same time.
 
     Attributes:
@@ -62,7 +71,7 @@ class Collective:
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
-class Pipeline:
+class PipelineProbe:
     """A probe that runs a pipeline of two stages, which compute next to nothing and pass on a tensor of some bytes."""
 
     num_bytes: int
@@ -140,7 +149,7 @@ class HostProbe:
         return _HOST_FIGURES[self.name]
 
 
-Probe: TypeAlias = Collective | Pipeline | Flows | HostProbe
+Probe: TypeAlias = CollectiveProbe | PipelineProbe | Flows | HostProbe
 
 
 @final
@@ -157,7 +166,7 @@ class Place:
         return f"{self.what}{' of hosts with' if self.what == HOST_MEMORY else ''} {self.where}"
 
 
-class Bench(abc.ABC):
+class ProbeBench(abc.ABC):
     """The interface of a bench, which measures probes by workers on a cluster."""
 
     @abc.abstractmethod

@@ -90,7 +90,7 @@ class CurveData(TypedDict):
     most_flop: GivenPositive
 
 
-class DeviceData(TypedDict):
+class MeasuredDeviceData(TypedDict):
     """The measured figures of a device in a calibration file, as `Device` has them."""
 
     name: Text
@@ -111,7 +111,7 @@ class DeviceData(TypedDict):
     origin: NotRequired[Words]
 
 
-class LinkData(TypedDict):
+class LinkFiguresData(TypedDict):
     """The latencies and rates of a link in a calibration file, as `Link` has them; any number is taken here."""
 
     latency_s: Given
@@ -123,7 +123,7 @@ class LinkData(TypedDict):
     cached_bytes: NotRequired[Given]
 
 
-class SharedLinkData(LinkData):
+class SharedLinkData(LinkFiguresData):
     """The figures of a link in a calibration file, with the names of the media that it shares with other links."""
 
     shares: NotRequired[Annotated[list[Text], listed("a list of the names of what the link shares")]]
@@ -139,7 +139,7 @@ class MeasuredLinkData(TypedDict):
         list[Words], listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
     ]
     within: Annotated[bool, said("true (both ends in one host) or false")]
-    link: Annotated[LinkData, said(_LINK)]
+    link: Annotated[LinkFiguresData, said(_LINK)]
     spread: NotRequired[_Spread]
 
 
@@ -152,7 +152,7 @@ class LogRatiosData(TypedDict):
     temporary: NotRequired[_Ratios]
 
 
-class MemoryData(TypedDict):
+class MemoryResidualsData(TypedDict):
     """The measured peaks of memory in a calibration file, against the predicted ones, as `MemoryResiduals` has them."""
 
     log_ratios: Annotated[
@@ -235,7 +235,7 @@ class CalibrationData(TypedDict):
     ]
     devices: NotRequired[
         Annotated[
-            dict[str, Annotated[DeviceData, said("an object with the figures of a device")]],
+            dict[str, Annotated[MeasuredDeviceData, said("an object with the figures of a device")]],
             said("an object of measured figures by the names of devices"),
             at_most(1000),
         ]
@@ -249,7 +249,7 @@ class CalibrationData(TypedDict):
     ]
     memory: NotRequired[
         Annotated[
-            MemoryData,
+            MemoryResidualsData,
             said("an object with measured peaks of memory: log_ratios, num_groups, origin and framework"),
         ]
     ]

@@ -8,8 +8,6 @@ from typing import final
 
 from alpa_dejavu.problem import Cluster, HostMemory, Link, Nvme, checks
 
-__all__ = ["HostLinks", "MeasuredHostMemory"]
-
 _RATES = ("bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s", "read_bytes_per_s", "write_bytes_per_s")
 _SIZES = ("num_bytes", "free_bytes")
 _BESIDE = ("update", "copies", "reads", "writes")

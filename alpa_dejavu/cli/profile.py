@@ -25,7 +25,7 @@ from alpa_dejavu.plans.stage_rows import PROFILED, StageRow
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration.measurement import Measured
+    from alpa_dejavu.calibration.measurement import MeasuredPlan
     from alpa_dejavu.simulation.step import StageTimes
 
 
@@ -99,7 +99,7 @@ def profile(
             to.print(f"wrote {path}")
 
 
-def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
+def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: MeasuredPlan) -> Table:
     """Returns a table of predicted and measured seconds, for a micro-batch and once a step, with a row for each stage
     of a plan.
 
@@ -114,7 +114,7 @@ def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured)
     return stage_table(PROFILED, rows)
 
 
-def measured_facts(given: Plan, plan: Plan, found: Measured) -> list[tuple[str, str]]:
+def measured_facts(given: Plan, plan: Plan, found: MeasuredPlan) -> list[tuple[str, str]]:
     """Returns a step's time as it was measured, as it was predicted, and as it is simulated from the measured stages,
     each with its name.
     """

@@ -22,8 +22,6 @@ from alpa_dejavu.costs.communication import CommunicationModel, Group
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Sites
 
-__all__ = ["CutBytes", "InterstageTable", "InterstageTransfer"]
-
 _Ends = tuple[int, int]
 """A host that sends forward and one that receives; the same one: they are in one host."""
 _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
@@ -57,9 +55,9 @@ class CutBytes:
                 row = 2 * back
                 steps[row : row + 2, start] += tensor.num_bytes, 1.0
                 steps[row : row + 2, end] -= tensor.num_bytes, 1.0
-        crossing = np.cumsum(steps, axis=1)[:, :num_layers]
-        crossing[::2][crossing[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
-        return cls(*crossing)
+        cuts = np.cumsum(steps, axis=1)[:, :num_layers]
+        cuts[::2][cuts[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
+        return cls(*cuts)
 
     @property
     def largest(self) -> float:
@@ -218,9 +216,9 @@ class InterstageTransfer:
         if space.hosts is None:
             hosts, num_hosts = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
             within, between = (0, 0), (0, min(1, num_hosts - 1))
-            together = np.add.outer(hosts, hosts) > num_hosts
+            crowded = np.add.outer(hosts, hosts) > num_hosts
             slower = self.seconds(within, 1).sum() > self.seconds(between, 1).sum()
-            return [between, within], np.where(together & slower, 1, 0)
+            return [between, within], np.where(crowded & slower, 1, 0)
         members, uses = members_of_kinds(self._cluster), kinds_of_sites(space, self._cluster) > 0
         choices = list(itertools.product(range(len(members)), repeat=2))
         ends = [(members[a][0], members[b][min(a == b, len(members[b]) - 1)]) for a, b in choices]

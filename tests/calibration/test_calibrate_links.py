@@ -31,7 +31,7 @@ from alpa_dejavu.calibration import (
     write_calibration,
 )
 from alpa_dejavu.calibration._probe_links import PLACE, Net, even_latencies, grouped, rounds
-from alpa_dejavu.calibration.bench import BETWEEN, Bench, Flows, MeasurementError
+from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate_links import calibrate_links, carried, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.cli.main import main
@@ -46,7 +46,7 @@ from made_up import measured
 GIGABIT = 1e9 / 8
 
 
-class Network(Bench):
+class Network(ProbeBench):
     """Links with true figures; flows over one medium divide it, and each measurement has some noise."""
 
     def __init__(self, count, link_of, media=None, noise=0.02, broken=()):

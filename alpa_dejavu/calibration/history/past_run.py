@@ -75,7 +75,11 @@ class Origin:
             predictor = " + ".join(names if runtime == ALPA else [*names, runtime.name])
         kinds = sorted({host.device.name for host in cluster.hosts})
         identity = "" if calibration is None else calibration.identity
-        return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor, identity)
+        sizes = sorted(float(tensor.num_bytes) for tensor in model.tensors if tensor.role == "parameter")
+        hosts = [(host.device.name, host.num_devices) for host in cluster.hosts]
+        links = [[dataclasses.astuple(link) for link in row] for row in cluster.links]
+        fingerprints = _digest([model.training, sizes]), _digest([hosts, links, cluster.cores])
+        return cls(*fingerprints, " + ".join(kinds), predictor, identity)
 
 
 def plan_key(plan: Plan) -> str:
@@ -88,17 +92,6 @@ def plan_key(plan: Plan) -> str:
         for s in plan.stages
     ]  # fmt: skip
     return _digest([stages, plan.num_micro_batches, plan.schedule, plan.batch])
-
-
-def _of_model(model: Model) -> str:
-    sizes = sorted(float(tensor.num_bytes) for tensor in model.tensors if tensor.role == "parameter")
-    return _digest([model.training, sizes])
-
-
-def _of_cluster(cluster: Cluster) -> str:
-    hosts = [(host.device.name, host.num_devices) for host in cluster.hosts]
-    links = [[dataclasses.astuple(link) for link in row] for row in cluster.links]
-    return _digest([hosts, links, cluster.cores])
 
 
 def _digest(content: Any) -> str:

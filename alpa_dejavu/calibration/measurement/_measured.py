@@ -14,12 +14,10 @@ from alpa_dejavu.calibration.measurement.notes import SEND, StageTasks, StepNote
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
-__all__ = ["Measured", "measured"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredPlan:
     """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step.
 
     Attributes:
@@ -63,7 +61,7 @@ def measured(
     schedule: str,
     devices: Sequence[int],
     planned: Sequence[StageTimes] = (),
-) -> Measured:
+) -> MeasuredPlan:
     """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of at least one step.
     ValueError where the notes aren't those of so many micro-batches on S stages.
 
@@ -93,7 +91,7 @@ def measured(
     )
     order = sorted(range(len(noted)), key=lambda n: noted[n].step_s)
     middle = order[len(order) // 2]
-    return Measured(
+    return MeasuredPlan(
         steps_s=tuple(steps_s) or tuple(step.step_s for step in noted),
         noted_steps_s=tuple(step.step_s for step in noted),
         stages=stages,

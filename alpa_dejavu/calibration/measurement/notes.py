@@ -16,8 +16,8 @@ __all__ = [
     "RECEIVE",
     "RUN",
     "SEND",
-    "Message",
     "Note",
+    "StageMessage",
     "StageNotes",
     "StageTasks",
     "StepNotes",
@@ -30,7 +30,7 @@ RUN, SEND, RECEIVE, OTHER = "run", "send", "receive", "other"
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Message:
+class StageMessage:
     """A message between stages that a worker's instruction has sent or received, and when.
 
     Attributes:
@@ -63,7 +63,7 @@ class Note:
     start_s: float
     end_s: float
     waited_s: float = 0.0
-    messages: tuple[Message, ...] = ()
+    messages: tuple[StageMessage, ...] = ()
 
 
 @final
@@ -170,7 +170,7 @@ def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[
     ends = [*(note.start_s for note in notes[1:]), noted.end_s]
     busy, posts = dict.fromkeys(tasks, 0.0), dict.fromkeys(tasks, 0.0)
     before, after = (notes[0].start_s if notes else noted.end_s) - noted.start_s, 0.0
-    messages: dict[int, list[tuple[float, Message]]] = {}
+    messages: dict[int, list[tuple[float, StageMessage]]] = {}
     for n, (note, owner, end) in enumerate(zip(notes, owners, ends, strict=True)):
         seconds = end - note.start_s - note.waited_s
         if owner is None:

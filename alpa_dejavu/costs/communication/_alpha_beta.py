@@ -15,8 +15,6 @@ from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
 from alpa_dejavu.problem import Link
 
-__all__ = ["link_bytes"]
-
 
 @final
 @dataclasses.dataclass(frozen=True)

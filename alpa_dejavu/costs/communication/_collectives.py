@@ -85,7 +85,7 @@ class Collectives:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Seconds:
+class PredictedSeconds:
     """Predicted seconds of some rows, and both ends of 90 % intervals, each of shape (rows,); `in_domain` says which
     rows are like those that the model was fitted to.
     """
@@ -96,7 +96,7 @@ class Seconds:
     in_domain: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
+    def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> PredictedSeconds:
         """Returns seconds from their logarithms and the errors that are added to these for both ends, shape (2,) or
         (rows, 2).
         """

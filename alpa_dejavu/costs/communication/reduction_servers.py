@@ -21,8 +21,6 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.costs.communication._base import CommunicationModel, Group
 
-__all__ = ["ReductionSplit", "group_split", "reduction_split", "served_s"]
-
 _ROUNDING = 1e-12
 
 

@@ -15,8 +15,6 @@ from alpa_dejavu._util.range_sums import FloatArray as Array
 from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
-__all__ = []
-
 
 @final
 @dataclasses.dataclass(frozen=True)

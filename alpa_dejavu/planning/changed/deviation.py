@@ -29,7 +29,7 @@ from alpa_dejavu.simulation.step import StageTimes
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
-    from alpa_dejavu.calibration.measurement import Measured
+    from alpa_dejavu.calibration.measurement import MeasuredPlan
     from alpa_dejavu.planning.result import PlanningResult
     from alpa_dejavu.planning.task import PlanningTask
 
@@ -123,7 +123,7 @@ def is_off(plan: Plan, steps_s: Sequence[float]) -> bool:
     return not low <= statistics.median(steps_s) <= high
 
 
-def deviation(task: PlanningTask, plan: Plan, found: Measured) -> Deviation:
+def deviation(task: PlanningTask, plan: Plan, found: MeasuredPlan) -> Deviation:
     """Returns the cause of a measured step that is off its prediction, and the plan that would be chosen now.
 
     Args:
@@ -149,7 +149,7 @@ def deviation(task: PlanningTask, plan: Plan, found: Measured) -> Deviation:
     return Deviation(plan, found.step_s, stage, factor, stays_s, now, moved)
 
 
-def measured_run(task: PlanningTask, plan: Plan, found: Measured) -> PastRun:
+def measured_run(task: PlanningTask, plan: Plan, found: MeasuredPlan) -> PastRun:
     """Returns the run of a plan as a history of past runs keeps it, with what is predicted without past runs.
 
     Args:
@@ -166,7 +166,7 @@ def measured_run(task: PlanningTask, plan: Plan, found: Measured) -> PastRun:
 
 def past_run(
     planned: PlanningResult,
-    found: Measured,
+    found: MeasuredPlan,
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
     calibration: Calibration | None = None,
