@@ -35,17 +35,11 @@ _FEWEST = 6
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinkFit:
-    """A link whose latency and rate are fitted to measured collectives.
+    """A link whose latency and rate are fitted to measured collectives."""
 
-    Attributes:
-        link: the link.
-        spread: standard deviation of the logarithm of both figures, by name.
-        unsure: standard deviation of the predicted logarithm of the seconds of each of N collectives, shape (N,).
-    """
-
-    link: Link
-    spread: Mapping[str, float]
-    unsure: Array
+    link: Link  # the link
+    spread: Mapping[str, float]  # standard deviation of the logarithm of both figures, by name
+    unsure: Array  # standard deviation of the predicted logarithm of the seconds of each of N collectives, shape (N,)
 
 
 @final

@@ -122,8 +122,3 @@ def _load(
         over = sum(nets[pair].bytes_per_s for pair in pairs if pair in medium.pairs)
         expected -= max(over - medium.bytes_per_s, 0.0)
     return max(combined, best) if expected > CONTENDED * combined else None
-
-
-def shares_of(pair: Pair, media: Sequence[Shared]) -> tuple[str, ...]:
-    """Returns the names of those media that the link from one host to another shares with other links."""
-    return tuple(medium.name for medium in media if pair in medium.pairs)

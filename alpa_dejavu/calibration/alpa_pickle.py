@@ -71,10 +71,6 @@ class _Array:
     def __init__(self, *_: Any) -> None:
         self.numbers: np.ndarray[Any, Any] = np.zeros(0)
 
-    @property
-    def values(self) -> Any:
-        return self.numbers.tolist()
-
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, by_columns, data = state
         if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):

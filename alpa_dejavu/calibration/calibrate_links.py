@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.calibration._calibration import Calibration, Fit
-from alpa_dejavu.calibration._media import Shared, probe_cards, shares_of, switches
+from alpa_dejavu.calibration._media import Shared, probe_cards, switches
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
     Net,
@@ -150,7 +150,7 @@ def _links(
         medium for medium in media if medium.bytes_per_s < sum(links_by_pair[pair].bytes_per_s for pair in medium.pairs)
     ]
     links_by_pair = {
-        pair: dataclasses.replace(link_of_pair, shares=shares_of(pair, narrow))
+        pair: dataclasses.replace(link_of_pair, shares=tuple(medium.name for medium in narrow if pair in medium.pairs))
         for pair, link_of_pair in links_by_pair.items()
     }
     links = tuple(tuple(links_by_pair.get((a, b)) for b in range(count)) for a in range(count))

@@ -38,7 +38,6 @@ _KINDS: Mapping[str, type[Probe]] = {
     "links": Flows,
     HOST_MEMORY: HostProbe,
 }
-_SECONDS = {"collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
 _OF_BEFORE = ("programs", "stages")
 """Earlier releases measured these too, to fit the rates of devices; they are passed over."""
 
@@ -215,7 +214,7 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
         raise wrong(f"the probe is {fields_read!r}: {error}") from None
     if isinstance(row.get("error"), str) and row["error"]:
         return Measurement(Place(what, where), probe, {}, row["error"])
-    seconds, names = row.get("seconds"), set(probe.names if isinstance(probe, (Flows, HostProbe)) else _SECONDS[what])
+    seconds, names = row.get("seconds"), set(probe.names)
     if not isinstance(seconds, dict) or set(seconds) != names:
         raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(names))}")
     for name, value in seconds.items():

@@ -73,19 +73,15 @@ class CutBytes:
 class InterstageTable:
     """A table of the seconds of one micro-batch's transfer between stages on any two of S submeshes, by D kinds of
     links.
-
-    Attributes:
-        links: shape (S, S), the kind of link from a stage on one submesh to the next stage on another.
-        forward_s, backward_s: shape (L, D), seconds over each kind of link where the next stage begins with each of L
-            layers.
-        ends: for each kind of link, the index of a host that sends forward and of one that receives.
-        shares: shape (D,), into how many shares, sent at the same time, a tensor is cut on each kind of link.
     """
 
-    links: NDArray[np.int64]
+    links: NDArray[np.int64]  # shape (S, S), the kind of link from a stage on one submesh to the next stage on another
+    # forward_s, backward_s: shape (L, D), seconds over each kind of link where the next stage begins with each of L
+    # layers
     forward_s: FloatArray
     backward_s: FloatArray
-    ends: tuple[_Ends, ...]
+    ends: tuple[_Ends, ...]  # for each kind of link, the index of a host that sends forward and of one that receives
+    # Shape (D,), into how many shares, sent at the same time, a tensor is cut on each kind of link
     shares: NDArray[np.int64]
 
     def seconds(self, layer: int, before: int, after: int) -> tuple[float, float]:

@@ -29,16 +29,12 @@ def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageDevices:
-    """The devices that a stage runs on; it also stands for other devices on which everything takes the same time.
+    """The devices that a stage runs on; it also stands for other devices on which everything takes the same time."""
 
-    Attributes:
-        hosts: for each device the index of its host in the cluster, tensor-parallel neighbours next to each other.
-        kinds: one `Device` for each kind of device among them, the slowest first.
-        share: the least that a device has of its host's memory and its rates; None where some host's aren't known.
-    """
-
+    # For each device the index of its host in the cluster, tensor-parallel neighbours next to each other
     hosts: tuple[int, ...]
-    kinds: tuple[Device, ...]
+    kinds: tuple[Device, ...]  # one `Device` for each kind of device among them, the slowest first
+    # The least that a device has of its host's memory and its rates; None where some host's aren't known
     share: HostShare | None = None
 
 

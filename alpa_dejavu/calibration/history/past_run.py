@@ -106,19 +106,15 @@ MOST_STEPS = 1000
 @final
 @dataclasses.dataclass(frozen=True)
 class StageSeconds:
-    """The measured seconds of a stage in a run.
+    """The measured seconds of a stage in a run."""
 
-    Attributes:
-        forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a
-            micro-batch, starting, sending and receiving included.
-        per_step_s: the seconds of what comes once a step.
-        computing_s, predicted_computing_s: the seconds of the computation and its collectives, forward and backward
-            together, without starting, sending and receiving; and those that were predicted for it.
-    """
-
+    # forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a micro-
+    # batch, starting, sending and receiving included
     forward_s: float
     backward_s: float
-    per_step_s: float
+    per_step_s: float  # the seconds of what comes once a step
+    # computing_s, predicted_computing_s: the seconds of the computation and its collectives, forward and backward
+    # together, without starting, sending and receiving; and those that were predicted for it
     computing_s: float
     predicted_computing_s: float
 

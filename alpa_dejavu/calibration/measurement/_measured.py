@@ -18,25 +18,19 @@ from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredPlan:
-    """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step.
+    """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step."""
 
-    Attributes:
-        steps_s, noted_steps_s: the seconds of each step, as the program that asks for it sees it, while workers took no
-            notes, and while they noted each of their instructions.
-        stages: the times of each stage: medians over steps of the mean over micro-batches.
-        computing_s: for each stage the seconds of the computation of a forward and of a backward pass; `stages` also
-            counts what the worker does for them besides (starting, sending, receiving).
-        answer_s: the seconds from the end of a step's last stage until the program knows it.
-        timeline: the timeline of the noted step of median length.
-        computing_steps_s: the seconds that each stage computed in each noted step, shape (noted steps, S).
-    """
-
+    # steps_s, noted_steps_s: the seconds of each step, as the program that asks for it sees it, while workers took no
+    # notes, and while they noted each of their instructions
     steps_s: tuple[float, ...]
     noted_steps_s: tuple[float, ...]
-    stages: tuple[StageTimes, ...]
+    stages: tuple[StageTimes, ...]  # the times of each stage: medians over steps of the mean over micro-batches
+    # For each stage the seconds of the computation of a forward and of a backward pass; `stages` also counts what the
+    # worker does for them besides (starting, sending, receiving)
     computing_s: tuple[tuple[float, float], ...]
-    answer_s: float
-    timeline: Timeline
+    answer_s: float  # the seconds from the end of a step's last stage until the program knows it
+    timeline: Timeline  # the timeline of the noted step of median length
+    # The seconds that each stage computed in each noted step, shape (noted steps, S)
     computing_steps_s: tuple[tuple[float, ...], ...] = ()
 
     @property

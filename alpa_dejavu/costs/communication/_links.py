@@ -10,7 +10,7 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._alpha_beta import COLLECTIVES, RING_PASSES, CommunicationModel, Group
 from alpa_dejavu.costs.communication._rings import Lines, lines, ring_hops, ring_orders
 from alpa_dejavu.problem import Cluster
 

@@ -8,8 +8,14 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta, MeasuredAlphaBeta
-from alpa_dejavu.costs.communication._base import COLLECTIVES, MEASURED, CommunicationModel, Group
+from alpa_dejavu.costs.communication._alpha_beta import (
+    COLLECTIVES,
+    MEASURED,
+    AlphaBeta,
+    CommunicationModel,
+    Group,
+    MeasuredAlphaBeta,
+)
 from alpa_dejavu.costs.communication._collectives import (
     FILLED_IN,
     Array,

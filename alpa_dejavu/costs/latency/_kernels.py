@@ -27,7 +27,6 @@ from alpa_dejavu.costs.kernels import (
     stream_seconds,
     width_bytes,
 )
-from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._operator_shapes import (
     ATTENTION,
     GROUPED,
@@ -40,7 +39,7 @@ from alpa_dejavu.costs.latency._operator_shapes import (
     divided_grouped,
     divided_products,
 )
-from alpa_dejavu.costs.latency._roofline import AnalyticLatency
+from alpa_dejavu.costs.latency._roofline import AnalyticLatency, Latency, LatencyModel
 from alpa_dejavu.problem import Device, FusedAttention, Operators
 
 Array = NDArray[np.float64]
