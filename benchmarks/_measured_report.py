@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from alpa_dejavu.calibration.measurement import Measured
+from alpa_dejavu.calibration.measurement import MeasuredPlan
 from alpa_dejavu.problem import Plan
 from harness import Figure, Table
 
@@ -90,7 +90,7 @@ def _row(label: str, plan: Plan, listed: bool, runs: Mapping[str, Any]) -> dict[
     compiled = runs["compile_s"][label]
     if isinstance(compiled, str):
         return row | {"error": compiled}
-    found: Measured = runs["measured"][label]
+    found: MeasuredPlan = runs["measured"][label]
     for stage, times, computing in zip(row["stages"], found.stages, found.computing_s, strict=True):
         kept = {name: value for name, value in dataclasses.asdict(times).items() if name.endswith("_s")}
         stage["measured"] = kept | {"computing_forward_s": computing[0], "computing_backward_s": computing[1]}

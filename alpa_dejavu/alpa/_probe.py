@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, final
 
-from alpa_dejavu.calibration.measurement.notes import OTHER, RECEIVE, RUN, SEND, Message, Note, StageNotes
+from alpa_dejavu.calibration.measurement.notes import OTHER, RECEIVE, RUN, SEND, Note, StageMessage, StageNotes
 
 _NAME = "_alpa_dejavu_probe"
 _TASK = "stage "
@@ -123,11 +123,11 @@ class Probe:
         """Returns the kind of an instruction: a broadcast is a send where something was sent and nothing taken."""
         return SEND if what == RECEIVE and self._keys and not self._taken else what
 
-    def _messages(self, end: float) -> tuple[Message, ...]:
+    def _messages(self, end: float) -> tuple[StageMessage, ...]:
         """Returns the messages that the instruction took in or, where it took none, those that it sent."""
         if self._taken:
-            return tuple(Message(repr(key), asked, received_s) for key, asked, received_s in self._taken)
-        return tuple(Message(repr(key), end, end) for key in self._keys)
+            return tuple(StageMessage(repr(key), asked, received_s) for key, asked, received_s in self._taken)
+        return tuple(StageMessage(repr(key), end, end) for key in self._keys)
 
     def _finish(self, uuids: Any) -> None:
         """Waits until the arrays of these numbers are there."""

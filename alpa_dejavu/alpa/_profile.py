@@ -10,7 +10,7 @@ from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa._places import cluster_differences
 from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.ray_cluster import cluster_of
-from alpa_dejavu.calibration.measurement import Measured, StepNotes, measured
+from alpa_dejavu.calibration.measurement import MeasuredPlan, StepNotes, measured
 from alpa_dejavu.clusters import known_machines
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.layers import trusted_model
@@ -146,7 +146,7 @@ def connection(plan: Plan) -> Iterator[Cluster]:
 
 def profile(
     plan: Plan, predicted: tuple[StageTimes, ...], steps: int, model: str | Callable[..., Any] | None = None
-) -> Measured:
+) -> MeasuredPlan:
     """Runs a plan on the cluster that Alpa is connected to, and returns its measured steps and stage times.
 
     Args:

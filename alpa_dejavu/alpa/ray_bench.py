@@ -18,13 +18,13 @@ from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration.bench import (
     HOST_MEMORY,
     WITHIN,
-    Bench,
-    Collective,
+    CollectiveProbe,
     HostProbe,
     MeasurementError,
-    Pipeline,
+    PipelineProbe,
     Place,
     Probe,
+    ProbeBench,
 )
 from alpa_dejavu.calibration.host_probes import copied, copier, host_figures
 from alpa_dejavu.problem import Cluster
@@ -40,7 +40,7 @@ _CPU = "cpu"
 Runner = Callable[[Probe], Mapping[str, float]]
 
 
-def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
+def ray_bench(machine: str | None = None) -> tuple[Cluster, ProbeBench]:
     """Returns the running Ray cluster, with the figures of devices and links that are known before it is measured, and
     a bench that measures it.
 
@@ -59,7 +59,7 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
 
 
 @final
-class RayBench(Bench):
+class RayBench(ProbeBench):
     """A bench that measures probes (collectives, messages, small pipelines or a host's memory) in Alpa's workers on a
     Ray cluster.
 
@@ -212,7 +212,7 @@ def _close_copies(worker: Any) -> None:
 
 
 def _run_collective(workers: Sequence[Any], devices: int, probe: Probe) -> dict[str, float]:
-    assert isinstance(probe, Collective), "collectives go over links"
+    assert isinstance(probe, CollectiveProbe), "collectives go over links"
     per_host, hosts = (probe.size // 2, (0, devices)) if probe.across else (probe.size, (0,))
     groups = tuple(
         tuple(host + group * per_host + n for host in hosts for n in range(per_host))
@@ -237,7 +237,7 @@ def _collective(worker: Any, asked: tuple[Any, ...], num_devices: int) -> float:
 def _run_pipeline(cluster: Cluster, probe: Probe) -> dict[str, float]:
     import ray
 
-    assert isinstance(probe, Pipeline), "pipelines pass something on"
+    assert isinstance(probe, PipelineProbe), "pipelines pass something on"
     try:
         return relay_seconds(cluster, probe.num_bytes)
     except ray.exceptions.RayError as error:

@@ -176,16 +176,17 @@ class Calibration:
         """Returns the model of collectives: the learned one where there is one, else one by the links of the group if
         those from host to host are known, else alpha-beta with the spread of measured links.
         """
-        rest = Links() if self.host_links is not None else self._alpha_beta()
+        spread = {measured.link: measured.spread for measured in self.links if measured.spread}
+        rest: AlphaBeta | MeasuredAlphaBeta | Links = AlphaBeta()
+        if self.host_links is not None:
+            rest = Links()
+        elif spread:
+            rest = MeasuredAlphaBeta(spread, KIND_SPREAD, self._spread_from)
         if self.within is None:
             return rest
         from alpa_dejavu.costs.communication.learned import LearnedCommunication
 
         return LearnedCommunication(self.within, self.across, rest)
-
-    def _alpha_beta(self) -> AlphaBeta | MeasuredAlphaBeta:
-        spread = {measured.link: measured.spread for measured in self.links if measured.spread}
-        return MeasuredAlphaBeta(spread, KIND_SPREAD, self._spread_from) if spread else AlphaBeta()
 
     @property
     def _spread_from(self) -> str:

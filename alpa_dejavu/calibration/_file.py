@@ -15,7 +15,12 @@ from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration.calibration_format import CalibrationData, HostLinksData, MeasuredLinkData, MemoryData
+    from alpa_dejavu.calibration.calibration_format import (
+        CalibrationData,
+        HostLinksData,
+        MeasuredLinkData,
+        MemoryResidualsData,
+    )
 
 _State = TypeVar("_State")
 _Model = TypeVar("_Model")
@@ -110,7 +115,7 @@ def _link(figures: MeasuredLinkData) -> MeasuredLink:
     return MeasuredLink((first, second), figures["within"], link, figures.get("spread", {}))
 
 
-def _memory(residuals: MemoryData) -> MemoryResiduals:
+def _memory(residuals: MemoryResidualsData) -> MemoryResiduals:
     kinds: Mapping[str, Any] = residuals["log_ratios"]
     fields: dict[str, Any] = {**residuals}
     return MemoryResiduals(

@@ -15,14 +15,12 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration._fit_links import summary
 from alpa_dejavu.calibration.database import sizes_of
-from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, Seconds
+from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, PredictedSeconds
 from alpa_dejavu.costs.latency import ProductCurve
 from alpa_dejavu.problem import Cluster, Device
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData
-
-__all__ = ["FittedAlone", "errors_of", "fit_alone", "fit_database", "fit_products", "products_of", "spans"]
 
 _LARGE_BYTES, _FAR = 2.0**20, 100.0
 """Messages whose bytes take longer than their launch, and how far they may be from what links do."""
@@ -109,7 +107,7 @@ class FittedAlone:
     lanes_bytes_per_s: float
     left_out: str
 
-    def predict(self, series: SeriesData, devices_per_host: int, num_bytes: FloatArray) -> Seconds:
+    def predict(self, series: SeriesData, devices_per_host: int, num_bytes: FloatArray) -> PredictedSeconds:
         """Predicts the seconds of the collective of a series, of so many bytes, on hosts with so many devices."""
         hosts, sharing = spans(series, devices_per_host)
         same = np.ones(len(num_bytes))

@@ -14,14 +14,11 @@ from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster
 
-__all__ = ["fit_host_memory", "found_host_memory", "host_places", "host_probes"]
-
-_UPDATED_BYTES = 28.0
-"""The bytes that Adam reads and writes for a parameter, all float32: the parameter and two moments both ways, and the
-gradient once."""
+_UPDATED_BYTES = 7.0
+"""The bytes that Adam reads and writes for each of a parameter's, all float32: the parameter and two moments both ways,
+and the gradient once."""
 _USABLE = 0.9
 """The share of a host's memory, and of what is free on its drives, that training may use; the system needs some."""
-_PARAMETER_BYTES = 4.0
 _BESIDE_BYTES, _UPDATE_BYTES, _COPIED_BYTES, _FILE_BYTES = 1 << 27, 1 << 28, 1 << 24, (1 << 28, 1 << 26)
 """Parameters and files that caches don't hold; of copies also a smaller one."""
 _LEAST_SPREAD, _ONE_SPREAD = 0.05, 0.15
@@ -34,12 +31,12 @@ def host_probes(num_devices: int, folder: str) -> list[HostProbe]:
     """Returns the probes of the memory of a host with so many devices, in the order in which they are measured; files
     are written to `folder`, or where it is empty to the system's for temporary files.
     """
-    together = [HostProbe("copies", _BESIDE_BYTES, num_devices)] if num_devices > 1 else []
+    of_all = [HostProbe("copies", _BESIDE_BYTES, num_devices)] if num_devices > 1 else []
     return [
         HostProbe("memory"),
         HostProbe("update", _UPDATE_BYTES),
         HostProbe("copies", _BESIDE_BYTES),
-        *together,
+        *of_all,
         HostProbe("files", _FILE_BYTES[0], folder=folder),
         HostProbe("update", _BESIDE_BYTES),
         HostProbe("update beside copies", _BESIDE_BYTES),
@@ -100,7 +97,7 @@ def fit_host_memory(measured: Found, num_devices: int, folder: str, stand_in: bo
     updates = _largest_last(probe for probe in probes if probe.name == "update")
     files = _largest_last(probe for probe in probes if probe.name == "files" and probe.folder == folder)
     rates = {
-        "bytes_per_s": [_updated_bytes(probe) / measured[probe]["update_s"] for probe in updates],
+        "bytes_per_s": [_UPDATED_BYTES * probe.num_bytes / measured[probe]["update_s"] for probe in updates],
         **{
             name: [
                 probe.num_devices * probe.num_bytes / seconds
@@ -127,10 +124,6 @@ def fit_host_memory(measured: Found, num_devices: int, folder: str, stand_in: bo
 
 def _largest_last(probes: Iterable[HostProbe]) -> list[HostProbe]:
     return sorted(probes, key=lambda probe: probe.num_bytes)
-
-
-def _updated_bytes(probe: HostProbe) -> float:
-    return _UPDATED_BYTES * probe.num_bytes / _PARAMETER_BYTES
 
 
 def _spread(values: Sequence[float]) -> float:

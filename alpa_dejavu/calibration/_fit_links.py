@@ -17,11 +17,9 @@ from scipy.optimize import least_squares
 
 from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.calibration._calibration import KIND_SPREAD
-from alpa_dejavu.calibration.bench import Collective
+from alpa_dejavu.calibration.bench import CollectiveProbe
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.problem import Cluster, Device, Link
-
-__all__ = ["ENOUGH", "LinkFit", "LinkModel", "fit_sends", "next_measurement", "predicted_s", "summary"]
 
 Array: TypeAlias = NDArray[np.float64]
 ENOUGH = 0.05
@@ -37,17 +35,11 @@ _FEWEST = 6
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinkFit:
-    """A link whose latency and rate are fitted to measured collectives.
+    """A link whose latency and rate are fitted to measured collectives."""
 
-    Attributes:
-        link: the link.
-        spread: standard deviation of the logarithm of both figures, by name.
-        unsure: standard deviation of the predicted logarithm of the seconds of each of N collectives, shape (N,).
-    """
-
-    link: Link
-    spread: Mapping[str, float]
-    unsure: Array
+    link: Link  # the link
+    spread: Mapping[str, float]  # standard deviation of the logarithm of both figures, by name
+    unsure: Array  # standard deviation of the predicted logarithm of the seconds of each of N collectives, shape (N,)
 
 
 @final
@@ -61,7 +53,7 @@ class LinkModel:
         devices: how many devices a host has.
     """
 
-    def __init__(self, prior: Link, collectives: Sequence[Collective], devices: int) -> None:
+    def __init__(self, prior: Link, collectives: Sequence[CollectiveProbe], devices: int) -> None:
         self._prior, self._collectives, self._devices = prior, tuple(collectives), devices
         kinds = tuple(dict.fromkeys(collective.name for collective in collectives))
         self._kind = np.array([kinds.index(collective.name) for collective in collectives])
@@ -137,7 +129,7 @@ def _fit_logs(
     return values, np.linalg.inv(jacobian.T @ jacobian)
 
 
-def predicted_s(collective: Collective, link: Link, devices: int) -> float:
+def predicted_s(collective: CollectiveProbe, link: Link, devices: int) -> float:
     """Returns the seconds that the alpha-beta model predicts for a collective over a link, in a host or between two
     hosts with so many devices each.
     """

@@ -19,8 +19,6 @@ from typing import IO, final
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.bench import MeasurementError
 
-__all__ = ["file_figures"]
-
 _BLOCK = 1 << 24
 _PAGE = 4096
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -43,13 +41,13 @@ def file_figures(folder: str, num_bytes: int) -> dict[str, float]:
             raise MeasurementError(f"{place} has {units.size(free)} free, but needs {units.size(_ROOM * size)}")
         with _Scratch(place, size) as first, _Scratch(place, size) as second:
             figures = {"write_s": first.write(), "read_s": first.read()}
-            beside = _beside(first, second)
+            both = _both_at_a_time(first, second)
     except OSError as error:
         raise MeasurementError(f"{place}: {error.strerror or error}; give a folder that can be written") from error
-    return {**figures, **beside, "free_bytes": float(free)}
+    return {**figures, **both, "free_bytes": float(free)}
 
 
-def _beside(read: _Scratch, written: _Scratch) -> dict[str, float]:
+def _both_at_a_time(read: _Scratch, written: _Scratch) -> dict[str, float]:
     """Reads one file again and again while another one is written."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         writing = pool.submit(written.write)

@@ -9,8 +9,6 @@ from typing import TypeAlias, final
 
 from alpa_dejavu.calibration._probe_links import CONTENDED, Net, Pair, Prober, Round, even_rates
 
-__all__ = ["Shared", "probe_cards", "shares_of", "switches"]
-
 _PEERS, _SAMPLES = 4, 2
 _Part: TypeAlias = tuple[set[int], set[int]]
 """Hosts that send over a medium, and hosts that receive."""
@@ -40,10 +38,10 @@ def switches(contended: Collection[Pair], probed: Sequence[Round], nets: Mapping
     media = []
     for sources, targets in _joined(contended, probed):
         pairs = frozenset((a, b) for a in sources for b in targets if a != b)
-        together = [
+        rates_of_rounds = [
             [net.bytes_per_s for pair, net in nets_of_round.items() if pair in pairs] for nets_of_round in probed
         ]
-        loads = [sum(rates) for rates in together if len(rates) > 1]
+        loads = [sum(rates) for rates in rates_of_rounds if len(rates) > 1]
         most = max(nets[pair].bytes_per_s for pair in pairs)
         media.append(Shared("", pairs, max(statistics.median_low(loads), most) if loads else most))
     sizes = even_rates([medium.bytes_per_s for medium in media])
@@ -101,15 +99,11 @@ def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared
             loads = [_load(prober, nets, media, host, receiving) for host in sample]
             slowed = [load for load in loads if load is not None]
             if len(slowed) * 2 > len(loads):
-                cards += [(*_card(prober, nets, host, receiving), slowed) for host in hosts]
+                for host in hosts:
+                    name = f"to {prober.names[host]}" if receiving else f"from {prober.names[host]}"
+                    cards.append((name, frozenset(pair for pair in nets if pair[receiving] == host), slowed))
     sizes = even_rates([statistics.fmean(slowed) for _, _, slowed in cards])
     return [Shared(name, pairs, size) for (name, pairs, _), size in zip(cards, sizes, strict=True)]
-
-
-def _card(prober: Prober, nets: Iterable[Pair], host: int, receiving: bool) -> tuple[str, frozenset[Pair]]:
-    """The name of a host's card, and the links that go over it."""
-    name = f"to {prober.names[host]}" if receiving else f"from {prober.names[host]}"
-    return name, frozenset(pair for pair in nets if pair[receiving] == host)
 
 
 def _load(
@@ -122,14 +116,9 @@ def _load(
     pairs = [pair for pair in mine if nets[pair].bytes_per_s * CONTENDED > best][:_PEERS]
     if len(pairs) < 2:
         return None
-    together = prober.combined(pairs)
+    combined = prober.combined(pairs)
     expected = sum(nets[pair].bytes_per_s for pair in pairs)
     for medium in media:
         over = sum(nets[pair].bytes_per_s for pair in pairs if pair in medium.pairs)
         expected -= max(over - medium.bytes_per_s, 0.0)
-    return max(together, best) if expected > CONTENDED * together else None
-
-
-def shares_of(pair: Pair, media: Sequence[Shared]) -> tuple[str, ...]:
-    """Returns the names of those media that the link from one host to another shares with other links."""
-    return tuple(medium.name for medium in media if pair in medium.pairs)
+    return max(combined, best) if expected > CONTENDED * combined else None

@@ -20,8 +20,6 @@ from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.costs.runtime import ALPA, CostModels, RuntimeProfile, runtime_profile
 from alpa_dejavu.problem import Cluster, PricedBy
 
-__all__ = ["AUTO", "NONE", "Prices", "check_choice", "models_of", "prices"]
-
 NONE = "none"
 """The choice of no calibration and no fitted models: data sheets, though such devices were measured."""
 AUTO = "auto"
@@ -108,7 +106,7 @@ def prices(
         TypeError: an argument is of a wrong type.
     """
     chosen = check_choice(calibration, latency, communication)
-    usual = _SHEETS if chosen == NONE or not _has_known_gpus(cluster) else _GPUS
+    usual = _SHEETS if chosen == NONE or not any(gpu_of(host.device.name) for host in cluster.hosts) else _GPUS
     if chosen is None or isinstance(chosen, str):
         latency = usual[0] if latency == AUTO else latency
         communication = usual[1] if communication == AUTO else communication
@@ -128,7 +126,3 @@ def models_of(by: PricedBy | None) -> tuple[str, str]:
         return AUTO, AUTO
     latency = by.latency if by.latency in latency_names() else AUTO
     return latency, by.communication if by.communication in communication_names() else AUTO
-
-
-def _has_known_gpus(cluster: Cluster) -> bool:
-    return any(gpu_of(host.device.name) is not None for host in cluster.hosts)

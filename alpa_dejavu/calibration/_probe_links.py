@@ -63,7 +63,7 @@ class Prober:
     ) -> None:
         self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
 
-    def together(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
+    def nets_of(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
         """Returns the latency and rate of the network between each pair of hosts, while all pairs send;
         MeasurementError says which hosts can't be measured.
 
@@ -152,7 +152,7 @@ def probe_all(prober: Prober, equal: bool) -> list[Round]:
         if n == enough and _agree(probed):
             break
         for way in (listed[chosen], [(b, a) for a, b in listed[chosen]]):
-            probed.append(prober.together(way))
+            probed.append(prober.nets_of(way))
     return probed
 
 
@@ -188,20 +188,20 @@ def probe_alone(prober: Prober, probed: Sequence[Round]) -> Alone:
     """Probes some pairs of hosts while no other pair sends, a few of each rate that pairs had in earlier rounds, where
     others sent too; if these are faster alone, all pairs of that rate are taken to be, by the same factor.
     """
-    beside = {pair: net for nets_of_round in probed for pair, net in nets_of_round.items()}
+    nets_before = {pair: net for nets_of_round in probed for pair, net in nets_of_round.items()}
     company = [pair for nets_of_round in probed for pair in nets_of_round if len(nets_of_round) > 1]
     if not company:
-        return Alone(beside, frozenset())
-    values = even_rates([beside[pair].bytes_per_s for pair in company])
+        return Alone(nets_before, frozenset())
+    values = even_rates([nets_before[pair].bytes_per_s for pair in company])
     classes: dict[float, list[Pair]] = {}
     for pair, value in zip(company, values, strict=True):
         classes.setdefault(value, []).append(pair)
-    nets, contended = dict(beside), set[Pair]()
+    nets, contended = dict(nets_before), set[Pair]()
     for value in sorted(classes, key=lambda value: len(classes[value]), reverse=True)[:_CLASSES]:
         pairs = classes[value]
         sample = [pairs[n] for n in sorted({0, len(pairs) // 2})][:_SAMPLES]
-        alone = {pair: prober.together([pair])[pair] for pair in sample}
-        ratio = statistics.median(alone[pair].bytes_per_s / beside[pair].bytes_per_s for pair in sample)
+        alone = {pair: prober.nets_of([pair])[pair] for pair in sample}
+        ratio = statistics.median(alone[pair].bytes_per_s / nets_before[pair].bytes_per_s for pair in sample)
         if ratio > CONTENDED:
             contended |= set(pairs)
             latency_s = statistics.median_low(net.latency_s for net in alone.values())

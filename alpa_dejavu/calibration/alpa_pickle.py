@@ -20,8 +20,6 @@ import numpy as np
 from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 
-__all__ = ["Result", "read_alpa_database"]
-
 _REMEDY = "give a file that Alpa's gen_prof_database.py wrote"
 _MOST_MIB = 8.0
 _WORK, _WORK_OF_BYTE = 1_000_000, 8
@@ -72,10 +70,6 @@ class _Array:
 
     def __init__(self, *_: Any) -> None:
         self.numbers: np.ndarray[Any, Any] = np.zeros(0)
-
-    @property
-    def values(self) -> Any:
-        return self.numbers.tolist()
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, by_columns, data = state

@@ -6,14 +6,23 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeAlias, final
+from typing import ClassVar, TypeAlias, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.costs.communication import MEASURED
 
 __all__ = [
-    "BETWEEN", "HOST_MEMORY", "WITHIN", "Bench", "Collective", "Flows", "HostProbe", "MeasurementError", "Pipeline",
-    "Place", "Probe",
+    "BETWEEN",
+    "HOST_MEMORY",
+    "WITHIN",
+    "CollectiveProbe",
+    "Flows",
+    "HostProbe",
+    "MeasurementError",
+    "PipelineProbe",
+    "Place",
+    "Probe",
+    "ProbeBench",
 ]  # fmt: skip
 
 WITHIN, BETWEEN = "within a host", "between two hosts"
@@ -35,22 +44,15 @@ class MeasurementError(RuntimeError):
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
-class Collective:
-    """A probe that runs a collective in several equal groups of devices at the same time.
+class CollectiveProbe:
+    """A probe that runs a collective in several equal groups of devices at the same time."""
 
-    Attributes:
-        name: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
-        num_bytes: the bytes of the tensor, as `CommunicationModel.seconds` counts them.
-        size: how many devices a group has.
-        concurrent: how many groups run it at the same time.
-        across: whether each group has half of its devices on each of two hosts; else all are on one host.
-    """
-
-    name: str
-    num_bytes: int
-    size: int
-    concurrent: int
-    across: bool
+    names: ClassVar[tuple[str, ...]] = ("run_s",)
+    name: str  # "all_reduce", "all_gather", "reduce_scatter" or "all_to_all"
+    num_bytes: int  # the bytes of the tensor, as `CommunicationModel.seconds` counts them
+    size: int  # how many devices a group has
+    concurrent: int  # how many groups run it at the same time
+    across: bool  # whether each group has half of its devices on each of two hosts; else all are on one host
 
     def __post_init__(self) -> None:
         if self.name not in MEASURED or self.num_bytes < 1 or self.size < 2 or self.concurrent < 1:
@@ -62,9 +64,10 @@ class Collective:
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
-class Pipeline:
+class PipelineProbe:
     """A probe that runs a pipeline of two stages, which compute next to nothing and pass on a tensor of some bytes."""
 
+    names: ClassVar[tuple[str, ...]] = ("dispatch_s", "step_s", "send_s")
     num_bytes: int
 
     def __post_init__(self) -> None:
@@ -106,20 +109,15 @@ class Flows:
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class HostProbe:
-    """A probe of a host's own memory, of the way from there to its devices, or of its drives.
+    """A probe of a host's own memory, of the way from there to its devices, or of its drives."""
 
-    Attributes:
-        name: "memory" (how much there is), "update" (Adam on the host's processors), "copies" (to devices and back),
-            "update beside copies", or "files" (written, read, and both at a time).
-        num_bytes: the bytes of the updated parameters, in float32; of the array that each device gets; or of the file.
-        num_devices: how many devices copy at a time.
-        folder: the folder of the file; empty: the system's for temporary files.
-    """
-
+    # "memory" (how much there is), "update" (Adam on the host's processors), "copies" (to devices and back), "update
+    # beside copies", or "files" (written, read, and both at a time)
     name: str
+    # The bytes of the updated parameters, in float32; of the array that each device gets; or of the file
     num_bytes: int = 1
-    num_devices: int = 1
-    folder: str = ""
+    num_devices: int = 1  # how many devices copy at a time
+    folder: str = ""  # the folder of the file; empty: the system's for temporary files
 
     def __post_init__(self) -> None:
         if self.name not in _HOST_FIGURES or min(self.num_bytes, self.num_devices) < 1:
@@ -140,7 +138,7 @@ class HostProbe:
         return _HOST_FIGURES[self.name]
 
 
-Probe: TypeAlias = Collective | Pipeline | Flows | HostProbe
+Probe: TypeAlias = CollectiveProbe | PipelineProbe | Flows | HostProbe
 
 
 @final
@@ -157,7 +155,7 @@ class Place:
         return f"{self.what}{' of hosts with' if self.what == HOST_MEMORY else ''} {self.where}"
 
 
-class Bench(abc.ABC):
+class ProbeBench(abc.ABC):
     """The interface of a bench, which measures probes by workers on a cluster."""
 
     @abc.abstractmethod
@@ -165,7 +163,6 @@ class Bench(abc.ABC):
         """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields a function
         that measures a probe.
 
-        The function returns seconds by name: "run_s" of a collective; "dispatch_s", "step_s" and "send_s" of a
-        pipeline; for messages between hosts those of each, by `Flows.names`; of a host's memory seconds and bytes by
-        `HostProbe.names`. It raises MeasurementError where one probe can't be measured, though others may.
+        The function returns seconds, of a host's memory also bytes, by the probe's `names`. It raises MeasurementError
+        where one probe can't be measured, though others may.
         """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import logging
 import statistics
 import time
@@ -28,12 +27,12 @@ from alpa_dejavu.calibration.bench import (
     BETWEEN,
     HOST_MEMORY,
     WITHIN,
-    Bench,
-    Collective,
+    CollectiveProbe,
     MeasurementError,
-    Pipeline,
+    PipelineProbe,
     Place,
     Probe,
+    ProbeBench,
 )  # fmt: skip
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.costs.communication import MEASURED
@@ -42,8 +41,6 @@ from alpa_dejavu.problem import Cluster, Device, Link
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.database_format import DatabaseData
-
-__all__ = ["calibrate", "identity"]
 
 _log = logging.getLogger(__name__)
 _SHARES = {"pipelines": 0.4, "collectives": 0.6, HOST_MEMORY: 1.0}
@@ -68,7 +65,7 @@ def identity(cluster: Cluster) -> dict[str, Any]:
 
 def calibrate(
     cluster: Cluster,
-    bench: Bench,
+    bench: ProbeBench,
     measurements: Measurements,
     budget_s: float,
     name: str,
@@ -104,8 +101,8 @@ def calibrate(
     parts = _parts_of(cluster, measurements, folder)
     for n, part in enumerate(parts):
         alike = sum(later.place.what == part.place.what for later in parts[n:])
-        share = _SHARES[part.place.what] / alike * max(end - clock(), 0.0)
-        _measure(part, bench, measurements, functools.partial(_is_over, clock, clock() + share), progress)
+        until = clock() + _SHARES[part.place.what] / alike * max(end - clock(), 0.0)
+        _measure(part, bench, measurements, clock, until, progress)
     starts = _starts(measurements)
     figures: dict[str, Any] = {figure: value for figure, (value, _) in starts.items()}
     devices = {host.device.name: dataclasses.replace(host.device, **figures) for host in cluster.hosts}
@@ -155,22 +152,22 @@ def _parts_of(cluster: Cluster, measurements: Measurements, folder: str) -> list
     """
     devices = cluster.hosts[0].num_devices
     links = ([WITHIN] if devices > 1 else []) + ([BETWEEN] if len(cluster.hosts) > 1 else [])
-    parts = [_Part(Place("pipelines", where), [Pipeline(size) for size in _SENT_BYTES]) for where in links]
+    parts = [_Part(Place("pipelines", where), [PipelineProbe(size) for size in _SENT_BYTES]) for where in links]
     for where in links:
         place, prior = Place("collectives", where), cluster.links[0][0 if where == WITHIN else 1]
-        before = [probe for probe in measurements.at(place) if isinstance(probe, Collective)]
+        before = [probe for probe in measurements.at(place) if isinstance(probe, CollectiveProbe)]
         probes = list(dict.fromkeys((*_collectives(prior, devices, where == BETWEEN), *before)))
         parts.append(_Part(place, probes, LinkModel(prior, probes, devices)))
     memory = [_Part(place, host_probes(num_devices, folder)) for place, num_devices in host_places(cluster).items()]
     return parts + memory
 
 
-def _collectives(prior: Link, devices: int, across: bool) -> list[Collective]:
+def _collectives(prior: Link, devices: int, across: bool) -> list[CollectiveProbe]:
     """Returns collectives of all devices and of pairs, without sizes too long for the link by what is known of it."""
     whole = 2 * devices if across else devices
     groups = sorted({(whole, 1), (2, whole // 2)}) if whole % 2 == 0 else [(whole, 1)]
     listed = [
-        Collective(name, size, members, concurrent, across)
+        CollectiveProbe(name, size, members, concurrent, across)
         for members, concurrent in groups
         for name in MEASURED
         for size in _COLLECTIVE_BYTES
@@ -179,7 +176,12 @@ def _collectives(prior: Link, devices: int, across: bool) -> list[Collective]:
 
 
 def _measure(
-    part: _Part, bench: Bench, measurements: Measurements, over: Callable[[], bool], progress: Callable[[str], None]
+    part: _Part,
+    bench: ProbeBench,
+    measurements: Measurements,
+    clock: Callable[[], float],
+    until: float,
+    progress: Callable[[str], None],
 ) -> None:
     """Measures at one place what is least sure, until all is sure or its time is over.
 
@@ -189,9 +191,10 @@ def _measure(
     failed: set[object] = set()
     run: Callable[[Probe], Mapping[str, float]] | None = None
     with ExitStack() as stack:
-        while not over() and len(failed) < _MOST_FAILURES:
+        while clock() < until and len(failed) < _MOST_FAILURES:
             spread, measured = part.unsure(measurements), measurements.at(part.place)
-            done = [n for n, probe in enumerate(part.probes) if probe in measured or _family(probe) in failed]
+            families = [getattr(probe, "name", probe) for probe in part.probes]
+            done = [n for n, probe in enumerate(part.probes) if probe in measured or families[n] in failed]
             chosen = next_measurement(spread, done)
             if chosen is None:
                 return
@@ -201,19 +204,11 @@ def _measure(
                 run = run or stack.enter_context(bench.open(part.place))
                 measurements.add(Measurement(part.place, probe, _checked(run(probe))))
             except MeasurementError as error:
-                failed.add(_family(probe))
+                failed.add(families[chosen])
                 _log.warning("%s: %s failed: %s", part.place, probe, error)
                 measurements.add(Measurement(part.place, probe, {}, str(error) or "unknown"))
                 stack.close()
                 run = None
-
-
-def _family(probe: Probe) -> object:
-    return getattr(probe, "name", probe)
-
-
-def _is_over(clock: Callable[[], float], end: float) -> bool:
-    return clock() >= end
 
 
 def _checked(seconds: Mapping[str, float]) -> Mapping[str, float]:
@@ -233,7 +228,7 @@ def _starts(measurements: Measurements) -> dict[str, tuple[float, float]]:
         (probe.num_bytes, seconds)
         for where in (WITHIN, BETWEEN)
         for probe, seconds in measurements.at(Place("pipelines", where)).items()
-        if isinstance(probe, Pipeline)
+        if isinstance(probe, PipelineProbe)
     ]
     values: dict[str, tuple[float, float]] = {}
     for name in ("dispatch_s", "step_s") if pipelines else ():
@@ -258,7 +253,7 @@ def _fitted_links(
         if not sent and not seconds:
             continue
         fit, errors = part.links.fit(seconds), part.links.left_out_errors(seconds)
-        sizes = [probe.num_bytes for probe in sent if isinstance(probe, Pipeline)]
+        sizes = [probe.num_bytes for probe in sent if isinstance(probe, PipelineProbe)]
         link, sending = fit_sends(fit.link, sizes, [took["send_s"] for took in sent.values()])
         ends = cluster.hosts[0].device.name, cluster.hosts[0 if where == WITHIN else 1].device.name
         links.append(MeasuredLink(ends, where == WITHIN, link, {**fit.spread, **sending}))

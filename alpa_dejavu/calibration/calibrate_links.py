@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.calibration._calibration import Calibration, Fit
-from alpa_dejavu.calibration._media import Shared, probe_cards, shares_of, switches
+from alpa_dejavu.calibration._media import Shared, probe_cards, switches
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
     Net,
@@ -21,13 +21,11 @@ from alpa_dejavu.calibration._probe_links import (
     probe_alone,
     settled,
 )
-from alpa_dejavu.calibration.bench import Bench, MeasurementError
+from alpa_dejavu.calibration.bench import MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate import identity
 from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Link
-
-__all__ = ["calibrate_links", "links_identity", "with_host_links"]
 
 _PART = "links from host to host"
 _CPU = "cpu"
@@ -49,7 +47,7 @@ def links_identity(cluster: Cluster) -> dict[str, Any]:
 
 def calibrate_links(
     cluster: Cluster,
-    bench: Bench,
+    bench: ProbeBench,
     measurements: Measurements,
     name: str,
     before: Calibration | None = None,
@@ -86,7 +84,9 @@ def calibrate_links(
     try:
         with bench.open(PLACE) as run:
             prober = Prober(run, measurements, names, progress)
-            probed = probe_all(prober, _equal(cluster) and not every_pair)
+            # Nothing but the links may tell hosts apart.
+            equal = len({dataclasses.replace(host, name="") for host in cluster.hosts}) == 1
+            probed = probe_all(prober, equal and not every_pair)
             alone = probe_alone(prober, probed)
             nets = settled(alone.nets, len(names))
             media = switches(alone.contended, probed, nets)
@@ -98,11 +98,15 @@ def calibrate_links(
         ) from error
     host_links = _links(before_links, before, nets, media)
     host_links.applied_to(cluster, name)
-    kept = before or Calibration(name, f"alpa-dejavu calibrate --links on {cluster.name}", _today())
+    today = datetime.date.today().isoformat()
+    kept = before or Calibration(name, f"alpa-dejavu calibrate --links on {cluster.name}", today)
     figures = {"seconds": clock() - started, "rounds": float(len(probed)), "pairs": float(len(alone.nets))}
     fit = Fit(_PART, "alpa-dejavu calibrate --links: TCP between Ray's addresses", len(measurements), figures=figures)
-    sentences = [] if len(alone.nets) == len(nets) else [_taken_as_equal(len(alone.nets), len(nets))]
-    return _with(kept, host_links, [fit], sentences)
+    equal_ones = (
+        f"{_PART}: {len(alone.nets)} of {len(nets)} were probed and agree, so the others are taken to be as these are; "
+        "--every-pair probes them all"
+    )
+    return _with(kept, host_links, [fit], [] if len(alone.nets) == len(nets) else [equal_ones])
 
 
 def with_host_links(calibration: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
@@ -130,11 +134,6 @@ def _with(kept: Calibration, links: HostLinks, fits: Sequence[Fit], missing: Seq
     )
 
 
-def _equal(cluster: Cluster) -> bool:
-    """Whether nothing but the links may tell hosts apart."""
-    return len({dataclasses.replace(host, name="") for host in cluster.hosts}) == 1
-
-
 def _links(
     cluster: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]
 ) -> HostLinks:
@@ -151,7 +150,7 @@ def _links(
         medium for medium in media if medium.bytes_per_s < sum(links_by_pair[pair].bytes_per_s for pair in medium.pairs)
     ]
     links_by_pair = {
-        pair: dataclasses.replace(link_of_pair, shares=shares_of(pair, narrow))
+        pair: dataclasses.replace(link_of_pair, shares=tuple(medium.name for medium in narrow if pair in medium.pairs))
         for pair, link_of_pair in links_by_pair.items()
     }
     links = tuple(tuple(links_by_pair.get((a, b)) for b in range(count)) for a in range(count))
@@ -200,14 +199,3 @@ def _evened(links: Mapping[Pair, Link]) -> dict[Pair, Link]:
             changed: dict[str, Any] = {name: value}
             evened[pair] = dataclasses.replace(evened[pair], **changed)
     return evened
-
-
-def _taken_as_equal(probed: int, every: int) -> str:
-    return (
-        f"{_PART}: {probed} of {every} were probed and agree, so the others are taken to be as these are; "
-        "--every-pair probes them all"
-    )
-
-
-def _today() -> str:
-    return datetime.date.today().isoformat()

@@ -90,7 +90,7 @@ class CurveData(TypedDict):
     most_flop: GivenPositive
 
 
-class DeviceData(TypedDict):
+class MeasuredDeviceData(TypedDict):
     """The measured figures of a device in a calibration file, as `Device` has them."""
 
     name: Text
@@ -111,7 +111,7 @@ class DeviceData(TypedDict):
     origin: NotRequired[Words]
 
 
-class LinkData(TypedDict):
+class LinkFiguresData(TypedDict):
     """The latencies and rates of a link in a calibration file, as `Link` has them; any number is taken here."""
 
     latency_s: Given
@@ -123,7 +123,7 @@ class LinkData(TypedDict):
     cached_bytes: NotRequired[Given]
 
 
-class SharedLinkData(LinkData):
+class SharedLinkData(LinkFiguresData):
     """The figures of a link in a calibration file, with the names of the media that it shares with other links."""
 
     shares: NotRequired[Annotated[list[Text], listed("a list of the names of what the link shares")]]
@@ -139,7 +139,7 @@ class MeasuredLinkData(TypedDict):
         list[Words], listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
     ]
     within: Annotated[bool, said("true (both ends in one host) or false")]
-    link: Annotated[LinkData, said(_LINK)]
+    link: Annotated[LinkFiguresData, said(_LINK)]
     spread: NotRequired[_Spread]
 
 
@@ -152,7 +152,7 @@ class LogRatiosData(TypedDict):
     temporary: NotRequired[_Ratios]
 
 
-class MemoryData(TypedDict):
+class MemoryResidualsData(TypedDict):
     """The measured peaks of memory in a calibration file, against the predicted ones, as `MemoryResiduals` has them."""
 
     log_ratios: Annotated[
@@ -164,6 +164,12 @@ class MemoryData(TypedDict):
     framework: Annotated[str, said("text: what ran while it was measured", min_length=1)]
 
 
+_RowOfKinds: TypeAlias = Annotated[
+    list[Annotated[Index | None, said("a whole number of at least 0, or null")]],
+    listed("a list with the number of a kind for each host, and null for itself"),
+]
+
+
 class HostLinksData(TypedDict):
     """The links between a cluster's hosts in a calibration file: each kind of link once, and which of them goes from
     host to host.
@@ -171,15 +177,7 @@ class HostLinksData(TypedDict):
 
     hosts: Annotated[list[Text], listed("a list of the hosts' names", min_length=1)]
     kinds: Annotated[list[Annotated[SharedLinkData, said(_LINK)]], listed("a list of links")]
-    links: Annotated[
-        list[
-            Annotated[
-                list[Annotated[Index | None, said("a whole number of at least 0, or null")]],
-                listed("a list with the number of a kind for each host, and null for itself"),
-            ]
-        ],
-        listed("a list with a row for each host"),
-    ]
+    links: Annotated[list[_RowOfKinds], listed("a list with a row for each host")]
     media: NotRequired[
         Annotated[dict[str, GivenPositive], said("an object of bytes per second by the names of what links share")]
     ]
@@ -201,6 +199,23 @@ class MeasuredHostMemoryData(TypedDict):
     slowdown: NotRequired[_Figures]
 
 
+_Fit: TypeAlias = Annotated[FitData, said("an object that says how well a part was fitted")]
+_Curve: TypeAlias = Annotated[CurveData, said("an object with level, slope, bend, least_flop and most_flop")]
+_Curves: TypeAlias = Annotated[dict[str, _Curve], said("an object of curves by dtype"), at_most(100)]
+_Device: TypeAlias = Annotated[MeasuredDeviceData, said("an object with the figures of a device")]
+_KindOfLink: TypeAlias = Annotated[MeasuredLinkData, said("an object with a kind of link and its figures")]
+_Residuals: TypeAlias = Annotated[
+    MemoryResidualsData, said("an object with measured peaks of memory: log_ratios, num_groups, origin and framework")
+]
+_HostLinks: TypeAlias = Annotated[
+    HostLinksData, said("an object with hosts, kinds of links, and which of these goes from host to host")
+]
+_HostMemory: TypeAlias = Annotated[MeasuredHostMemoryData, said("an object with the figures of a host's memory")]
+_HostMemories: TypeAlias = Annotated[
+    dict[str, _HostMemory], said("an object of measured memory of hosts by the names of their devices"), at_most(1000)
+]
+
+
 @file_format
 class CalibrationData(TypedDict):
     """A calibration file: what was learned of some kinds of devices and links, as `Calibration` has it."""
@@ -210,61 +225,18 @@ class CalibrationData(TypedDict):
     name: Text
     origin: Annotated[str, said("text: what was measured, and by whom", min_length=1)]
     date: Annotated[str, said('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
-    fits: NotRequired[
-        Annotated[
-            list[Annotated[FitData, said("an object that says how well a part was fitted")]], listed("a list of fits")
-        ]
-    ]
+    fits: NotRequired[Annotated[list[_Fit], listed("a list of fits")]]
     missing: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
     products: NotRequired[
-        Annotated[
-            dict[
-                str,
-                Annotated[
-                    dict[
-                        str,
-                        Annotated[CurveData, said("an object with level, slope, bend, least_flop and most_flop")],
-                    ],
-                    said("an object of curves by dtype"),
-                    at_most(100),
-                ],
-            ],
-            said("an object of curves by the names of devices and dtypes"),
-            at_most(1000),
-        ]
+        Annotated[dict[str, _Curves], said("an object of curves by the names of devices and dtypes"), at_most(1000)]
     ]
     devices: NotRequired[
-        Annotated[
-            dict[str, Annotated[DeviceData, said("an object with the figures of a device")]],
-            said("an object of measured figures by the names of devices"),
-            at_most(1000),
-        ]
+        Annotated[dict[str, _Device], said("an object of measured figures by the names of devices"), at_most(1000)]
     ]
     device_spread: NotRequired[Annotated[dict[str, _Spread], said("an object of spreads by the names of devices")]]
-    links: NotRequired[
-        Annotated[
-            list[Annotated[MeasuredLinkData, said("an object with a kind of link and its figures")]],
-            listed("a list of measured links"),
-        ]
-    ]
-    memory: NotRequired[
-        Annotated[
-            MemoryData,
-            said("an object with measured peaks of memory: log_ratios, num_groups, origin and framework"),
-        ]
-    ]
-    host_links: NotRequired[
-        Annotated[
-            HostLinksData,
-            said("an object with hosts, kinds of links, and which of these goes from host to host"),
-        ]
-    ]
-    host_memory: NotRequired[
-        Annotated[
-            dict[str, Annotated[MeasuredHostMemoryData, said("an object with the figures of a host's memory")]],
-            said("an object of measured memory of hosts by the names of their devices"),
-            at_most(1000),
-        ]
-    ]
+    links: NotRequired[Annotated[list[_KindOfLink], listed("a list of measured links")]]
+    memory: NotRequired[_Residuals]
+    host_links: NotRequired[_HostLinks]
+    host_memory: NotRequired[_HostMemories]
     within: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives within hosts")]]
     across: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives across hosts")]]

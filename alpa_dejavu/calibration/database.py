@@ -22,8 +22,6 @@ from alpa_dejavu.costs.communication.learned import FILLED_IN, suspects
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData
 
-__all__ = ["converted", "read_database", "sizes_of"]
-
 _REMEDY = "write it again with `alpa-dejavu calibration convert`"
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "s32": 4, "u8": 1}
@@ -120,7 +118,8 @@ def converted(results: Mapping[Any, Any], path: pathlib.Path) -> DatabaseData:
 
 
 def _mesh(path: pathlib.Path, key: Any, result: Any) -> MeshData:
-    plain = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and _are_counts(key[1], 2)
+    plain = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and isinstance(key[1], tuple)
+    plain = plain and len(key[1]) == 2 and all(isinstance(n, int) and n > 0 for n in key[1])
     if not plain or not isinstance(result, Result):
         raise ValueError(f"{path}: {key!r} is no (cluster, (hosts, devices per host)) with a result; measure again")
     cluster, (hosts, devices) = key
@@ -188,10 +187,6 @@ def _series(where: str, name: str, groups: Any, dtype: str, rows: Any, devices: 
 
 def _size_key(name: str) -> str:
     return "flop" if name == "dot" else "num_bytes"
-
-
-def _are_counts(value: Any, length: int) -> bool:
-    return isinstance(value, tuple) and len(value) == length and all(isinstance(n, int) and n > 0 for n in value)
 
 
 def _is_number(value: Any) -> bool:

@@ -19,8 +19,6 @@ from alpa_dejavu.costs.latency import ProductCurve
 if TYPE_CHECKING:
     from alpa_dejavu.calibration.database_format import DatabaseData, MeshData, SeriesData
 
-__all__ = ["draw_database"]
-
 
 def draw_database(database: DatabaseData, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draws the measurements of Alpa's profiler as seconds over sizes, with what is fitted to them, its 90 % interval

@@ -31,8 +31,6 @@ from alpa_dejavu.calibration.bench import HostProbe, MeasurementError
 if TYPE_CHECKING:
     import jax
 
-__all__ = ["copied", "copier", "host_figures"]
-
 Trip: TypeAlias = Callable[[], tuple[float, float]]
 """Copies an array to a device and back, and returns the seconds of both."""
 _MEASURED_S, _BESIDE_S = 0.25, 1.0

@@ -8,8 +8,6 @@ from typing import final
 
 from alpa_dejavu.problem import Cluster, HostMemory, Link, Nvme, checks
 
-__all__ = ["HostLinks", "MeasuredHostMemory"]
-
 _RATES = ("bytes_per_s", "device_bytes_per_s", "shared_bytes_per_s", "read_bytes_per_s", "write_bytes_per_s")
 _SIZES = ("num_bytes", "free_bytes")
 _BESIDE = ("update", "copies", "reads", "writes")
@@ -20,35 +18,29 @@ _BESIDE = ("update", "copies", "reads", "writes")
 class MeasuredHostMemory:
     """The figures that were measured of the memory of a kind of host; those that weren't measured are None.
 
-    Attributes:
-        num_bytes: the bytes of it that training may use.
-        bytes_per_s: its bandwidth as Adam's update on the host's processors reaches it: 28 bytes a parameter.
-        device_bytes_per_s: the rate of copies between it and one device, each way, while the others copy nothing.
-        shared_bytes_per_s: the rate of such copies of all devices of the host together, each way.
-        read_bytes_per_s, write_bytes_per_s: rates of reads and writes of a large file, one of them at a time.
-        free_bytes: the bytes of the file's drives that training may use.
-        folder: the folder of that file; empty: the system's for temporary files.
-        stand_in: whether the devices are parts of the host's processors, so that copies between two processes stood in
-            for those between the host and a device. Such devices have the host's memory already: there is nothing to
-            be gained by offloading, and no cluster gets these figures.
-        spread: standard deviation of the logarithm of each measured rate, by its name above.
-        slowdown: how many times as long each of two takes while the other goes on, at least 1: "update" and "copies"
-            (to a device and back), "reads" and "writes".
-
     Raises:
         ValueError: a figure isn't finite and above 0, or a spread or slowdown is of something else.
     """
 
-    num_bytes: float | None = None
+    num_bytes: float | None = None  # the bytes of it that training may use
+    # Its bandwidth as Adam's update on the host's processors reaches it: 28 bytes a parameter
     bytes_per_s: float | None = None
+    # The rate of copies between it and one device, each way, while the others copy nothing
     device_bytes_per_s: float | None = None
-    shared_bytes_per_s: float | None = None
+    shared_bytes_per_s: float | None = None  # the rate of such copies of all devices of the host together, each way
+    # read_bytes_per_s, write_bytes_per_s: rates of reads and writes of a large file, one of them at a time
     read_bytes_per_s: float | None = None
     write_bytes_per_s: float | None = None
-    free_bytes: float | None = None
-    folder: str = ""
+    free_bytes: float | None = None  # the bytes of the file's drives that training may use
+    folder: str = ""  # the folder of that file; empty: the system's for temporary files
+    # Whether the devices are parts of the host's processors, so that copies between two processes stood in for those
+    # between the host and a device. Such devices have the host's memory already: there is nothing to be gained by
+    # offloading, and no cluster gets these figures
     stand_in: bool = False
+    # Standard deviation of the logarithm of each measured rate, by its name above
     spread: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    # How many times as long each of two takes while the other goes on, at least 1: "update" and "copies" (to a device
+    # and back), "reads" and "writes"
     slowdown: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

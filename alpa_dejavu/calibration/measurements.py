@@ -22,25 +22,22 @@ from alpa_dejavu.calibration.bench import (
     BETWEEN,
     HOST_MEMORY,
     WITHIN,
-    Collective,
+    CollectiveProbe,
     Flows,
     HostProbe,
-    Pipeline,
+    PipelineProbe,
     Place,
     Probe,
 )
 
-__all__ = ["Measurement", "Measurements", "kept_measurements"]
-
 _log = logging.getLogger(__name__)
 _VERSION = 2
 _KINDS: Mapping[str, type[Probe]] = {
-    "collectives": Collective,
-    "pipelines": Pipeline,
+    "collectives": CollectiveProbe,
+    "pipelines": PipelineProbe,
     "links": Flows,
     HOST_MEMORY: HostProbe,
 }
-_SECONDS = {"collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
 _OF_BEFORE = ("programs", "stages")
 """Earlier releases measured these too, to fit the rates of devices; they are passed over."""
 
@@ -82,7 +79,10 @@ class Measurements:
     def add(self, measurement: Measurement) -> None:
         """Appends a measurement to the measurements and to their file; it is on disk when this returns."""
         self._rows.append(measurement)
-        self._write(self.path, "a", _line(measurement))
+        place, outcome = measurement.place, {"seconds": dict(measurement.seconds), "error": measurement.error}
+        del outcome["seconds" if measurement.error else "error"]
+        probe = dataclasses.asdict(measurement.probe)
+        self._write(self.path, "a", {"what": place.what, "where": place.where, "probe": probe, **outcome})
 
     def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
         """Returns the seconds that were measured at a place, such as the links between hosts, by probe and by the names
@@ -119,12 +119,6 @@ def kept_measurements(path: pathlib.Path) -> list[Measurement]:
     _check_header(path, lines[0] if lines else "{}", cluster if isinstance(cluster, dict) else {})
     devices = list(cluster.get("devices", ())) if isinstance(cluster, dict) else []
     return [row for _, row in _numbered(path, lines, devices) if not row.error]
-
-
-def _line(measurement: Measurement) -> dict[str, Any]:
-    place = measurement.place
-    outcome = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
-    return {"what": place.what, "where": place.where, "probe": dataclasses.asdict(measurement.probe), **outcome}
 
 
 def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
@@ -220,18 +214,13 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
         raise wrong(f"the probe is {fields_read!r}: {error}") from None
     if isinstance(row.get("error"), str) and row["error"]:
         return Measurement(Place(what, where), probe, {}, row["error"])
-    seconds, names = row.get("seconds"), _names(what, probe)
+    seconds, names = row.get("seconds"), set(probe.names)
     if not isinstance(seconds, dict) or set(seconds) != names:
         raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(names))}")
     for name, value in seconds.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
             raise wrong(f"{name} is {value!r}, but must be a finite number above 0")
     return Measurement(Place(what, where), probe, seconds)
-
-
-def _names(what: str, probe: Probe) -> set[str]:
-    """Returns the names of the seconds and bytes that a probe finds."""
-    return set(probe.names) if isinstance(probe, (Flows, HostProbe)) else _SECONDS[what]
 
 
 def _object(path: pathlib.Path, number: int, line: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray as Array
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
 from alpa_dejavu.calibration._fit_links import predicted_s
-from alpa_dejavu.calibration.bench import WITHIN, Collective
+from alpa_dejavu.calibration.bench import WITHIN, CollectiveProbe
 from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
 from alpa_dejavu.clusters.link_map import link_map
@@ -116,9 +116,9 @@ def _measured_pages(calibration: Calibration, path: pathlib.Path) -> Iterator[tu
     rows = kept_measurements(path)
     for link in calibration.links:
         within = [row for row in rows if (row.place.where == WITHIN) == link.within]
-        names = (row.probe.name for row in within if isinstance(row.probe, Collective))
+        names = (row.probe.name for row in within if isinstance(row.probe, CollectiveProbe))
         for name in dict.fromkeys(names):
-            alike = [row for row in within if isinstance(row.probe, Collective) and row.probe.name == name]
+            alike = [row for row in within if isinstance(row.probe, CollectiveProbe) and row.probe.name == name]
             title = f"{name.replace('_', '-')} {'within' if link.within else 'across'} hosts"
             yield title.replace(" ", "-"), _measured_figure(title, link, alike)
 
@@ -127,7 +127,7 @@ def _measured_figure(title: str, link: MeasuredLink, rows: Sequence[Measurement]
     """Measured beside fitted, the shortest first; latency and rate of a link err together."""
     import plotly.graph_objects as go
 
-    probes = [row.probe for row in rows if isinstance(row.probe, Collective)]
+    probes = [row.probe for row in rows if isinstance(row.probe, CollectiveProbe)]
     per_host = [probe.size // 2 if probe.across else probe.size * probe.concurrent for probe in probes]
     mean = np.array([predicted_s(probe, link.link, n) for probe, n in zip(probes, per_host, strict=True)])
     order = np.argsort(mean)

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu.calibration.measured_hosts import HostLinks, MeasuredHostMemory
+from alpa_dejavu.calibration.measured_hosts import HostLinks
 from alpa_dejavu.problem import Device, Link
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def calibration_text(calibration: Calibration) -> str:
         "links": [{**dataclasses.asdict(link), "link": _without_none(link.link)} for link in calibration.links],
         "memory": {} if calibration.memory is None else dataclasses.asdict(calibration.memory),
         "host_links": {} if calibration.host_links is None else _host_links_text(calibration.host_links),
-        "host_memory": {name: _host_memory_text(memory) for name, memory in calibration.host_memory.items()},
+        "host_memory": {
+            name: {key: value for key, value in dataclasses.asdict(memory).items() if value not in (None, "", {})}
+            for name, memory in calibration.host_memory.items()
+        },
         **{name: model.state() for name, model in models.items() if model is not None},
     }
     return json_text({key: value for key, value in data.items() if value not in ([], {})})
@@ -49,12 +52,6 @@ def _without_none(figures: Device | Link) -> dict[str, Any]:
     return dataclasses.asdict(
         figures, dict_factory=lambda pairs: {name: value for name, value in pairs if value is not None and value != ()}
     )
-
-
-def _host_memory_text(memory: MeasuredHostMemory) -> dict[str, Any]:
-    """Figures that were measured; an empty folder and empty mappings are left out."""
-    data = dataclasses.asdict(memory)
-    return {name: value for name, value in data.items() if value is not None and value not in ("", {})}
 
 
 def _host_links_text(host_links: HostLinks) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from alpa_dejavu.plans.stage_rows import PROFILED, StageRow
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration.measurement import Measured
+    from alpa_dejavu.calibration.measurement import MeasuredPlan
     from alpa_dejavu.planning.changed.straggler import Straggler
     from alpa_dejavu.simulation.step import StageTimes
 
@@ -37,7 +37,7 @@ __all__ = []
         "alpa-dejavu profile plan.json --local 4",
         "alpa-dejavu profile plan.json --steps 20 --html run.html",
     ),
-    rests_on="Measured seconds are those of Alpa's workers on the cluster that Ray has, beside the predicted ones.",
+    rests_on="MeasuredPlan seconds are those of Alpa's workers on the cluster that Ray has, beside the predicted ones.",
 )
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
@@ -100,7 +100,7 @@ def profile(
         to.wrote(write_output(html_path, html_report(planned, found.timeline)))
 
 
-def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
+def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: MeasuredPlan) -> Table:
     """Returns a table of predicted and measured seconds, for a micro-batch and once a step, with a row for each stage
     of a plan.
 
@@ -115,7 +115,7 @@ def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured)
     return stage_table(PROFILED, rows)
 
 
-def measured_facts(given: Plan, plan: Plan, found: Measured) -> list[tuple[str, str]]:
+def measured_facts(given: Plan, plan: Plan, found: MeasuredPlan) -> list[tuple[str, str]]:
     """Returns a step's time as it was measured, as it was predicted, and as it is simulated from the measured stages,
     each with its name.
     """

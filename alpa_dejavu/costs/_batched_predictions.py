@@ -12,8 +12,6 @@ from alpa_dejavu.costs.communication import CommunicationModel, Group
 from alpa_dejavu.costs.latency import Latency, LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
-__all__ = ["SentSeconds", "latencies"]
-
 _Key = tuple[str, tuple[int, ...], int]
 """Collective, hosts of the group, and groups at a time."""
 
@@ -25,7 +23,7 @@ def latencies(
     joined until they have about `at_a_time` operators, which the model then predicts in one call.
     """
     predictions: list[Latency] = []
-    for part in _parts(many, at_a_time):
+    for part in _batches(many, at_a_time):
         whole = model.predict(Operators.joined(part), device)
         ends = np.cumsum([len(operators) for operators in part]).tolist()
         predictions += [
@@ -35,7 +33,7 @@ def latencies(
     return predictions
 
 
-def _parts(many: Sequence[Operators], at_a_time: int) -> list[list[Operators]]:
+def _batches(many: Sequence[Operators], at_a_time: int) -> list[list[Operators]]:
     """Returns the sets in parts, in order, with not many more than `at_a_time` operators in each."""
     parts: list[list[Operators]] = []
     left = 0

@@ -50,7 +50,7 @@ class HiddenSeconds:
     def _seconds(self, devices: StageDevices, config: MeshConfig) -> FloatArray:
         costs, division, size = self._costs, self._costs.division(config), self._costs.model.num_layers
 
-        def together(phase: str, kinds: Sequence[str]) -> _Buckets:
+        def buckets_of(phase: str, kinds: Sequence[str]) -> _Buckets:
             wholes = costs.combined(devices, config, phase)
             pairs = zip(wholes, division.shares(phase), strict=True)
             sent = [(s, costs.sent_s(devices, config, share, phase)) for (_, s), share in pairs if share.kind in kinds]
@@ -58,7 +58,7 @@ class HiddenSeconds:
 
         hidden_s = np.zeros((3, size, size))
         hidden, ahead = self._of_pass(devices, config, "forward")
-        fetched = together("forward", _FETCHED)
+        fetched = buckets_of("forward", _FETCHED)
         hidden_s[0] = stage_sum(hidden, division.of_stages)
         hidden_s[0] += _hidden(fetched.total_s, self._behind(division, range(size), ahead, fetched, []))
         if not costs.model.training:
@@ -67,8 +67,8 @@ class HiddenSeconds:
         hidden_back, free_back = self._of_pass(devices, config, "backward")
         shares = np.stack([costs.again(config, device) for device in devices.kinds])
         hidden, free = hidden_back + hidden * again, free_back + ahead * shares
-        fetched, sent = (together("backward", kinds) for kinds in (_FETCHED, _SENT))
-        gradients, reverse = together("step", _SUMMED), range(size - 1, -1, -1)
+        fetched, sent = (buckets_of("backward", kinds) for kinds in (_FETCHED, _SENT))
+        gradients, reverse = buckets_of("step", _SUMMED), range(size - 1, -1, -1)
         exposed = self._behind(division, reverse, free, fetched, [sent])
         # In the last micro-batch gradients are sent as well, on the same stream.
         last = self._behind(division, reverse, free, fetched, [sent, gradients])
@@ -76,7 +76,7 @@ class HiddenSeconds:
         hidden_s[2] = _hidden(gradients.total_s, last - exposed)
         if self._overlap.kind in ("gradients", "tensor"):
             # Updated parameters are gathered layer by layer, behind the first micro-batch's forward pass.
-            updated = together("step", _FETCHED)
+            updated = buckets_of("step", _FETCHED)
             hidden_s[2] += _hidden(updated.total_s, self._behind(division, range(size), ahead, updated, []))
         return hidden_s
 
@@ -126,8 +126,8 @@ class HiddenSeconds:
             hidden = sent.sum()
             for device in devices.kinds:
                 computed = self._computed_s(operators, device, config)
-                together = makespan_s(computed, sent, flow.edges, self._overlap)
-                hidden = min(hidden, float(computed.sum() + sent.sum()) - together)
+                both_s = makespan_s(computed, sent, flow.edges, self._overlap)
+                hidden = min(hidden, float(computed.sum() + sent.sum()) - both_s)
             self._simulated[key] = flow, operators, max(float(hidden), 0.0)  # kept, so that their ids stay theirs
         return self._simulated[key][2]
 

@@ -18,8 +18,6 @@ from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.overlap import Overlap
 
-__all__ = ["behind_layers_s", "makespan_s"]
-
 Row = FloatArray | float
 
 

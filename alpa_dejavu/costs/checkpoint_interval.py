@@ -6,8 +6,6 @@ import math
 
 from alpa_dejavu.problem import checks
 
-__all__ = ["best_checkpoint_interval_s"]
-
 
 def best_checkpoint_interval_s(write_s: float, between_s: float) -> float:
     """Returns the seconds of training between two checkpoints that lose least, where they are few beside those between

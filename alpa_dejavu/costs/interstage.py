@@ -22,8 +22,6 @@ from alpa_dejavu.costs.communication import CommunicationModel, Group
 from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Sites
 
-__all__ = ["CutBytes", "InterstageTable", "InterstageTransfer"]
-
 _Ends = tuple[int, int]
 """A host that sends forward and one that receives; the same one: they are in one host."""
 _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
@@ -57,9 +55,9 @@ class CutBytes:
                 row = 2 * back
                 steps[row : row + 2, start] += tensor.num_bytes, 1.0
                 steps[row : row + 2, end] -= tensor.num_bytes, 1.0
-        crossing = np.cumsum(steps, axis=1)[:, :num_layers]
-        crossing[::2][crossing[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
-        return cls(*crossing)
+        cuts = np.cumsum(steps, axis=1)[:, :num_layers]
+        cuts[::2][cuts[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
+        return cls(*cuts)
 
     @property
     def largest(self) -> float:
@@ -75,19 +73,15 @@ class CutBytes:
 class InterstageTable:
     """A table of the seconds of one micro-batch's transfer between stages on any two of S submeshes, by D kinds of
     links.
-
-    Attributes:
-        links: shape (S, S), the kind of link from a stage on one submesh to the next stage on another.
-        forward_s, backward_s: shape (L, D), seconds over each kind of link where the next stage begins with each of L
-            layers.
-        ends: for each kind of link, the index of a host that sends forward and of one that receives.
-        shares: shape (D,), into how many shares, sent at the same time, a tensor is cut on each kind of link.
     """
 
-    links: NDArray[np.int64]
+    links: NDArray[np.int64]  # shape (S, S), the kind of link from a stage on one submesh to the next stage on another
+    # forward_s, backward_s: shape (L, D), seconds over each kind of link where the next stage begins with each of L
+    # layers
     forward_s: FloatArray
     backward_s: FloatArray
-    ends: tuple[_Ends, ...]
+    ends: tuple[_Ends, ...]  # for each kind of link, the index of a host that sends forward and of one that receives
+    # Shape (D,), into how many shares, sent at the same time, a tensor is cut on each kind of link
     shares: NDArray[np.int64]
 
     def seconds(self, layer: int, before: int, after: int) -> tuple[float, float]:
@@ -218,9 +212,9 @@ class InterstageTransfer:
         if space.hosts is None:
             hosts, num_hosts = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
             within, between = (0, 0), (0, min(1, num_hosts - 1))
-            together = np.add.outer(hosts, hosts) > num_hosts
+            crowded = np.add.outer(hosts, hosts) > num_hosts
             slower = self.seconds(within, 1).sum() > self.seconds(between, 1).sum()
-            return [between, within], np.where(together & slower, 1, 0)
+            return [between, within], np.where(crowded & slower, 1, 0)
         members, uses = members_of_kinds(self._cluster), kinds_of_sites(space, self._cluster) > 0
         choices = list(itertools.product(range(len(members)), repeat=2))
         ends = [(members[a][0], members[b][min(a == b, len(members[b]) - 1)]) for a, b in choices]

@@ -12,8 +12,6 @@ from alpa_dejavu.costs.memory_margin import ALPA, MEMORY_PARTS, MemoryMargin, Me
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Run, StageChoice, checks
 
-__all__ = ["StageMeasurement", "log_ratio", "margin_with", "with_peaks"]
-
 _FEWEST = 3
 """Peaks of a run that say something of its other stages where nothing else does."""
 
@@ -90,10 +88,10 @@ def margin_with(margin: MemoryMargin, log_ratios: Sequence[float]) -> MemoryMarg
         return margin
     if residuals is None:
         return dataclasses.replace(margin, residuals=MemoryResiduals({"peak": own}, len(own), of_run))
-    together = MemoryResiduals(
+    joined = MemoryResiduals(
         {kind: (*ratios, *own) for kind, ratios in residuals.log_ratios.items()},
         residuals.num_groups + 1,
         f"{residuals.origin}, and {of_run}" if residuals.origin else of_run,
         ALPA if residuals.is_ours else f"{residuals.framework} and {ALPA}",
     )
-    return dataclasses.replace(margin, residuals=together)
+    return dataclasses.replace(margin, residuals=joined)

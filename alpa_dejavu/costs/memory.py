@@ -14,11 +14,6 @@ from alpa_dejavu._util.range_sums import FloatArray, range_max, touched_sum
 from alpa_dejavu.problem import NO_OFFLOAD, MemoryShares, Model, Offload, Run
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
-__all__ = [
-    "MemoryLimits", "ModelMemory", "OffloadedMemory", "StageMemory", "UpdatedBytes", "stage_memory",
-    "successors_that_fit",
-]  # fmt: skip
-
 _WITH_COPIES = 5.0
 """An optimizer's state of more bytes than so many times the parameters' has float32 copies of these: beside parameters
 of 16 bits Adam's moments take 4 times their bytes, with the copies 6 times."""

@@ -14,11 +14,6 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.memory import StageMemory
 from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
 
-__all__ = [
-    "ALPA", "COUNTED", "DEFAULT_MARGIN", "DEFAULT_RISK", "MEMORY_PARTS", "UNMEASURED", "MemoryMargin",
-    "MemoryResiduals", "counted_bytes", "with_memory_note",
-]  # fmt: skip
-
 ALPA = "Alpa"
 """The framework that plans run under."""
 DEFAULT_RISK = 0.01

@@ -15,15 +15,13 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.memory import ModelMemory, UpdatedBytes
 from alpa_dejavu.problem import HostShare, MemoryShares, Offload
 
-__all__ = ["Copies", "StageParts", "added_s", "copies", "known_share", "with_offload"]
-
 StageParts: TypeAlias = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
 """The six kinds of seconds of stages, as `StageCostModel.seconds` has them, each of shape (L, L)."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Copies:
+class OffloadCopies:
     """The seconds that each device of a stage of layers i..j would take for each kind of copy alone, shape (L, L): in a
     micro-batch's passes those to the device and from it, which go on at a time; in a step gradients to the host, the
     optimizer's update there, parameters to the device, and reading and writing drives.
@@ -34,7 +32,9 @@ class Copies:
     step: tuple[FloatArray, ...]
 
 
-def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload: Offload, share: HostShare) -> Copies:
+def copies(
+    memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload: Offload, share: HostShare
+) -> OffloadCopies:
     """Returns the seconds of what offload copies and updates for each device of a stage of layers i..j; `kept` are the
     bytes that each keeps for a micro-batch's backward pass, shape (L, L), `share` what it has of its host.
 
@@ -66,14 +66,16 @@ def copies(memory: ModelMemory, shares: MemoryShares, kept: FloatArray, offload:
         written = np.maximum(updated.parameters * offload.parameters, own)
         read = [parameters / share.read_bytes_per_s]
         step += [(states + own) / share.read_bytes_per_s, (states + written) / share.written_bytes_per_s]
-    return Copies(
+    return OffloadCopies(
         forward=(parameters / link, activations / link, *read),
         backward=((parameters + activations) / link, gradients / link, *read),
         step=tuple(step),
     )
 
 
-def added_s(parts: StageParts, copied: Copies, offload: Offload, fixed_s: float, hidden: bool = False) -> FloatArray:
+def added_s(
+    parts: StageParts, copied: OffloadCopies, offload: Offload, fixed_s: float, hidden: bool = False
+) -> FloatArray:
     """Returns the seconds that offload adds to stages, shape (3, L, L): copies to a micro-batch's forward and backward
     pass, and the hosts' work to a step.
 
@@ -82,10 +84,10 @@ def added_s(parts: StageParts, copied: Copies, offload: Offload, fixed_s: float,
     one after the other.
     """
     forward, backward, ahead, back, _, update = parts
-    beside = forward + ahead, backward + back, (update - fixed_s) * (1 - offload.optimizer)
+    passes_s = forward + ahead, backward + back, (update - fixed_s) * (1 - offload.optimizer)
     kinds = copied.forward, copied.backward, copied.step
     if hidden:
-        rest = [np.max(kind, axis=0) - computed for kind, computed in zip(kinds, beside, strict=True)]
+        rest = [np.max(kind, axis=0) - computed for kind, computed in zip(kinds, passes_s, strict=True)]
         return np.maximum(np.stack(rest), 0.0)
     return np.stack([np.sum(kind, axis=0) for kind in kinds])
 

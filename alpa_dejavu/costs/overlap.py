@@ -8,8 +8,6 @@ from typing import Final, final
 
 from alpa_dejavu.problem import checks
 
-__all__ = ["NO_OVERLAP", "OVERLAPS", "OVERLAP_TEXT", "PUBLISHED", "SLOWDOWNS", "Overlap", "named_overlap"]
-
 OVERLAPS: Final = ("none", "gradients", "tensor", "streams")
 """The names of what may overlap, the default first."""
 SLOWDOWNS: Final = (1.0, 4.0)

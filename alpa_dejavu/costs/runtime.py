@@ -23,18 +23,6 @@ from alpa_dejavu.costs.latency import Latency, LatencyModel, latency_model
 from alpa_dejavu.costs.overlap import NO_OVERLAP, OVERLAP_TEXT, Overlap, named_overlap
 from alpa_dejavu.problem import Cluster, Device, Host, Operators
 
-__all__ = [
-    "ALPA",
-    "BOUNDS",
-    "FILE",
-    "CostModels",
-    "RuntimeProfile",
-    "launches",
-    "runtime_names",
-    "runtime_profile",
-    "with_overlap",
-]
-
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
 BOUNDS = {

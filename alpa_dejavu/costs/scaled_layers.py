@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.table import CostTable
 
-__all__ = ["own_seconds", "with_layer_factors"]
-
 _NAMES = ("compute_forward_s", "compute_backward_s", "update_s")
 
 

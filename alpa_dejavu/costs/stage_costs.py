@@ -33,8 +33,6 @@ from alpa_dejavu.problem import (
     Operators,
 )
 
-__all__ = ["COST_KINDS", "StageCostModel"]
-
 COST_KINDS = (
     "compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s",
     "synchronisation_s", "update_s",
@@ -67,7 +65,7 @@ class StageCostModel:
         self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[AxisCollectives, FloatArray]]] = {}
         self._plain: dict[tuple[StageDevices, _Mesh, str], StageParts] = {}
         self._by_weight: dict[tuple[StageDevices, _Mesh], FloatArray] = {}
-        self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
+        self._combined_exchanges: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
         self._hidden = HiddenSeconds(self, models.runtime.overlap)
 
@@ -305,9 +303,9 @@ class StageCostModel:
 
     def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[AxisCollectives]:
         key = config.division_key, phase
-        if key not in self._together:
-            self._together[key] = self.division(config).combined(phase)
-        return self._together[key]
+        if key not in self._combined_exchanges:
+            self._combined_exchanges[key] = self.division(config).combined(phase)
+        return self._combined_exchanges[key]
 
     def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives, phase: str) -> FloatArray:
         """Returns the seconds of a collective in a phase, for each of its sizes in bytes, in the slowest group of a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import final
 
 import numpy as np
@@ -16,9 +16,7 @@ from alpa_dejavu.clusters.gpus import gpu_of
 from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.kernels import check_fused
-from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, Operator, SearchSpace, Submesh
-
-__all__ = ["StageDevices", "StagePlaces", "allowed_ranges", "check_computable", "slowest_device"]
+from alpa_dejavu.problem import Cluster, Device, Host, HostShare, MeshConfig, Model, SearchSpace, Submesh
 
 
 def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
@@ -31,16 +29,12 @@ def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageDevices:
-    """The devices that a stage runs on; it also stands for other devices on which everything takes the same time.
+    """The devices that a stage runs on; it also stands for other devices on which everything takes the same time."""
 
-    Attributes:
-        hosts: for each device the index of its host in the cluster, tensor-parallel neighbours next to each other.
-        kinds: one `Device` for each kind of device among them, the slowest first.
-        share: the least that a device has of its host's memory and its rates; None where some host's aren't known.
-    """
-
+    # For each device the index of its host in the cluster, tensor-parallel neighbours next to each other
     hosts: tuple[int, ...]
-    kinds: tuple[Device, ...]
+    kinds: tuple[Device, ...]  # one `Device` for each kind of device among them, the slowest first
+    # The least that a device has of its host's memory and its rates; None where some host's aren't known
     share: HostShare | None = None
 
 
@@ -202,15 +196,7 @@ def check_computable(model: Model, cluster: Cluster) -> None:
 def _needs(model: Model) -> tuple[bool, float]:
     """Whether a model has products of 8 bits, and the elements of a head of its fused attention; 0: it has none."""
     forward = {id(layer.forward): layer.forward for layer in model.layers}
-    narrow = any(_narrow(record) for operators in forward.values() for record in operators.records)
-    heads = (head for operators in forward.values() for record in operators.records for head in _heads(record))
+    records = [record for operators in forward.values() for record in operators.records]
+    narrow = any(record.dtype.startswith(_EIGHT_BITS) and record.kind in ("dot", "grouped") for record in records)
+    heads = (float(record.input_shapes[0][-1]) for record in records if record.kind == "attention")
     return narrow, max(heads, default=0.0)
-
-
-def _narrow(record: Operator) -> bool:
-    return record.dtype.startswith(_EIGHT_BITS) and record.kind in ("dot", "grouped")
-
-
-def _heads(record: Operator) -> Iterator[float]:
-    if record.kind == "attention":
-        yield float(record.input_shapes[0][-1])

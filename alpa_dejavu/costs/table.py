@@ -26,8 +26,6 @@ from alpa_dejavu.costs.stage_devices import StageDevices, allowed_ranges
 from alpa_dejavu.problem import Cluster, Host, HostShare, Model, Run, SearchSpace, SlicingProblem, StageChoice
 from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
-__all__ = ["CostTable", "cost_table"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from _measured_jobs import JOBS, REMAT, ZERO, Job, among_others, drawn, every_pl
 from _measured_report import figures, held_out_regret, job_result, paired_ratio, summary
 from _measured_runs import submesh_sizes
 from _thread_times import seconds_without_core, thread_seconds
-from alpa_dejavu.calibration.measurement import Measured
+from alpa_dejavu.calibration.measurement import MeasuredPlan
 from alpa_dejavu.layers import concrete
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.simulation.step import StageTimes, simulate
@@ -111,7 +111,7 @@ def test_regret_is_judged_by_other_rounds_than_the_best_was_chosen_by():
 
 def a_measurement(step_s):
     times = (StageTimes(step_s, 0.0),)
-    return Measured((step_s,), (1.1 * step_s,), times, ((step_s, 0.0),), 0.0, simulate(times, 1))
+    return MeasuredPlan((step_s,), (1.1 * step_s,), times, ((step_s, 0.0),), 0.0, simulate(times, 1))
 
 
 def a_result(small, role_of_auto):

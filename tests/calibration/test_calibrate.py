@@ -16,8 +16,8 @@ from alpa_dejavu.calibration.bench import (
     BETWEEN,
     HOST_MEMORY,
     WITHIN,
-    Collective,
-    Pipeline,
+    CollectiveProbe,
+    PipelineProbe,
     Place,
 )
 from alpa_dejavu.calibration.calibrate import calibrate
@@ -60,7 +60,7 @@ def test_stops_before_all_is_measured_where_all_is_sure(tmp_path):
     bench = MadeUp(noise=0.01)
     measure(tmp_path, cluster_of(PRIOR, LINK), bench, budget_s=1e6)
     assert len(bench.ran) == len(set(bench.ran))
-    collectives = [probe for probe in bench.ran if isinstance(probe, Collective)]
+    collectives = [probe for probe in bench.ran if isinstance(probe, CollectiveProbe)]
     assert {probe.name for probe in collectives} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
     assert len(collectives) < 20
 
@@ -137,7 +137,7 @@ def test_a_single_device_has_no_links(tmp_path):
 
 def test_links_between_hosts_are_fitted_apart():
     names = "all_reduce", "all_gather"
-    listed = [Collective(name, 1 << power, 4, 1, True) for name in names for power in (10, 20, 25)]
+    listed = [CollectiveProbe(name, 1 << power, 4, 1, True) for name in names for power in (10, 20, 25)]
     model = LinkModel(LINK, listed, 2)
     assert model.fit({}).unsure.min() > ENOUGH
     seconds = {n: predicted_s(one, TRUE_LINK, 2) for n, one in enumerate(listed)}
@@ -148,7 +148,7 @@ def test_links_between_hosts_are_fitted_apart():
     assert spread["send_bytes_per_s"] > 0.5
 
 
-LINKS, SUM = Place("collectives", WITHIN), Collective("all_reduce", 8, 2, 1, False)
+LINKS, SUM = Place("collectives", WITHIN), CollectiveProbe("all_reduce", 8, 2, 1, False)
 
 
 def test_what_earlier_releases_measured_of_devices_is_passed_over(tmp_path):
@@ -164,7 +164,7 @@ def test_half_a_line_is_dropped_with_a_note(tmp_path, caplog):
     cluster = cluster_of(PRIOR, LINK)
     store = kept(tmp_path, cluster)
     seconds = {"dispatch_s": 1.0, "step_s": 1.0, "send_s": 1.0}
-    store.add(Measurement(Place("pipelines", WITHIN), Pipeline(4096), seconds))
+    store.add(Measurement(Place("pipelines", WITHIN), PipelineProbe(4096), seconds))
     store.add(Measurement(LINKS, SUM, {"run_s": 0.5}))
     whole = store.path.read_text(encoding="utf-8")
     store.path.write_text(whole + '{"what": "colle', encoding="utf-8")

@@ -31,7 +31,7 @@ from alpa_dejavu.calibration import (
     write_calibration,
 )
 from alpa_dejavu.calibration._probe_links import PLACE, Net, even_latencies, grouped, rounds
-from alpa_dejavu.calibration.bench import BETWEEN, Bench, Flows, MeasurementError
+from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate_links import calibrate_links, carried, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 from alpa_dejavu.cli.main import main
@@ -46,7 +46,7 @@ from made_up import measured
 GIGABIT = 1e9 / 8
 
 
-class Network(Bench):
+class Network(ProbeBench):
     """Links with true figures; flows over one medium divide it, and each measurement has some noise."""
 
     def __init__(self, count, link_of, media=None, noise=0.02, broken=()):
@@ -106,8 +106,8 @@ def test_equal_hosts_are_recognised_and_few_pairs_probed(tmp_path):
     assert not cluster.media
     probed = {pair for probe in network.ran for pair in probe.pairs}
     assert len(probed) < 16 * 15 / 2
-    (said,) = found.missing
-    assert f"{len(probed)} of 240 were probed and agree" in said or "of 240 were probed and agree" in said
+    (sentence,) = found.missing
+    assert "of 240 were probed and agree" in sentence
     assert network.now < 30
     every = Network(16, lambda a, b: Link(5e-5, 10 * GIGABIT))
     assert calibrated(tmp_path, every, every_pair=True).missing == ()
@@ -129,12 +129,18 @@ def test_eight_hosts_take_under_30_seconds_in_about_as_many_rounds(tmp_path, rat
     assert len(disjoint) == 14
 
 
-def test_a_slow_host_is_a_kind_of_its_own(tmp_path):
-    network = Network(8, lambda a, b: Link(5e-5, GIGABIT if 5 in (a, b) else 10 * GIGABIT))
-    cluster = applied(calibrated(tmp_path, network), 8)
-    assert host_kinds(cluster) == (0, 0, 0, 0, 0, 1, 0, 0)
-    assert cluster.links[5][0].bytes_per_s == pytest.approx(GIGABIT, rel=0.05)
-    assert cluster.links[4][0].bytes_per_s == pytest.approx(10 * GIGABIT, rel=0.05)
+@pytest.mark.parametrize(
+    ("count", "rate", "kinds"),
+    [
+        (8, lambda a, b: GIGABIT if 5 in (a, b) else 10 * GIGABIT, (0, 0, 0, 0, 0, 1, 0, 0)),
+        (3, lambda a, b: GIGABIT if a < b else 4 * GIGABIT, (0, 1, 2)),
+    ],
+)
+def test_a_slow_host_or_direction_is_a_kind_of_its_own(tmp_path, count, rate, kinds):
+    cluster = applied(calibrated(tmp_path, Network(count, lambda a, b: Link(5e-5, rate(a, b)))), count)
+    assert host_kinds(cluster) == kinds
+    for a, b in itertools.permutations(range(count), 2):
+        assert cluster.links[a][b].bytes_per_s == pytest.approx(rate(a, b), rel=0.05)
 
 
 @pytest.mark.parametrize("count", [4, 8])
@@ -174,18 +180,9 @@ def test_cards_are_shared_by_what_goes_to_and_from_a_host(tmp_path):
     )
     cluster = applied(calibrated(tmp_path, network), 6)
     assert host_kinds(cluster) == (0,) * 6
-    assert cluster.links[1][2].shares == ("to host-2", "from host-1") or cluster.links[1][2].shares == (
-        "from host-1", "to host-2",
-    )  # fmt: skip
+    assert set(cluster.links[1][2].shares) == {"to host-2", "from host-1"}
     assert all(cluster.media[name] == pytest.approx(2 * GIGABIT, rel=0.1) for name in cluster.links[1][2].shares)
     assert cluster.links[1][2].bytes_per_s == pytest.approx(GIGABIT, rel=0.05)
-
-
-def test_directions_may_be_unlike(tmp_path):
-    network = Network(3, lambda a, b: Link(5e-5, GIGABIT if a < b else 4 * GIGABIT))
-    cluster = applied(calibrated(tmp_path, network), 3)
-    assert cluster.links[0][2].bytes_per_s == pytest.approx(GIGABIT, rel=0.05)
-    assert cluster.links[2][0].bytes_per_s == pytest.approx(4 * GIGABIT, rel=0.05)
 
 
 def test_a_shaper_that_lets_some_bytes_through_at_once_is_seen_through(tmp_path):
@@ -290,7 +287,7 @@ def links_alone(**fields):
 def test_the_planner_takes_them(tmp_path):
     path = tmp_path / "c.json"
     write_calibration(links_alone(), path)
-    assert read_calibration(path) == links_alone() or read_calibration(path).host_links == host_links()
+    assert read_calibration(path).host_links == host_links()
     priced = prices(example_cluster(), path, "auto", "auto")
     assert priced.cluster.links[0][1] == host_links().links[0][1]
     assert priced.cluster.links[0][0] == example_cluster().links[0][0]

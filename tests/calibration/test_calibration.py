@@ -128,7 +128,6 @@ def _drop(*where):
     [
         (_set("units", value="ms"), 'units is "ms", but must be "SI"'),
         (_set("date", value="2024-13-01"), "date is '2024-13-01', but must be a day"),
-        (_set("date", value="May"), 'date is "May", but must be a day'),
         (_set("devices", "example", "memory_bytes", value=-1), "memory_bytes is -1, but must be a number above 0"),
         (_drop("devices", "example", "memory_bytes"), "lacks the key 'memory_bytes'"),
         (_set("devices", "example", "speed", value=1), "speed is an unknown key"),
@@ -139,13 +138,11 @@ def _drop(*where):
         (_set("links", 1, "link", "latency_s", value=-1), "'example' to 'example' between hosts: link: latency_s"),
         (_set("links", 1, "within", value=True), "the link example - example is there twice"),
         (_set("links", 0, "devices", value=["example"]), "a list of the two kinds of devices"),
-        (_set("memory", value=[0.1]), "memory is [0.1], but must be an object with measured peaks"),
         (_set("memory", "log_ratios", "peak", value=[0.1]), "log_ratios.peak is [0.1], but must be a list of two or"),
         (_set("memory", "log_ratios", "peak", 1, value="high"), 'log_ratios.peak[1] is "high", but must be a number'),
         (_set("memory", "log_ratios", "heap", value=[0.1, 0.2]), "memory.log_ratios.heap is an unknown key"),
         (_set("memory", "log_ratios", value={"resident": [0.1, 0.2]}), "has ['resident'], but needs each of"),
         (_set("memory", "num_groups", value=0), "num_groups is 0, but must be a whole number of at least 1"),
-        (_set("memory", "framework", value=""), 'framework is "", but must be text'),
         (_drop("memory", "framework"), "memory lacks the key 'framework'"),
     ],
 )
@@ -162,20 +159,14 @@ LOG_RATIO = "must be a finite number: a logarithm of a ratio"
     ("where", "value", "said"),
     [
         (("within",), [], "within is [], but must be an object: fitted collectives within hosts"),
-        (("within", "ends"), 1, "within.ends is 1, but must be an object"),
         (("within", "ends", "seen sizes", 1), None, f"seen sizes[1] is null, but {LOG_RATIO}"),
-        (("within", "ends", "seen sizes", 1), True, f"seen sizes[1] is true, but {LOG_RATIO}"),
         (("within", "ends", "seen sizes", 1), math.nan, "this isn't JSON: NaN is no number of JSON"),
-        (("within", "ends", "seen sizes", 0), -math.inf, "this isn't JSON: -Infinity is no number of JSON"),
         (("within", "ends", "seen sizes", 1), 1e301, f"is 1e+301, but {LOG_RATIO}, and at most 1e+300"),
         (("within", "ends", "seen sizes"), [0.1], "is [0.1], but must be a list of the two ends of an interval"),
-        (("within", "ends", "seen sizes"), [0, 1, 2], "is [0, 1, 2], but must be a list of the two ends"),
         (("within", "ends", "other sizes"), [0.5, -0.5], "an interval, the lower one first; 0.5 is above -0.5"),
-        (("within", "ends", "seen sizes"), [2, 1], "within.ends.seen sizes is [2, 1], but must be a list of the two"),
         (("within", "values", 3), "x", 'within.values[3] is "x", but must be a finite number'),
         (("within", "collectives", 1), "broadcast", "but must be all_gather, all_reduce, all_to_all or reduce_scatter"),
         (("within", "collectives"), [], "within.collectives is [], but must be a list of the names of collectives"),
-        (("within", "sizes"), [], "within.sizes is [], but must be a list of sizes of groups, at least one"),
         (("across", "sizes", 0), -2, "across.sizes[0] is -2, but must be a whole number of at least 1"),
         (("across", "outliers"), None, "across.outliers is null, but must be a list of whole numbers of at least 0"),
         (("within", "most_bytes"), -1, "within.most_bytes is -1, but must be bytes above 0"),
@@ -189,13 +180,7 @@ def test_wrong_values_in_models_are_named_with_their_line(tmp_path, where, value
     assert named_line(path, said).startswith(begins)
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        ("within", "ends", "other sizes"),
-        ("across", "values"),
-    ],
-)
+@pytest.mark.parametrize("where", [("within", "ends", "other sizes"), ("across", "values")])
 def test_what_models_lack_is_named_with_the_line_of_what_lacks_it(tmp_path, where):
     path = changed(tmp_path, _drop(*where), fitted())
     assert named_line(path, f"{'.'.join(where[:-1])} lacks the key '{where[-1]}'") == f'"{where[-2]}": {{'
@@ -365,11 +350,3 @@ def test_the_same_measurements_give_the_same_bytes():
     first = calibration_text(fitted())
     fitted.cache_clear()
     assert calibration_text(fitted()) == first
-
-
-def test_a_calibration_is_known_by_all_that_it_holds():
-    first = measured()
-    assert first.identity == measured().identity
-    assert first.identity.startswith("cluster of 2024-05-31 (")
-    other = dataclasses.replace(first, memory=None)
-    assert other.identity != first.identity

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from alpa_dejavu.calibration import Calibration, write_calibration
 from alpa_dejavu.calibration.history import Origin, PastRun, Store, corrected
 from alpa_dejavu.calibration.history.past_run import plan_key
-from alpa_dejavu.calibration.measurement import Measured
+from alpa_dejavu.calibration.measurement import MeasuredPlan
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
@@ -164,7 +164,7 @@ def test_a_broken_history_stops_a_profile_before_it_starts(tmp_path):
 def test_what_was_measured_becomes_a_run(plain):
     made = plain
     stages = made.timeline.stages
-    found = Measured((0.2, 0.3, 0.4), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, made.timeline)
+    found = MeasuredPlan((0.2, 0.3, 0.4), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, made.timeline)
     run = past_run(made, found)
     assert (run.measured_s, run.predicted_s, run.plan) == (0.3, made.plan.step_s, made.plan)
     assert run.stages[0].computing_s == pytest.approx(0.03)
@@ -200,7 +200,7 @@ def test_a_profile_hands_over_what_predicted_it(tmp_path, monkeypatch, plain):
     from alpa_dejavu import alpa
 
     stages = plain.timeline.stages
-    found = Measured((0.2,), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, plain.timeline)
+    found = MeasuredPlan((0.2,), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, plain.timeline)
     monkeypatch.setattr(alpa, "connection", lambda given: contextlib.nullcontext(CLUSTER))
     monkeypatch.setattr(alpa, "profile", lambda *_: found)
     monkeypatch.setitem(sys.modules, "of_this_test", types.SimpleNamespace(trained=trained))

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from alpa_dejavu.calibration import Calibration, _host_files, read_calibration, write_calibration
 from alpa_dejavu.calibration._fit_host_memory import fit_host_memory, host_probes
 from alpa_dejavu.calibration.bench import HOST_MEMORY, HostProbe, MeasurementError, Place
-from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.host_probes import copier, host_figures
 from alpa_dejavu.calibration.measured_hosts import MeasuredHostMemory
-from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.calibration.measurements import Measurement
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.problem import Device, HostMemory, Nvme
 from measured_cluster import LINK, PRIOR, MadeUp, cluster_of, kept, measure, took_in_memory
 
@@ -171,14 +169,6 @@ def test_what_time_was_too_short_for_is_said_and_measured_later(tmp_path):
     assert found.host_memory["test"].slowdown.keys() == {"update", "copies", "reads", "writes"}
 
 
-def test_the_folder_goes_to_the_bench(tmp_path):
-    cluster, bench = cluster_of(PRIOR, LINK), MemoryAlone()
-    store = Measurements(tmp_path / "m.jsonl", identity(cluster), False)
-    found = calibrate(cluster, bench, store, 1000.0, "made-up", clock=lambda: bench.now, folder="/scratch")
-    assert {probe.folder for probe in bench.ran if getattr(probe, "name", "") == "files"} == {"/scratch"}
-    assert found.host_memory["test"].folder == "/scratch"
-
-
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
@@ -230,12 +220,6 @@ def test_measured_memory_goes_through_a_file_and_never_makes_a_host_forget(tmp_p
     applied = measured.applied_to(KNOWN)
     assert applied.num_bytes == KNOWN.num_bytes
     assert applied.nvme.num_bytes == KNOWN.nvme.num_bytes
-
-
-def test_bundled_calibrations_leave_the_memory_of_machine_files():
-    cluster = named_cluster("p3.16xlarge")
-    found = Calibration("c", "o", "2026-01-01", devices={cluster.hosts[0].device.name: cluster.hosts[0].device})
-    assert found.applied_to(cluster).hosts[0].memory == cluster.hosts[0].memory
 
 
 @pytest.fixture

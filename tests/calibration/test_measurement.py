@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from alpa_dejavu.calibration.measurement import Message, Note, StageNotes, StepNotes, measured
+from alpa_dejavu.calibration.measurement import Note, StageMessage, StageNotes, StepNotes, measured
 from alpa_dejavu.simulation.step import StageTimes, simulate
 
 B = 2
@@ -16,12 +16,12 @@ def run(task, start, end):
 
 
 def send(start, end, key):
-    return Note("send", None, start, end, 0.0, (Message(key, end, end),))
+    return Note("send", None, start, end, 0.0, (StageMessage(key, end, end),))
 
 
 def receive(start, asked, there, end, key):
     """Asked for at a time, there at another one, and unpacked at the end."""
-    return Note("receive", None, start, end, max(there - asked, 0.0), (Message(key, asked, there),))
+    return Note("receive", None, start, end, max(there - asked, 0.0), (StageMessage(key, asked, there),))
 
 
 def step(shift=0.0):
@@ -62,7 +62,7 @@ def step(shift=0.0):
 
 
 def _moved(note, shift):
-    messages = tuple(Message(m.key, m.asked_s + shift, m.there_s + shift) for m in note.messages)
+    messages = tuple(StageMessage(m.key, m.asked_s + shift, m.there_s + shift) for m in note.messages)
     return dataclasses.replace(note, start_s=note.start_s + shift, end_s=note.end_s + shift, messages=messages)
 
 

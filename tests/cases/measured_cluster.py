@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from alpa_dejavu.calibration._fit_links import predicted_s
-from alpa_dejavu.calibration.bench import Bench, Collective, HostProbe, MeasurementError
+from alpa_dejavu.calibration.bench import CollectiveProbe, HostProbe, MeasurementError, ProbeBench
 from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Device, Link
@@ -20,7 +20,7 @@ def cluster_of(device, link, hosts=1, devices=2):
     return Cluster.uniform("made up", [f"h{n}" for n in range(hosts)], device, devices, link, link)
 
 
-class MadeUp(Bench):
+class MadeUp(ProbeBench):
     """A cluster whose true figures are known; each measurement takes a second, and has some noise."""
 
     def __init__(self, noise=0.03, failing=()):
@@ -41,7 +41,7 @@ class MadeUp(Bench):
 
 
 def took(probe):
-    if isinstance(probe, Collective):
+    if isinstance(probe, CollectiveProbe):
         return {"run_s": predicted_s(probe, TRUE_LINK, 2)}
     if isinstance(probe, HostProbe):
         return took_in_memory(probe)

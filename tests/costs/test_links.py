@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.communication import COLLECTIVES, AlphaBeta, Group, Links, communication_model
-from alpa_dejavu.costs.communication._rings import around, ring_orders
+from alpa_dejavu.costs.communication._rings import ring_hops, ring_orders
 from alpa_dejavu.problem import Link
 from alpa_dejavu.testing import check_communication_model, example_cluster
 
@@ -71,7 +71,7 @@ def test_a_ring_crosses_the_cut_between_islands_twice():
     for count in (4, 8):
         cluster = cluster_by(link, count, media=media)
         (order,) = ring_orders(cluster, dict.fromkeys(range(count), 1), 1)
-        assert sum(island[a] != island[b] for a, b in around(order)) == 2
+        assert sum(island[a] != island[b] for a, b in ring_hops(order)) == 2
         rounds = 2 * (count - 1)
         # One flow has each direction of the cut for itself.
         assert seconds(cluster, range(count)) == pytest.approx(rounds * (1e-5 + 1e9 / count / 1e8))
@@ -128,7 +128,7 @@ def test_no_order_of_a_few_hosts_is_better(data):
     sizes = np.array([1.0, 1e9])
     found = Links().seconds("all_gather", sizes, Group(cluster, tuple(range(count))))
     for order in itertools.permutations(range(count)):
-        hops = [cluster.links[a][b] for a, b in around(order)]
+        hops = [cluster.links[a][b] for a, b in ring_hops(order)]
         once = np.max([link.latency_s + sizes / count / link.bytes_per_s for link in hops], axis=0)
         # Of the best order for many bytes and the best for few, each is the best at its end.
         assert (found <= (count - 1) * once * (1 + 1e-9) + (count - 1) * np.array([1e-7, 1e-2])).all()
@@ -167,4 +167,4 @@ def test_a_cluster_that_took_anothers_place_in_memory_is_not_mistaken_for_it():
 def test_many_hosts_are_quick_to_ask():
     cluster = cluster_by(lambda a, b: FAST if a % 4 == b % 4 else SLOW, 32)
     (order, *_) = ring_orders(cluster, dict.fromkeys(range(32), 1), 1)
-    assert sum(a % 4 != b % 4 for a, b in around(order)) == 4
+    assert sum(a % 4 != b % 4 for a, b in ring_hops(order)) == 4

@@ -67,11 +67,6 @@ def test_a_collective_begins_before_long_products_that_do_not_need_it():
     assert makespan_s(np.array([0.5, 10.0, 1.0]), np.array([2.0]), flow, STREAMS) == 11.5
 
 
-def test_streams_that_only_hinder_each_other_are_used_one_after_the_other():
-    hindered = Overlap("streams", 3.0, 3.0)
-    assert makespan_s(np.array([2.0]), np.array([2.0]), edges(), hindered) == 4.0
-
-
 def test_a_flow_that_waits_for_itself_is_refused():
     with pytest.raises(ValueError, match="nodes that wait for each other"):
         makespan_s(np.ones(2), np.ones(1), edges((0, 2), (2, 1), (1, 0)), STREAMS)
@@ -219,15 +214,6 @@ def test_no_stage_is_quicker_than_either_stream_or_slower_than_both(zero, remat,
         assert (found["synchronisation_s"] >= 0).all()
         for kind in ("compute_forward_s", "compute_backward_s", "update_s"):
             assert np.array_equal(found[kind], alone[kind])
-
-
-def test_none_hides_nothing():
-    model = chain(4, parameter_bytes=1e6)
-    for config in (DATA, dataclasses.replace(DATA, zero=3), MeshConfig((2, 2), 2, 2, remat="layer")):
-        costs, devices, found = priced(model, config, "none")
-        default = StageCostModel(model, costs.cluster, CostModels.named())
-        assert np.array_equal(default.seconds(devices, config), np.stack(list(found.values())))
-        assert not costs.hidden_s(devices, config).any()
 
 
 def test_all_of_tensor_parallelism_is_exposed_where_the_flow_is_not_known():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.calibration.history import PastRun, Store
-from alpa_dejavu.calibration.measurement import Measured, Note, StageNotes, StepNotes, measured
+from alpa_dejavu.calibration.measurement import MeasuredPlan, Note, StageNotes, StepNotes, measured
 from alpa_dejavu.planning import GivenStage, GivenStages, estimate, given_stages, plan
 from alpa_dejavu.planning import Measured as Decisive
 from alpa_dejavu.planning.changed.deviation import deviation, is_off, learned_correction, measured_run
@@ -63,7 +63,7 @@ def notes_of(line):
     return StepNotes(0.0, line.step_s, tuple(stages))
 
 
-def trained(made, line) -> Measured:
+def trained(made, line) -> MeasuredPlan:
     devices = [stage.submesh.num_devices for stage in made.stages]
     return measured([line.step_s] * 3, [notes_of(line)] * 3, RUN.num_micro_batches, RUN.schedule, devices)
 

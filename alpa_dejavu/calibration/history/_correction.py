@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.calibration.history._store import Store
 from alpa_dejavu.calibration.history.past_run import GIVEN, UNKNOWN, Origin, PastRun, plan_key
-from alpa_dejavu.problem import Contingency, Plan, StagePlan, StepCorrection
+from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.simulation.step import Timeline
 
@@ -50,10 +50,10 @@ def part_shares(plan: Plan) -> Array:
     parts = breakdown(plan)
     waiting = parts["transfers"] + max(parts["idle"], 0.0)
     once = parts["once a step"] + parts.get("offload", 0.0)
-    return _shares(parts["computing"], parts["collectives"], waiting, once)
+    return _as_shares(parts["computing"], parts["collectives"], waiting, once)
 
 
-def _shares(*seconds: float) -> Array:
+def _as_shares(*seconds: float) -> Array:
     values = np.array(seconds)
     total = float(values.sum())
     return values / total if total > 0 else np.array([1.0, 0.0, 0.0, 0.0])
@@ -143,10 +143,10 @@ class _Levels:
         mean, covariance = posterior(variances)
         for _ in range(_STEPS if fixed is None else 0):
             squares = mean**2 + np.diag(covariance)
-            for name in ("part", "cluster", "model", "plan"):
-                of_level = squares[level == name]
-                total = _STRENGTH * VARIANCES[name] + float(of_level.sum())
-                variances[name] = total / (_STRENGTH + len(of_level))
+            for of_what in ("part", "cluster", "model", "plan"):
+                of_level = squares[level == of_what]
+                total = _STRENGTH * VARIANCES[of_what] + float(of_level.sum())
+                variances[of_what] = total / (_STRENGTH + len(of_level))
             missed = (means - design @ mean) ** 2 + ((design @ covariance) * design).sum(axis=1)
             total = _STRENGTH * VARIANCES["noise"] + (float(counts @ missed) + within)
             variances["noise"] = total / (_STRENGTH + float(counts.sum()))
@@ -189,7 +189,7 @@ def _observed(runs: Sequence[PastRun]) -> tuple[list[tuple[str, str, str, bool]]
             logs.setdefault((*place, True), []).append(float(np.log(computing / predicted)))
             operators = sum(stage.compute_s for stage in run.plan.stages)
             collectives = sum(stage.collective_s for stage in run.plan.stages)
-            shares.setdefault((*place, True), _shares(operators, collectives, 0.0, 0.0))
+            shares.setdefault((*place, True), _as_shares(operators, collectives, 0.0, 0.0))
     return list(logs), [np.array(values) for values in logs.values()], np.array(list(shares.values())).reshape(-1, 4)
 
 
@@ -206,15 +206,13 @@ def corrected(plan: Plan, correction: StepCorrection) -> Plan:
         step_s=plan.step_s * factor,
         lower_bound_s=plan.lower_bound_s * factor,
         confidence=None if plan.confidence is None else plan.confidence.times(factor),
-        contingencies={host: _of_contingency(other, factor) for host, other in plan.contingencies.items()},
+        contingencies={
+            # What moves takes as long as it did.
+            host: dataclasses.replace(other, stages=_of_stages(other.stages, factor), step_s=other.step_s * factor)
+            for host, other in plan.contingencies.items()
+        },
         correction=used,
     )
-
-
-def _of_contingency(contingency: Contingency, factor: float) -> Contingency:
-    """Returns the contingency with its seconds multiplied; only what moves takes as long as it did."""
-    stages, step_s = _of_stages(contingency.stages, factor), contingency.step_s * factor
-    return dataclasses.replace(contingency, stages=stages, step_s=step_s)
 
 
 def _of_stages(stages: tuple[StagePlan, ...], factor: float) -> tuple[StagePlan, ...]:

@@ -75,7 +75,11 @@ class Origin:
             predictor = " + ".join(names if runtime == ALPA else [*names, runtime.name])
         kinds = sorted({host.device.name for host in cluster.hosts})
         identity = "" if calibration is None else calibration.identity
-        return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor, identity)
+        sizes = sorted(float(tensor.num_bytes) for tensor in model.tensors if tensor.role == "parameter")
+        hosts = [(host.device.name, host.num_devices) for host in cluster.hosts]
+        links = [[dataclasses.astuple(link) for link in row] for row in cluster.links]
+        fingerprints = _digest([model.training, sizes]), _digest([hosts, links, cluster.cores])
+        return cls(*fingerprints, " + ".join(kinds), predictor, identity)
 
 
 def plan_key(plan: Plan) -> str:
@@ -90,17 +94,6 @@ def plan_key(plan: Plan) -> str:
     return _digest([stages, plan.num_micro_batches, plan.schedule, plan.batch])
 
 
-def _of_model(model: Model) -> str:
-    sizes = sorted(float(tensor.num_bytes) for tensor in model.tensors if tensor.role == "parameter")
-    return _digest([model.training, sizes])
-
-
-def _of_cluster(cluster: Cluster) -> str:
-    hosts = [(host.device.name, host.num_devices) for host in cluster.hosts]
-    links = [[dataclasses.astuple(link) for link in row] for row in cluster.links]
-    return _digest([hosts, links, cluster.cores])
-
-
 def _digest(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -113,19 +106,15 @@ MOST_STEPS = 1000
 @final
 @dataclasses.dataclass(frozen=True)
 class StageSeconds:
-    """The measured seconds of a stage in a run.
+    """The measured seconds of a stage in a run."""
 
-    Attributes:
-        forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a
-            micro-batch, starting, sending and receiving included.
-        per_step_s: the seconds of what comes once a step.
-        computing_s, predicted_computing_s: the seconds of the computation and its collectives, forward and backward
-            together, without starting, sending and receiving; and those that were predicted for it.
-    """
-
+    # forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a micro-
+    # batch, starting, sending and receiving included
     forward_s: float
     backward_s: float
-    per_step_s: float
+    per_step_s: float  # the seconds of what comes once a step
+    # computing_s, predicted_computing_s: the seconds of the computation and its collectives, forward and backward
+    # together, without starting, sending and receiving; and those that were predicted for it
     computing_s: float
     predicted_computing_s: float
 

@@ -14,31 +14,23 @@ from alpa_dejavu.calibration.measurement.notes import SEND, StageTasks, StepNote
 from alpa_dejavu.schedules import named_schedule
 from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
-__all__ = ["Measured", "measured"]
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Measured:
-    """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step.
+class MeasuredPlan:
+    """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step."""
 
-    Attributes:
-        steps_s, noted_steps_s: the seconds of each step, as the program that asks for it sees it, while workers took no
-            notes, and while they noted each of their instructions.
-        stages: the times of each stage: medians over steps of the mean over micro-batches.
-        computing_s: for each stage the seconds of the computation of a forward and of a backward pass; `stages` also
-            counts what the worker does for them besides (starting, sending, receiving).
-        answer_s: the seconds from the end of a step's last stage until the program knows it.
-        timeline: the timeline of the noted step of median length.
-        computing_steps_s: the seconds that each stage computed in each noted step, shape (noted steps, S).
-    """
-
+    # steps_s, noted_steps_s: the seconds of each step, as the program that asks for it sees it, while workers took no
+    # notes, and while they noted each of their instructions
     steps_s: tuple[float, ...]
     noted_steps_s: tuple[float, ...]
-    stages: tuple[StageTimes, ...]
+    stages: tuple[StageTimes, ...]  # the times of each stage: medians over steps of the mean over micro-batches
+    # For each stage the seconds of the computation of a forward and of a backward pass; `stages` also counts what the
+    # worker does for them besides (starting, sending, receiving)
     computing_s: tuple[tuple[float, float], ...]
-    answer_s: float
-    timeline: Timeline
+    answer_s: float  # the seconds from the end of a step's last stage until the program knows it
+    timeline: Timeline  # the timeline of the noted step of median length
+    # The seconds that each stage computed in each noted step, shape (noted steps, S)
     computing_steps_s: tuple[tuple[float, ...], ...] = ()
 
     @property
@@ -63,7 +55,7 @@ def measured(
     schedule: str,
     devices: Sequence[int],
     planned: Sequence[StageTimes] = (),
-) -> Measured:
+) -> MeasuredPlan:
     """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of at least one step.
     ValueError where the notes aren't those of so many micro-batches on S stages.
 
@@ -93,7 +85,7 @@ def measured(
     )
     order = sorted(range(len(noted)), key=lambda n: noted[n].step_s)
     middle = order[len(order) // 2]
-    return Measured(
+    return MeasuredPlan(
         steps_s=tuple(steps_s) or tuple(step.step_s for step in noted),
         noted_steps_s=tuple(step.step_s for step in noted),
         stages=stages,

@@ -16,8 +16,8 @@ __all__ = [
     "RECEIVE",
     "RUN",
     "SEND",
-    "Message",
     "Note",
+    "StageMessage",
     "StageNotes",
     "StageTasks",
     "StepNotes",
@@ -30,16 +30,12 @@ RUN, SEND, RECEIVE, OTHER = "run", "send", "receive", "other"
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Message:
-    """A message between stages that a worker's instruction has sent or received, and when.
+class StageMessage:
+    """A message between stages that a worker's instruction has sent or received, and when."""
 
-    Attributes:
-        key: the message's key, the same where it is sent and where it is received.
-        asked_s, there_s: when the receiver asked for the message, and when it had it: the later of asking and of its
-            arrival where it didn't wait. In the sender's note both are the end of sending it.
-    """
-
-    key: str
+    key: str  # the message's key, the same where it is sent and where it is received
+    # asked_s, there_s: when the receiver asked for the message, and when it had it: the later of asking and of its
+    # arrival where it didn't wait. In the sender's note both are the end of sending it
     asked_s: float
     there_s: float
 
@@ -47,38 +43,26 @@ class Message:
 @final
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """A note of one instruction that a stage's worker ran: of which kind it was, and when it began and ended.
+    """A note of one instruction that a stage's worker ran: of which kind it was, and when it began and ended."""
 
-    Attributes:
-        what: "run" (a computation, until its results were there), "send", "receive", or "other".
-        task: for "run", the number of the computation among those of all S stages: forward passes are 0..S-1, backward
-            passes S..2S-1 from the last stage to the first, updates follow; None for what allocates or gathers.
-        start_s, end_s: when the instruction began and ended.
-        waited_s: the seconds of it in which the worker waited for other stages.
-        messages: the messages that it sent or received.
-    """
-
-    what: str
+    what: str  # "run" (a computation, until its results were there), "send", "receive", or "other"
+    # For "run", the number of the computation among those of all S stages: forward passes are 0..S-1, backward passes
+    # S..2S-1 from the last stage to the first, updates follow; None for what allocates or gathers
     task: int | None
-    start_s: float
+    start_s: float  # start_s, end_s: when the instruction began and ended
     end_s: float
-    waited_s: float = 0.0
-    messages: tuple[Message, ...] = ()
+    waited_s: float = 0.0  # the seconds of it in which the worker waited for other stages
+    messages: tuple[StageMessage, ...] = ()  # the messages that it sent or received
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StageNotes:
-    """The notes that a stage's first worker took of one step: its start and end, and each instruction.
+    """The notes that a stage's first worker took of one step: its start and end, and each instruction."""
 
-    Attributes:
-        start_s, end_s: when the stage's part of the step began, and when its results were there.
-        notes: the notes of the instructions in their order; empty if only start and end were noted.
-    """
-
-    start_s: float
+    start_s: float  # start_s, end_s: when the stage's part of the step began, and when its results were there
     end_s: float
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()  # the notes of the instructions in their order; empty if only start and end were noted
 
     @property
     def computing_s(self) -> float:
@@ -89,16 +73,11 @@ class StageNotes:
 @final
 @dataclasses.dataclass(frozen=True)
 class StepNotes:
-    """The notes of one step of a pipeline: its start and end, and the notes of each stage's worker.
+    """The notes of one step of a pipeline: its start and end, and the notes of each stage's worker."""
 
-    Attributes:
-        start_s, end_s: when the program called the step, and when it saw that all stages were done.
-        stages: the notes of each stage, in the order of the layers.
-    """
-
-    start_s: float
+    start_s: float  # start_s, end_s: when the program called the step, and when it saw that all stages were done
     end_s: float
-    stages: tuple[StageNotes, ...]
+    stages: tuple[StageNotes, ...]  # the notes of each stage, in the order of the layers
 
     @property
     def step_s(self) -> float:
@@ -114,25 +93,20 @@ class StepNotes:
 @final
 @dataclasses.dataclass(frozen=True)
 class TaskTime:
-    """The measured times of one task: the forward or the backward pass of one micro-batch in a stage.
+    """The measured times of one task: the forward or the backward pass of one micro-batch in a stage."""
 
-    Attributes:
-        start_s, end_s: when the computation began and ended.
-        busy_s: the seconds that the stage's worker was busy with the task: the computation and what is done for it,
-            but for sending.
-        post_s: the seconds that the worker was busy with sending the task's results; it sends them when the receiver
-            is due, not at once.
-        transfer: when the task's input from another stage was sent and when it was there, of several messages the one
-            that was under way for the longest; None where it takes nothing from other stages.
-        waited: whether the worker had to wait for that input.
-    """
-
-    start_s: float
+    start_s: float  # start_s, end_s: when the computation began and ended
     end_s: float
+    # The seconds that the stage's worker was busy with the task: the computation and what is done for it, but for
+    # sending
     busy_s: float
+    # The seconds that the worker was busy with sending the task's results; it sends them when the receiver is due, not
+    # at once
     post_s: float
+    # When the task's input from another stage was sent and when it was there, of several messages the one that was
+    # under way for the longest; None where it takes nothing from other stages
     transfer: tuple[float, float] | None
-    waited: bool
+    waited: bool  # whether the worker had to wait for that input
 
     @property
     def transfer_s(self) -> float | None:
@@ -143,20 +117,15 @@ class TaskTime:
 @final
 @dataclasses.dataclass(frozen=True)
 class StageTasks:
-    """The measured times of a stage's forward and backward passes in one training step.
+    """The measured times of a stage's forward and backward passes in one training step."""
 
-    Attributes:
-        forwards, backwards: the times of each micro-batch's forward and backward pass.
-        before_s, after_s: the seconds that the worker was busy with other work, before the first and after the last of
-            these passes.
-        update: start and end, in seconds, of what comes after the last of them.
-    """
-
-    forwards: tuple[TaskTime, ...]
+    forwards: tuple[TaskTime, ...]  # forwards, backwards: the times of each micro-batch's forward and backward pass
     backwards: tuple[TaskTime, ...]
+    # before_s, after_s: the seconds that the worker was busy with other work, before the first and after the last of
+    # these passes
     before_s: float
     after_s: float
-    update: tuple[float, float]
+    update: tuple[float, float]  # start and end, in seconds, of what comes after the last of them
 
 
 def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[str, float]) -> StageTasks:
@@ -170,7 +139,7 @@ def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[
     ends = [*(note.start_s for note in notes[1:]), noted.end_s]
     busy, posts = dict.fromkeys(tasks, 0.0), dict.fromkeys(tasks, 0.0)
     before, after = (notes[0].start_s if notes else noted.end_s) - noted.start_s, 0.0
-    messages: dict[int, list[tuple[float, Message]]] = {}
+    messages: dict[int, list[tuple[float, StageMessage]]] = {}
     for n, (note, owner, end) in enumerate(zip(notes, owners, ends, strict=True)):
         seconds = end - note.start_s - note.waited_s
         if owner is None:

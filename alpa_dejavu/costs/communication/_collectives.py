@@ -23,22 +23,16 @@ _FALLS = 0.75
 class Collectives:
     """A table of measured collectives as columns of shape (rows,); in a row several equal groups may run at the same
     time.
-
-    Attributes:
-        name: all_reduce, all_gather, reduce_scatter or all_to_all.
-        num_bytes: the bytes of the whole tensor: what each device holds before an all-reduce or a reduce-scatter, and
-            after an all-gather; what all devices together hold for an all-to-all.
-        size: how many devices are in a group.
-        hosts: how many hosts a group spans.
-        sharing: how many groups share the network of a host.
-        lanes: bytes per second that a device has to the others of its group (within a host), or a host to other hosts.
     """
 
-    name: NDArray[np.str_]
+    name: NDArray[np.str_]  # all_reduce, all_gather, reduce_scatter or all_to_all
+    # The bytes of the whole tensor: what each device holds before an all-reduce or a reduce-scatter, and after an all-
+    # gather; what all devices together hold for an all-to-all
     num_bytes: Array
-    size: Array
-    hosts: Array
-    sharing: Array
+    size: Array  # how many devices are in a group
+    hosts: Array  # how many hosts a group spans
+    sharing: Array  # how many groups share the network of a host
+    # Bytes per second that a device has to the others of its group (within a host), or a host to other hosts
     lanes: Array
 
     def take(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Collectives:
@@ -85,7 +79,7 @@ class Collectives:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Seconds:
+class PredictedSeconds:
     """Predicted seconds of some rows, and both ends of 90 % intervals, each of shape (rows,); `in_domain` says which
     rows are like those that the model was fitted to.
     """
@@ -96,7 +90,7 @@ class Seconds:
     in_domain: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
+    def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> PredictedSeconds:
         """Returns seconds from their logarithms and the errors that are added to these for both ends, shape (2,) or
         (rows, 2).
         """

@@ -17,7 +17,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._collectives import Array, Collectives, Seconds, interval_ends
+from alpa_dejavu.costs.communication._collectives import Array, Collectives, PredictedSeconds, interval_ends
 
 _LOSS = 0.04
 _CURVE = 0.5
@@ -72,13 +72,13 @@ class FittedCollectives:
         self._most_bytes = float(rows.num_bytes.max())
         return self
 
-    def predict(self, rows: Collectives) -> Seconds:
+    def predict(self, rows: Collectives) -> PredictedSeconds:
         """Predicts the seconds of each collective with a 90 % interval, and whether it is like those that were
         fitted.
         """
         seen = np.isin(rows.size, sorted(self._sizes))
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
-        return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
+        return PredictedSeconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
     def state(self) -> dict[str, Any]:
         """Returns the parameters of the fitted model of collectives as JSON's types, without the measurements."""

@@ -10,14 +10,14 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
-from alpa_dejavu.costs.communication._rings import Lines, around, lines, ring_orders
+from alpa_dejavu.costs.communication._alpha_beta import COLLECTIVES, RING_PASSES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._rings import Lines, lines, ring_hops, ring_orders
 from alpa_dejavu.problem import Cluster
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Step:
+class _Rounds:
     """Rounds of messages one after the other, each as long as its longest: `lines` by the number of bytes."""
 
     rounds: float
@@ -32,7 +32,7 @@ class _Step:
         return self.rounds * longest
 
 
-_Way: TypeAlias = Sequence[_Step]
+_Way: TypeAlias = Sequence[_Rounds]
 """An algorithm: steps one after the other."""
 _Key: TypeAlias = tuple[int, tuple[int, ...], int, str]
 
@@ -118,8 +118,8 @@ def _ways(collective: str, group: Group) -> list[_Way]:
 def _flat(group: Group, members: Mapping[int, int], order: Sequence[int], passes: int) -> _Way:
     """One ring through all devices, those of a host one after the other."""
     inside = [(host, host) for host in order for _ in range(members[host] - (len(order) > 1))]
-    hops = lines(group.cluster, inside + around(order), members, group.concurrent)
-    return [_Step(passes * (group.size - 1), 1 / group.size, hops)]
+    hops = lines(group.cluster, inside + ring_hops(order), members, group.concurrent)
+    return [_Rounds(passes * (group.size - 1), 1 / group.size, hops)]
 
 
 def _two_levels(group: Group, members: Mapping[int, int], order: Sequence[int], passes: int) -> _Way:
@@ -127,10 +127,10 @@ def _two_levels(group: Group, members: Mapping[int, int], order: Sequence[int], 
     per_host = group.size // len(order)
     inside = [(host, host) for host in order for _ in range(per_host)]
     within = lines(group.cluster, inside, members, group.concurrent)
-    across = lines(group.cluster, around(order), dict.fromkeys(order, 1), group.concurrent * per_host)
+    across = lines(group.cluster, ring_hops(order), dict.fromkeys(order, 1), group.concurrent * per_host)
     return [
-        _Step(passes * (per_host - 1), 1 / per_host, within),
-        _Step(passes * (len(order) - 1), 1 / group.size, across),
+        _Rounds(passes * (per_host - 1), 1 / per_host, within),
+        _Rounds(passes * (len(order) - 1), 1 / group.size, across),
     ]
 
 
@@ -140,5 +140,5 @@ def _exchange(group: Group) -> _Way:
     steps = []
     for ahead in range(1, size):
         hops = [(host, group.hosts[(n + ahead) % size]) for n, host in enumerate(group.hosts)]
-        steps.append(_Step(1, 1 / size, lines(group.cluster, hops, members, group.concurrent)))
+        steps.append(_Rounds(1, 1 / size, lines(group.cluster, hops, members, group.concurrent)))
     return steps

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.clusters.gpus import gpu_of
-from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
-from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._alpha_beta import COLLECTIVES, RING_PASSES, AlphaBeta, CommunicationModel, Group
 from alpa_dejavu.problem import Link
 
 Array = NDArray[np.float64]
@@ -35,31 +34,21 @@ _MEASURED = ("V100-SXM2", "A100-SXM", "H100-SXM", "B200-SXM", "L40S")
 @final
 @dataclasses.dataclass(frozen=True)
 class NcclFigures:
-    """The figures of NCCL's collectives among GPUs of one generation inside a host.
+    """The figures of NCCL's collectives among GPUs of one generation inside a host."""
 
-    Attributes:
-        start_s: the seconds in which a collective starts.
-        hop_s, quick: the seconds of a round of a ring in the quick protocol (LL), and its part of the full rate.
-        step_s, share: those of a round in the full protocol (Simple), and the part of the link's rate that it reaches.
-        own: the seconds of a byte that a device keeps, which is copied too, relative to a byte that it sends.
-        switch: the seconds of an all-reduce's bytes that the NVLink switch adds up, relative to those of a ring.
-        peer_s: the seconds for each other device of an all-to-all.
-        exchange_s: the further seconds of an all-to-all whose messages are long.
-        exchange_share: the part of a ring's rate that an all-to-all reaches.
-        crowd: the power of the number of devices with which they slow each other down where they share PCIe.
-    """
-
-    start_s: float
+    start_s: float  # the seconds in which a collective starts
+    # hop_s, quick: the seconds of a round of a ring in the quick protocol (LL), and its part of the full rate
     hop_s: float
     quick: float
+    # step_s, share: those of a round in the full protocol (Simple), and the part of the link's rate that it reaches
     step_s: float
     share: float
-    own: float
-    switch: float
-    peer_s: float
-    exchange_s: float
-    exchange_share: float
-    crowd: float
+    own: float  # the seconds of a byte that a device keeps, which is copied too, relative to a byte that it sends
+    switch: float  # the seconds of an all-reduce's bytes that the NVLink switch adds up, relative to those of a ring
+    peer_s: float  # the seconds for each other device of an all-to-all
+    exchange_s: float  # the further seconds of an all-to-all whose messages are long
+    exchange_share: float  # the part of a ring's rate that an all-to-all reaches
+    crowd: float  # the power of the number of devices with which they slow each other down where they share PCIe
 
     def per_byte_s(self, collective: str, size: int, link: Link, kind: str) -> float:
         """Returns the seconds per byte of a tensor among `size` devices of a host, at the full protocol's rate."""
@@ -88,19 +77,12 @@ class NcclFigures:
 @final
 @dataclasses.dataclass(frozen=True)
 class NetworkFigures:
-    """The figures of NCCL's collectives between hosts.
+    """The figures of NCCL's collectives between hosts."""
 
-    Attributes:
-        hop: the seconds of a message from host to host, relative to the link's latency.
-        peer: those for each device of other hosts in an all-to-all, likewise.
-        share: the part of the network's rate that rings and all-to-alls reach.
-        tree: the part of that rate that all-reduces by trees reach.
-    """
-
-    hop: float
-    peer: float
-    share: float
-    tree: float
+    hop: float  # the seconds of a message from host to host, relative to the link's latency
+    peer: float  # those for each device of other hosts in an all-to-all, likewise
+    share: float  # the part of the network's rate that rings and all-to-alls reach
+    tree: float  # the part of that rate that all-reduces by trees reach
 
     def across_s(self, collective: str, sizes: Array, group: Group, inside: NcclFigures, kind: str) -> Array:
         """Returns the seconds of a collective of a group that spans hosts for each size in bytes."""

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Cluster
 
-__all__ = []
-
 Hop: TypeAlias = tuple[int, int]
 """A message from a device of one host to one of another, or of the same."""
 Lines: TypeAlias = NDArray[np.float64]
@@ -93,7 +91,7 @@ def ring_orders(cluster: Cluster, members: Mapping[int, int], concurrent: int) -
     return [by_rate] if by_latency == by_rate else [by_rate, by_latency]
 
 
-def around(order: Sequence[int]) -> list[Hop]:
+def ring_hops(order: Sequence[int]) -> list[Hop]:
     """Returns the hops of a ring: pairs of a host and the next one, the last back to the first; none for one host."""
     return [(a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True) if a != b]
 
@@ -105,7 +103,7 @@ def _all_equal(cluster: Cluster, hosts: Sequence[int]) -> bool:
 
 def _cost(cluster: Cluster, order: Sequence[int], members: Mapping[int, int], concurrent: int) -> _Cost:
     """Seconds per byte and latency of the slowest hops; then seconds per byte of all, so that slow ones are few."""
-    hops = around(order)
+    hops = ring_hops(order)
     hop_lines = lines(cluster, hops, members, concurrent)
     every = math.fsum(1 / cluster.links[a][b].bytes_per_s for a, b in hops)
     return float(hop_lines[:, 1].max()), float(hop_lines[:, 0].max()), every

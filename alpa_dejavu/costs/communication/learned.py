@@ -8,13 +8,19 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta, MeasuredAlphaBeta
-from alpa_dejavu.costs.communication._base import COLLECTIVES, MEASURED, CommunicationModel, Group
+from alpa_dejavu.costs.communication._alpha_beta import (
+    COLLECTIVES,
+    MEASURED,
+    AlphaBeta,
+    CommunicationModel,
+    Group,
+    MeasuredAlphaBeta,
+)
 from alpa_dejavu.costs.communication._collectives import (
     FILLED_IN,
     Array,
     Collectives,
-    Seconds,
+    PredictedSeconds,
     Suspect,
     interval_ends,
     summary,
@@ -24,8 +30,8 @@ from alpa_dejavu.costs.communication._fitted import FittedCollectives
 from alpa_dejavu.costs.communication._links import Links
 
 __all__ = [
-    "FILLED_IN", "Collectives", "FittedCollectives", "LearnedCommunication", "Seconds", "Suspect", "interval_ends",
-    "summary", "suspects",
+    "FILLED_IN", "Collectives", "FittedCollectives", "LearnedCommunication", "PredictedSeconds", "Suspect",
+    "interval_ends", "summary", "suspects",
 ]  # fmt: skip
 
 
@@ -74,7 +80,7 @@ class LearnedCommunication(CommunicationModel):
         )
         return lower, upper, predicted.in_domain.reshape(sizes.shape)
 
-    def _predicted(self, collective: str, sizes: Array, group: Group) -> Seconds | None:
+    def _predicted(self, collective: str, sizes: Array, group: Group) -> PredictedSeconds | None:
         hosts = len(set(group.hosts))
         fitted = self.within if hosts == 1 else self.across
         if fitted is None or collective not in MEASURED or group.size == 1:

@@ -18,10 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
-from alpa_dejavu.costs.communication._base import CommunicationModel, Group
-
-__all__ = ["ReductionSplit", "group_split", "reduction_split", "served_s"]
+from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta, CommunicationModel, Group
 
 _ROUNDING = 1e-12
 

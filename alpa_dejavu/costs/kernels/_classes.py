@@ -10,8 +10,6 @@ from typing import final
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu.clusters.gpus import Gpu
 
-__all__ = ["IN_STEPS_FILE", "InSteps", "in_steps"]
-
 ASYNCHRONOUS = ("hopper", "blackwell")
 """The generations whose tensor cores compute on tiles in shared memory while other instructions go on; those of earlier
 ones, and of Ada, take registers and let them wait."""

@@ -20,105 +20,62 @@ FILE = Path(__file__).with_name("kernels.json")
 @final
 @dataclasses.dataclass(frozen=True)
 class ProductFigures:
-    """The figures of matrix products in a class of dtypes on GPUs of one generation.
+    """The figures of matrix products in a class of dtypes on GPUs of one generation."""
 
-    Attributes:
-        peak_share: the share of the data sheet's rate that tiles of 256 by 128 reach at full clock.
-        tile_loss: the further time that smaller tiles take: a tile of 64 by 64 loses twice as much.
-        prologue: the contracted elements in whose time a tile starts and ends.
-        tail: how much of a last wave that isn't full is waited for; 0: none of it, 1: all of it.
-        floor_clocks: the clock cycles of any product, its launch included; 0: a launch that `Device.kernel_s` has.
-        cast_clocks: the clock cycles of the further launches that cast operands.
-        cast_bytes: the bytes that casting moves for each element of the left operand.
-        memory_share: the share of the memory's rate that products reach.
-        cache_bytes: the bytes per clock cycle that a multiprocessor moves from and to the L2 cache.
-        cache_held: the share of the L2 cache by whose size half of the traffic goes through memory.
-        write_weight: how many bytes that are read take as long as one that is written.
-        energy_j: the joules of an operation at 1.83 GHz, by which a GPU at its power limit lowers its clock.
-    """
-
-    peak_share: float
-    tile_loss: float
-    prologue: float
-    tail: float
-    floor_clocks: float
-    cast_clocks: float
-    cast_bytes: float
-    memory_share: float
-    cache_bytes: float
-    cache_held: float
-    write_weight: float
-    energy_j: float
+    peak_share: float  # the share of the data sheet's rate that tiles of 256 by 128 reach at full clock
+    tile_loss: float  # the further time that smaller tiles take: a tile of 64 by 64 loses twice as much
+    prologue: float  # the contracted elements in whose time a tile starts and ends
+    tail: float  # how much of a last wave that isn't full is waited for; 0: none of it, 1: all of it
+    floor_clocks: float  # the clock cycles of any product, its launch included; 0: a launch that `Device.kernel_s` has
+    cast_clocks: float  # the clock cycles of the further launches that cast operands
+    cast_bytes: float  # the bytes that casting moves for each element of the left operand
+    memory_share: float  # the share of the memory's rate that products reach
+    cache_bytes: float  # the bytes per clock cycle that a multiprocessor moves from and to the L2 cache
+    cache_held: float  # the share of the L2 cache by whose size half of the traffic goes through memory
+    write_weight: float  # how many bytes that are read take as long as one that is written
+    energy_j: float  # the joules of an operation at 1.83 GHz, by which a GPU at its power limit lowers its clock
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class AttentionFigures:
-    """The figures of the forward pass of fused attention in half precision on GPUs of one generation.
+    """The figures of the forward pass of fused attention in half precision on GPUs of one generation."""
 
-    Attributes:
-        peak_share: the share of the data sheet's rate that its products reach beside nothing else.
-        prologue: the keys in whose time a tile of queries starts and ends.
-        exponential: the time of a score's exponential, in sixteenths of a multiprocessor's clock cycle.
-        tail: the share of the longest tile's time for which multiprocessors wait at the end.
-        padded: how much of the way to the next power of two the size of a head is padded; 0: none of it, 1: all of it.
-        odd: the further time of heads whose size is no multiple of 16, as a share of the whole.
-        floor_clocks: the clock cycles of any pass, its launch included.
-        memory_share: the share of the memory's rate at which operands are read and written.
-        prepare_clocks: the further clock cycles where a kernel before it prepares operands.
-        prepare_passes: how often that kernel moves all operands.
-    """
-
-    peak_share: float
-    prologue: float
-    exponential: float
-    tail: float
+    peak_share: float  # the share of the data sheet's rate that its products reach beside nothing else
+    prologue: float  # the keys in whose time a tile of queries starts and ends
+    exponential: float  # the time of a score's exponential, in sixteenths of a multiprocessor's clock cycle
+    tail: float  # the share of the longest tile's time for which multiprocessors wait at the end
+    # How much of the way to the next power of two the size of a head is padded; 0: none of it, 1: all of it
     padded: float
-    odd: float
-    floor_clocks: float
-    memory_share: float
-    prepare_clocks: float
-    prepare_passes: float
+    odd: float  # the further time of heads whose size is no multiple of 16, as a share of the whole
+    floor_clocks: float  # the clock cycles of any pass, its launch included
+    memory_share: float  # the share of the memory's rate at which operands are read and written
+    prepare_clocks: float  # the further clock cycles where a kernel before it prepares operands
+    prepare_passes: float  # how often that kernel moves all operands
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class GroupedFigures:
-    """The figures of grouped products of experts in a class of dtypes on GPUs of one generation.
+    """The figures of grouped products of experts in a class of dtypes on GPUs of one generation."""
 
-    Attributes:
-        product_time: the time of grouped products relative to that of a batch of products.
-        floor_s: the seconds of any gated feed-forward layer of experts: its launches and its routing.
-        activation_passes: how often the activations between both products go through memory.
-        pair_passes: how often what experts take and return goes through memory as it is dealt out and collected.
-        token_passes: how often the tokens of all devices go through memory.
-        expert_s: the seconds that each expert with tokens adds.
-    """
-
-    product_time: float
-    floor_s: float
-    activation_passes: float
-    pair_passes: float
-    token_passes: float
-    expert_s: float
+    product_time: float  # the time of grouped products relative to that of a batch of products
+    floor_s: float  # the seconds of any gated feed-forward layer of experts: its launches and its routing
+    activation_passes: float  # how often the activations between both products go through memory
+    pair_passes: float  # how often what experts take and return goes through memory as it is dealt out and collected
+    token_passes: float  # how often the tokens of all devices go through memory
+    expert_s: float  # the seconds that each expert with tokens adds
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StreamFigures:
-    """The figures of operators that are bound by memory on GPUs of one generation.
+    """The figures of operators that are bound by memory on GPUs of one generation."""
 
-    Attributes:
-        memory_share: the share of the memory's rate that loops over elements reach.
-        row_share: the share of that rate that normalisations of rows reach, which read them more than once.
-        cache_bytes: the bytes per clock cycle that a multiprocessor moves from and to the L2 cache.
-        cache_held: the share of the L2 cache by whose size half of the traffic goes through memory.
-    """
-
-    memory_share: float
-    row_share: float
-    cache_bytes: float
-    cache_held: float
+    memory_share: float  # the share of the memory's rate that loops over elements reach
+    row_share: float  # the share of that rate that normalisations of rows reach, which read them more than once
+    cache_bytes: float  # the bytes per clock cycle that a multiprocessor moves from and to the L2 cache
+    cache_held: float  # the share of the L2 cache by whose size half of the traffic goes through memory
 
 
 Figures = TypeVar("Figures", ProductFigures, AttentionFigures, GroupedFigures, StreamFigures)

@@ -9,8 +9,6 @@ from alpa_dejavu.clusters.gpus import Gpu
 from alpa_dejavu.costs.kernels._classes import matrix_rate, width_bytes
 from alpa_dejavu.costs.kernels._figures import ProductFigures, StreamFigures
 
-__all__ = []
-
 Array = NDArray[np.float64]
 
 

@@ -7,10 +7,9 @@ Out: a `Latency`, the mean seconds of each operator and their spread.
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import name_of, resolve
-from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._kernels import KernelLatency
 from alpa_dejavu.costs.latency._profiled import LayerTimes, ProfiledLayers, profiled_pass
-from alpa_dejavu.costs.latency._roofline import AnalyticLatency, MeasuredRoofline, ProductCurve
+from alpa_dejavu.costs.latency._roofline import AnalyticLatency, Latency, LatencyModel, MeasuredRoofline, ProductCurve
 
 __all__ = [
     "AnalyticLatency",

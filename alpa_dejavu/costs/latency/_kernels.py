@@ -27,7 +27,6 @@ from alpa_dejavu.costs.kernels import (
     stream_seconds,
     width_bytes,
 )
-from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.costs.latency._operator_shapes import (
     ATTENTION,
     GROUPED,
@@ -40,10 +39,8 @@ from alpa_dejavu.costs.latency._operator_shapes import (
     divided_grouped,
     divided_products,
 )
-from alpa_dejavu.costs.latency._roofline import AnalyticLatency
+from alpa_dejavu.costs.latency._roofline import AnalyticLatency, Latency, LatencyModel
 from alpa_dejavu.problem import Device, FusedAttention, Operators
-
-__all__ = ["KernelLatency"]
 
 Array = NDArray[np.float64]
 _UNKNOWN = 0.5
@@ -86,7 +83,8 @@ class KernelLatency(LatencyModel):
         seconds, spread = np.zeros(len(kernels.shapes)), np.zeros(len(kernels.shapes))
         for key, places in kernels.groups().items():
             seconds[places] = slowdown * self._group_seconds(gpu, kernels, key, places)
-            if not _has_launch(gpu, key):
+            # The measured floor of other kinds of kernels has a launch in it.
+            if key.kind == STREAM or (key.kind != ATTENTION and dtype_class(gpu, key.dtype) == "float32"):
                 seconds[places] += device.kernel_s
             spread[places] = np.hypot(*self._spread(gpu, key))
         mean = seconds[kernels.of_operators] * operators.count * (operators.written_bytes > 0)
@@ -165,7 +163,8 @@ class KernelLatency(LatencyModel):
         if key.kind == UNFOLDED:
             return UNFOLDED_SPREAD
         common, own = self._fitted(gpu, key).spread(gpu)
-        further = [_TF32 * (key.kind != STREAM and width_bytes(key.dtype) > 2 and _is_half(gpu, key.dtype))]
+        wide = key.kind != STREAM and width_bytes(key.dtype) > 2
+        further = [_TF32 * (wide and dtype_class(gpu, key.dtype) == "half")]
         if key.kind == ATTENTION:
             kernel = FusedAttention.of_text(key.kernel)
             further += [_BACKWARD * kernel.backward, _FLASH2 * (kernel.library == "flash2")]
@@ -183,12 +182,3 @@ def _as_it_is(sheet: Gpu, device: Device) -> tuple[Gpu, float]:
     nominal = device.slower(1 / slowdown)
     rates = {**sheet.flop_per_s, **nominal.flop_per_s}
     return dataclasses.replace(sheet, flop_per_s=rates, memory_bytes_per_s=nominal.memory_bytes_per_s), slowdown
-
-
-def _has_launch(gpu: Gpu, key: KernelKey) -> bool:
-    """Whether the measured floor of a kind of kernels has a launch in it."""
-    return key.kind == ATTENTION or (key.kind != STREAM and dtype_class(gpu, key.dtype) != "float32")
-
-
-def _is_half(gpu: Gpu, dtype: str) -> bool:
-    return dtype_class(gpu, dtype) == "half"

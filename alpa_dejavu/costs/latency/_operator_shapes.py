@@ -29,25 +29,18 @@ class KernelKey(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True)
 class KernelShape:
-    """The sizes of the kernel that an operator is, whole.
+    """The sizes of the kernel that an operator is, whole."""
 
-    Attributes:
-        kind: `PRODUCT`, `UNFOLDED` (a convolution as the product of its patches), `ATTENTION`, `GROUPED` or `STREAM`.
-        dtype: the dtype of its result.
-        kernel: of attention the kernel's text.
-        sizes: of a product how many, rows, columns and contracted elements; of attention how many sequences, tokens,
-            keys, heads, heads of keys, and elements of a head; of a grouped product the tokens of all experts, the
-            experts, columns and contracted elements. A stream has none.
-        flop: its operations; of a stream 1.
-        batched: the place of the size that grows with samples: a product of several or a pass of attention has more of
-            them; of other products the rows are more, or in the gradient of a weight the contracted elements.
-    """
-
-    kind: str
-    dtype: str
-    kernel: str
+    kind: str  # `PRODUCT`, `UNFOLDED` (a convolution as the product of its patches), `ATTENTION`, `GROUPED` or `STREAM`
+    dtype: str  # the dtype of its result
+    kernel: str  # of attention the kernel's text
+    # Of a product how many, rows, columns and contracted elements; of attention how many sequences, tokens, keys,
+    # heads, heads of keys, and elements of a head; of a grouped product the tokens of all experts, the experts, columns
+    # and contracted elements. A stream has none
     sizes: tuple[float, ...]
-    flop: float
+    flop: float  # its operations; of a stream 1
+    # The place of the size that grows with samples: a product of several or a pass of attention has more of them; of
+    # other products the rows are more, or in the gradient of a weight the contracted elements
     batched: int = 0
 
 

@@ -9,8 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.costs.latency._base import Latency, LatencyModel
-from alpa_dejavu.costs.latency._roofline import AnalyticLatency
+from alpa_dejavu.costs.latency._roofline import AnalyticLatency, Latency, LatencyModel
 from alpa_dejavu.problem import Device, Operator, Operators
 
 _PREFIX = "profiled "

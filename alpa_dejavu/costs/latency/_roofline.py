@@ -1,7 +1,8 @@
-"""The roofline: an operator takes as long as its operations or its memory traffic, whichever takes longer."""
+"""The interface of latency models, and the roofline: operations or memory traffic, whichever takes longer."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -12,10 +13,36 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.normal import REACH_90
 from alpa_dejavu._util.range_sums import FloatArray as Array
-from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
-__all__ = []
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Latency:
+    """The predicted seconds of each operator; what is in a loop counts once for each trip.
+
+    Mean and spread (one standard deviation) are in seconds, both of shape (number of operators,).
+    """
+
+    mean_s: NDArray[np.float64]
+    spread_s: NDArray[np.float64]
+
+    @property
+    def total_s(self) -> float:
+        """Returns the mean seconds of all operators, run one after the other."""
+        return float(self.mean_s.sum())
+
+
+class LatencyModel(abc.ABC):
+    """A model that predicts how long operators take on a device; `alpa_dejavu.testing.check_latency_model` says if one
+    is sound.
+    """
+
+    @abc.abstractmethod
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Returns the predicted seconds of each operator on one device while the other devices of its host
+        compute too.
+        """
 
 
 @final
@@ -94,20 +121,17 @@ class MeasuredRoofline(LatencyModel):
     """A roofline latency model with spreads, from the measured uncertainty of the device's figures.
 
     If a figure, such as the memory's rate, is off, so are the seconds of all operators that it bounds.
-
-    Attributes:
-        spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
-            `Device`'s field (of a rate by dtype "flop_per_s[float32]").
-        own: the standard deviation of the logarithm by which an operator is off the roofline, however well the figures
-            are known.
-        spread_from: where the spread comes from, in a few words.
-        products: by the name of a device, then of a dtype: how the seconds of matrix products measured on the device
-            differ from those of their operations at the device's rate.
     """
 
+    # By `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of `Device`'s field
+    # (of a rate by dtype "flop_per_s[float32]")
     spread: Mapping[str, Mapping[str, float]]
+    # The standard deviation of the logarithm by which an operator is off the roofline, however well the figures are
+    # known
     own: float
-    spread_from: str
+    spread_from: str  # where the spread comes from, in a few words
+    # By the name of a device, then of a dtype: how the seconds of matrix products measured on the device differ from
+    # those of their operations at the device's rate
     products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
 
     def predict(self, operators: Operators, device: Device) -> Latency:

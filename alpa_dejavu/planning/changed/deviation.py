@@ -18,7 +18,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning.changed.state_migration import layer_state, moves
 from alpa_dejavu.planning.planner import plan as best_plan
-from alpa_dejavu.planning.search._active_profiling import Measured as Decisive
+from alpa_dejavu.planning.search._active_profiling import MeasuredPlan as Decisive
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._stage_times import timeline_alone
 from alpa_dejavu.planning.search.given_stages import GivenStages, given_stages
@@ -29,7 +29,7 @@ from alpa_dejavu.simulation.step import StageTimes
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
-    from alpa_dejavu.calibration.measurement import Measured
+    from alpa_dejavu.calibration.measurement import MeasuredPlan
     from alpa_dejavu.planning.result import PlanningResult
     from alpa_dejavu.planning.task import PlanningTask
 
@@ -123,7 +123,7 @@ def is_off(plan: Plan, steps_s: Sequence[float]) -> bool:
     return not low <= statistics.median(steps_s) <= high
 
 
-def deviation(task: PlanningTask, plan: Plan, measured: Measured) -> Deviation:
+def deviation(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> Deviation:
     """Returns the cause of a measured step that is off its prediction, and the plan that would be chosen now.
 
     Args:
@@ -147,7 +147,7 @@ def deviation(task: PlanningTask, plan: Plan, measured: Measured) -> Deviation:
     return Deviation(plan, measured.step_s, stage, factor, stays_s, now, moved)
 
 
-def measured_run(task: PlanningTask, plan: Plan, measured: Measured) -> PastRun:
+def measured_run(task: PlanningTask, plan: Plan, measured: MeasuredPlan) -> PastRun:
     """Returns the run of a plan as a history of past runs keeps it, with what is predicted without past runs.
 
     Args:
@@ -164,7 +164,7 @@ def measured_run(task: PlanningTask, plan: Plan, measured: Measured) -> PastRun:
 
 def past_run(
     planned: PlanningResult,
-    measured: Measured,
+    measured: MeasuredPlan,
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
     calibration: Calibration | None = None,
