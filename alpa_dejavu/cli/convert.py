@@ -46,46 +46,47 @@ def convert(database: pathlib.Path, output: pathlib.Path) -> None:
     from alpa_dejavu.calibration.database import converted, database_data
     from alpa_dejavu.calibration.text import json_text
 
-    found = converted(read_alpa_database(database), database)
-    write_whole(output, json_text(database_data(found)))
+    converted_database = converted(read_alpa_database(database), database)
+    write_whole(output, json_text(database_data(converted_database)))
     to = console()
-    to.print(database_table(found))
-    for line in left_out_lines(found):
+    to.print(database_table(converted_database))
+    for line in left_out_lines(converted_database):
         to.print(line)
     to.print(f"wrote {output}")
 
 
-def database_table(found: Database) -> Table:
+def database_table(database: Database) -> Table:
     """Returns a table of a converted profiling database of Alpa's, with a row for each mesh and operator: how many
     measurements there are, and the ranges of their sizes and times.
     """
     columns = ("groups' devices", "kept", "left out", "least", "most", "fastest", "slowest")
     table = new_table(("cluster", "mesh", "operator", "dtype"), columns)
-    for mesh in found.meshes:
-        for name, dtype in dict.fromkeys((one.name, one.dtype) for one in mesh.series):
-            alike = [one for one in mesh.series if (one.name, one.dtype) == (name, dtype)]
-            sizes = [size for one in alike for size in one.sizes]
-            times = [took for one in alike for took in one.seconds]
-            devices = sorted({len(one.groups[0]) for one in alike if one.groups})
+    for mesh in database.meshes:
+        for name, dtype in dict.fromkeys((series.name, series.dtype) for series in mesh.series):
+            alike = [series for series in mesh.series if (series.name, series.dtype) == (name, dtype)]
+            sizes = [size for series in alike for size in series.sizes]
+            times = [took for series in alike for took in series.seconds]
+            devices = sorted({len(series.groups[0]) for series in alike if series.groups})
             ends = [_size(name, end(sizes)) if sizes else "" for end in (min, max)]
             table.add_row(
                 mesh.cluster, f"{mesh.hosts}x{mesh.devices_per_host}", name, dtype, ", ".join(map(str, devices)),
-                str(len(sizes)), str(sum(len(one.left_out) for one in alike)), *ends,
+                str(len(sizes)), str(sum(len(series.left_out) for series in alike)), *ends,
                 *(units.seconds(end(times)) if times else "" for end in (min, max)),
             )  # fmt: skip
     return table
 
 
-def left_out_lines(found: Database) -> list[str]:
+def left_out_lines(database: Database) -> list[str]:
     """Returns lines of text that say how many measurements were left out when a profiling database of Alpa's was
     converted: a line for each reason, with the first such measurement.
     """
     first: dict[str, str] = {}
     reasons: list[str] = []
-    for mesh in found.meshes:
-        for one in mesh.series:
-            for size, took, why in one.left_out:
-                where = f"{one.name} in {one.dtype} of {_size(one.name, size)} on {mesh.hosts}x{mesh.devices_per_host}"
+    for mesh in database.meshes:
+        for series in mesh.series:
+            for size, took, why in series.left_out:
+                of = f"{series.name} in {series.dtype} of {_size(series.name, size)}"
+                where = f"{of} on {mesh.hosts}x{mesh.devices_per_host}"
                 first.setdefault(why, where if took is None else f"{where}, {units.seconds(took)}")
                 reasons.append(why)
     return [
@@ -112,15 +113,15 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
     """
     from alpa_dejavu.calibration.database import read_database
 
-    found = read_database(pathlib.Path(choice))
+    database = read_database(pathlib.Path(choice))
     to = console()
-    to.print(f"converted from {found.origin}")
-    to.print(database_table(found))
-    for line in left_out_lines(found):
+    to.print(f"converted from {database.origin}")
+    to.print(database_table(database))
+    for line in left_out_lines(database):
         to.print(line)
     if plots is not None:
         with working(f"fitting, and drawing into {plots}"):
             from alpa_dejavu.calibration.database_plots import draw_database
 
-            written = draw_database(found, plots)
+            written = draw_database(database, plots)
         to.wrote(written)

@@ -51,15 +51,15 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         f"{outline.micro_batch * outline.data_parallel} samples each.",
         _sharing(outline.zero),
     ]  # fmt: skip
-    made = _made(outline)
+    schedule = _made(outline)
     return commented(lines) + _CODE.format(
         enters=_wrapped(enters),
         remat=_wrapped(remat),
         micro_batches=outline.num_micro_batches,
         shape=(outline.pipeline, outline.data_parallel, outline.tensor_parallel),
         schedule=outline.schedule,
-        made=made or f"Planned(num_stages={len(outline.blocks)})",
-        own="" if made else _OF_FILE,
+        made=schedule or f"Planned(num_stages={len(outline.blocks)})",
+        own="" if schedule else _OF_FILE,
     )
 
 

@@ -26,7 +26,7 @@ def deepspeed_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
 def _configuration(outline: Outline, precision: str) -> dict[str, Any]:
     ends = list(itertools.accumulate([outline.blocks[0] + 1, *outline.blocks[1:]]))
     ends[-1] += 1
-    again = [int(each) for each in outline.remat]
+    again = [int(again_in_stage) for again_in_stage in outline.remat]
     return {
         "train_batch_size": outline.batch,
         "train_micro_batch_size_per_gpu": outline.micro_batch,
@@ -40,13 +40,13 @@ def _configuration(outline: Outline, precision: str) -> dict[str, Any]:
 
 def _zero(outline: Outline) -> dict[str, Any]:
     """ZeRO 1 is the plan's level 2: gradients stay whole until the step, as under a pipeline."""
-    there = outline.offload
-    stage = 3 if outline.zero == 3 or there.parameters else 1 if outline.zero == 2 or there.optimizer else 0
+    offload = outline.offload
+    stage = 3 if outline.zero == 3 or offload.parameters else 1 if outline.zero == 2 or offload.optimizer else 0
     data: dict[str, Any] = {"stage": stage}
-    for key, share in (("offload_optimizer", there.optimizer), ("offload_param", there.parameters)):
+    for key, share in (("offload_optimizer", offload.optimizer), ("offload_param", offload.parameters)):
         if share:
-            data[key] = {"device": there.place, "pin_memory": True}
-            data[key] |= {"nvme_path": "/local_nvme"} if there.place == "nvme" else {}
+            data[key] = {"device": offload.place, "pin_memory": True}
+            data[key] |= {"nvme_path": "/local_nvme"} if offload.place == "nvme" else {}
             data[key] |= {"ratio": share} if share < 1 else {}
     return data
 

@@ -41,7 +41,7 @@ def module_names(blocks: Sequence[int]) -> list[list[str]]:
 
 
 def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
-    known = (
+    is_llama = (
         sizes.gated and sizes.rotary and sizes.rms_norm and sizes.biases == "none" and not sizes.qk_norm
         and not sizes.num_experts and not sizes.latent_rank and sizes.head_size * sizes.num_heads == sizes.hidden
     )  # fmt: skip
@@ -50,10 +50,10 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         "Run it with this folder on PYTHONPATH and one process for each device:",
         f"  NGPU={plan.num_devices} MODULE=torchtitan_plan CONFIG=config ./run_train.sh",
     ]  # fmt: skip
-    if not known:
+    if not is_llama:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
     return commented(lines) + _CODE.format(
-        spec=_spec(sizes) if known else _OWN_SPEC,
+        spec=_spec(sizes) if is_llama else _OWN_SPEC,
         parallelism=_parallelism(outline),
         passes=", in one pass through the pipeline" if outline.pipeline > 1 else "",
         local_batch=_local_batch(outline),
