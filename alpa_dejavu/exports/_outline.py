@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pathlib
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final
@@ -239,3 +240,9 @@ def commented(lines: Iterable[str], sign: str = "#") -> str:
         for part in textwrap.wrap(line, _WIDTH, subsequent_indent=inside, break_on_hyphens=False) or [""]:
             text += f"{sign} {part}".strip(" ") + "\n"
     return text
+
+
+def filled(template: str, **fields: object) -> str:
+    """Returns a template of a file that is written, with what stands in its braces."""
+    path = pathlib.Path(__file__).with_name("templates") / f"{template}.py.txt"
+    return path.read_text(encoding="utf-8").format(**fields)
