@@ -70,6 +70,7 @@ setup(
             "costs/communication/*.json",
             "costs/kernels/*.json",
             "exports/*.csv",
+            "exports/templates/*.txt",
             "report/*.css",
             "report/*.j2",
             "report/*.js",

@@ -102,21 +102,21 @@ def calibrate(
     from alpa_dejavu.calibration.measurements import Measurements
 
     before = None if database is None else read_database(database)
-    there = _calibrated_before(output)
+    earlier = _calibrated_before(output)
     with working("measuring the cluster", budget) as report, ray_cluster(local, hosts):
         from alpa_dejavu.alpa.ray_bench import ray_bench
 
         report("connecting")
         cluster, bench = ray_bench(machine)
         measurements = Measurements(kept, identity(cluster), resume)
-        found = measure(
+        measured = measure(
             cluster, bench, measurements, budget, output.stem, report, clock or time.monotonic, before, folder
         )
-    found = found if there is None else with_host_links(found, there, cluster)
-    found.applied_to(cluster)
-    write_calibration(found, output)
-    tables = device_table(cluster, found), link_table(found), host_memory_table(found)
-    _print_written(found, output, kept, *tables, *map(_fit_line, found.fits))
+    measured = measured if earlier is None else with_host_links(measured, earlier, cluster)
+    measured.applied_to(cluster)
+    write_calibration(measured, output)
+    tables = device_table(cluster, measured), link_table(measured), host_memory_table(measured)
+    _print_written(measured, output, kept, *tables, *map(_fit_line, measured.fits))
 
 
 def _calibrated_before(output: pathlib.Path) -> Calibration | None:
@@ -146,18 +146,18 @@ def _links(
         report("connecting")
         cluster, bench = ray_bench(machine)
         measurements = Measurements(kept, links_identity(cluster), resume)
-        found = calibrate_links(cluster, bench, measurements, output.stem, before, every_pair, report)
-    write_calibration(found, output)
-    assert found.host_links is not None, "links were calibrated"
-    _print_written(found, output, kept, host_link_table(found.host_links))
+        measured = calibrate_links(cluster, bench, measurements, output.stem, before, every_pair, report)
+    write_calibration(measured, output)
+    assert measured.host_links is not None, "links were calibrated"
+    _print_written(measured, output, kept, host_link_table(measured.host_links))
 
 
-def _print_written(found: Calibration, output: pathlib.Path, kept: pathlib.Path, *measured: Table | str) -> None:
+def _print_written(calibration: Calibration, output: pathlib.Path, kept: pathlib.Path, *measured: Table | str) -> None:
     """Prints what was measured, what is missing, and where both are kept."""
     to = console()
-    missing = (f"missing: {sentence}" for sentence in found.missing)
-    for each in (*measured, *missing, f"wrote {output} (measurements: {kept})"):
-        to.print(each)
+    missing = (f"missing: {sentence}" for sentence in calibration.missing)
+    for shown in (*measured, *missing, f"wrote {output} (measurements: {kept})"):
+        to.print(shown)
 
 
 def _fit_line(fit: Fit) -> str:
@@ -165,30 +165,31 @@ def _fit_line(fit: Fit) -> str:
     return f"{fit.part}: {fit.rows} measured{error}"
 
 
-def device_table(cluster: Cluster, found: Calibration) -> Table:
+def device_table(cluster: Cluster, calibration: Calibration) -> Table:
     """Returns a table with a row for each calibrated figure of each kind of device: its value before and as measured,
     and its uncertainty.
     """
     table = new_table(("device", "figure"), ("before", "measured", "unsure by"))
     before = {host.device.name: host.device for host in cluster.hosts}
-    for name, device in found.devices.items():
-        for figure, spread in found.device_spread.get(name, {}).items():
-            old, new = (_figure(one, figure) for one in (before[name], device))
+    for name, device in calibration.devices.items():
+        for figure, spread in calibration.device_spread.get(name, {}).items():
+            old, new = (_figure(state, figure) for state in (before[name], device))
             table.add_row(name, figure, old, new, f"{100 * spread:.0f} %")
     return table
 
 
-def link_table(found: Calibration) -> Table:
+def link_table(calibration: Calibration) -> Table:
     """Returns a table with a row for each calibrated kind of link: its latencies, its rates, and their
     uncertainties.
     """
     table = new_table(("link", "where"), ("latency", "rate", "send latency", "send rate", "unsure by"))
-    for one in found.links:
-        link = one.link
+    for kind in calibration.links:
+        link = kind.link
         sent_s, sent_rate = link.sending
-        unsure = " ".join(f"{100 * spread:.0f}" for spread in one.spread.values())
+        unsure = " ".join(f"{100 * spread:.0f}" for spread in kind.spread.values())
         table.add_row(
-            " - ".join(one.devices), "within a host" if one.within else "between hosts", units.seconds(link.latency_s),
+            " - ".join(kind.devices), "within a host" if kind.within else "between hosts",
+            units.seconds(link.latency_s),
             units.byte_rate(link.bytes_per_s), units.seconds(sent_s), units.byte_rate(sent_rate), f"{unsure} %",
         )  # fmt: skip
     return table

@@ -46,33 +46,33 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
     if is_database(choice):
         show_database(choice, plots)
         return
-    found = chosen_calibration(choice)
+    content = chosen_calibration(choice)
     to = console()
-    to.print(f"{found.name}, of {found.date}: {found.origin}")
+    to.print(f"{content.name}, of {content.date}: {content.origin}")
     for table in (_devices, _links, _host_links, host_memory_table, _fits, _collectives, _figures):
-        made = table(found)
-        if made.row_count:
+        shown = table(content)
+        if shown.row_count:
             to.print()
-            to.print(made)
-    if found.memory is not None:
+            to.print(shown)
+    if content.memory is not None:
         to.print()
-        to.print(_memory(found.memory))
-    _print_missing(found, to)
+        to.print(_memory(content.memory))
+    _print_missing(content, to)
     if plots is not None:
         with working(f"drawing into {plots}"):
             from alpa_dejavu.calibration.plots import draw
 
-            measured = pathlib.Path(f"{choice}.measurements.jsonl")
-            written = draw(found, plots, measured if measured.is_file() else None)
+            records = pathlib.Path(f"{choice}.measurements.jsonl")
+            written = draw(content, plots, records if records.is_file() else None)
         to.wrote(written)
         if not written:
             to.print("wrote no picture: nothing in it has a curve")
 
 
-def _devices(found: Calibration) -> Table:
+def _devices(measured: Calibration) -> Table:
     table = new_table(("device, measured",), ("memory", "float32", "elements", "memory's rate", "kernel"), ("origin",))
-    for name, device in found.devices.items():
-        spread = found.device_spread.get(name, {})
+    for name, device in measured.devices.items():
+        spread = measured.device_spread.get(name, {})
         table.add_row(
             name,
             units.size(device.memory_bytes),
@@ -85,13 +85,13 @@ def _devices(found: Calibration) -> Table:
     return table
 
 
-def _links(found: Calibration) -> Table:
+def _links(measured: Calibration) -> Table:
     table = new_table(("link, measured",), ("latency", "rate", "send latency", "send rate"))
-    for each in found.links:
-        link, spread = each.link, each.spread
+    for kind in measured.links:
+        link, spread = kind.link, kind.spread
         latency_s, rate = link.sending
         table.add_row(
-            f"{' - '.join(each.devices)}, {'in a host' if each.within else 'between hosts'}",
+            f"{' - '.join(kind.devices)}, {'in a host' if kind.within else 'between hosts'}",
             units.seconds(link.latency_s) + _of(spread, "latency_s"),
             units.byte_rate(link.bytes_per_s) + _of(spread, "bytes_per_s"),
             units.seconds(latency_s) + _of(spread, "send_latency_s"),
@@ -100,31 +100,31 @@ def _links(found: Calibration) -> Table:
     return table
 
 
-def _host_links(found: Calibration) -> Table:
-    return new_table((), ()) if found.host_links is None else host_link_table(found.host_links)
+def _host_links(measured: Calibration) -> Table:
+    return new_table((), ()) if measured.host_links is None else host_link_table(measured.host_links)
 
 
-def _fits(found: Calibration) -> Table:
+def _fits(measured: Calibration) -> Table:
     shown = {"MAPE": "mape", "median": "median_ape", "in the 90 % interval": "coverage_90"}
     table = new_table(("fit", "left out in turn"), ("rows", *shown), ("measurements",))
-    for fit in found.fits:
+    for fit in measured.fits:
         errors = [f"{100 * fit.held_out[key]:.1f} %" if key in fit.held_out else "" for key in shown.values()]
         table.add_row(fit.part, fit.left_out, str(fit.rows), *errors, fit.origin)
     return table
 
 
-def _collectives(found: Calibration) -> Table:
+def _collectives(measured: Calibration) -> Table:
     table = new_table(("collectives",), ("devices", "up to"), ("which",))
-    for where, model in (("within hosts", found.within), ("across hosts", found.across)):
+    for where, model in (("within hosts", measured.within), ("across hosts", measured.across)):
         if model is not None:
             sizes = ", ".join(map(str, model.sizes))
             table.add_row(where, sizes, units.size(model.most_bytes), ", ".join(model.names))
     return table
 
 
-def _figures(found: Calibration) -> Table:
+def _figures(measured: Calibration) -> Table:
     table = new_table(("fit", "figure"), ("value",))
-    for fit in found.fits:
+    for fit in measured.fits:
         for name, value in fit.figures.items():
             table.add_row(fit.part, name, units.by_name(name, value))
     return table
@@ -140,11 +140,11 @@ def _memory(residuals: MemoryResiduals) -> str:
     return f"memory, measured: {'; '.join(kinds)}, in {of}" + (f" ({residuals.origin})" if residuals.origin else "")
 
 
-def _print_missing(found: Calibration, to: Pages) -> None:
-    if found.missing:
+def _print_missing(measured: Calibration, to: Pages) -> None:
+    if measured.missing:
         to.print()
         to.print("what it doesn't know:")
-    for sentence in found.missing:
+    for sentence in measured.missing:
         to.print(f"- {sentence}")
 
 

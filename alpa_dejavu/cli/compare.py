@@ -82,83 +82,86 @@ def compare(
         from alpa_dejavu.planning.given.comparison import SAVINGS, comparison_text
         from alpa_dejavu.planning.given.comparison import compare as compared
 
-        found = compared(
-            model, clusters, batch, savings=[one for one in SAVINGS if one.name in (savings or _SAVINGS)], steps=whole,
+        comparison = compared(
+            model, clusters, batch, savings=[way for way in SAVINGS if way.name in (savings or _SAVINGS)], steps=whole,
             attention=attention or "", **choices,
         )  # fmt: skip
     to = console(takes_stdout(json_path))
-    to.print(f"{found.model}, batch {found.batch}, on {units.counted(len(found.clusters), 'cluster')}:")
-    to.print(_table(found))
+    to.print(f"{comparison.model}, batch {comparison.batch}, on {units.counted(len(comparison.clusters), 'cluster')}:")
+    to.print(_table(comparison))
     to.print()
-    for name, text in _said(found):
+    for name, text in _said(comparison):
         to.fact(name, text)
     if json_path is not None:
-        to.wrote(write_output(json_path, comparison_text(found)))
+        to.wrote(write_output(json_path, comparison_text(comparison)))
 
 
-def _table(found: Comparison) -> Table:
+def _table(comparison: Comparison) -> Table:
     """A row for each saving and cluster, with the clusters of each saving in their order by seconds."""
-    training = () if found.steps is None else ("training", "its price")
+    training = () if comparison.steps is None else ("training", "its price")
     figures = ("expected step", "price of a step", *training, "memory", "with 90 %")
     leave = ("with 90 %", "memory", *(["price of a step"] if training else []))
     table = new_table(("saving", "cluster"), figures, ("it uses",), leave=leave)
-    for saving in found.savings:
-        ranked = found.order(saving.name).clusters
-        for cluster in (*ranked, *(name for name in found.clusters if name not in ranked)):
-            table.add_row(saving.name, cluster, *_cells(found.cell(cluster, saving.name), bool(training)))
+    for saving in comparison.savings:
+        ranked = comparison.order(saving.name).clusters
+        for cluster in (*ranked, *(name for name in comparison.clusters if name not in ranked)):
+            table.add_row(saving.name, cluster, *_cells(comparison.cell(cluster, saving.name), bool(training)))
     return table
 
 
 def _cells(cell: Cell, training: bool) -> Iterator[str]:
-    known = cell.figures
-    if known is None:
+    figures = cell.figures
+    if figures is None:
         yield "not planned" if cell.fits else "doesn't fit"
         yield from [""] * (5 if training else 3)
         yield "see below" if cell.fits else f"enough: {' or '.join(cell.remedies) or 'nothing that was tried'}"
         return
-    yield units.seconds(known.expected_step_s)
-    yield _price(known.price)
-    if known.training is not None:
-        yield units.hours(known.training.seconds, known.training.deviation_s)
-        yield _price(known.training.price)
-    yield units.size(known.memory_bytes)
-    yield "" if known.interval_s is None else units.span(known.interval_s, units.seconds)
-    yield ", ".join(known.uses) or "no saving"
+    yield units.seconds(figures.expected_step_s)
+    yield _price(figures.price)
+    if figures.training is not None:
+        yield units.hours(figures.training.seconds, figures.training.deviation_s)
+        yield _price(figures.training.price)
+    yield units.size(figures.memory_bytes)
+    yield "" if figures.interval_s is None else units.span(figures.interval_s, units.seconds)
+    yield ", ".join(figures.uses) or "no saving"
 
 
 def _price(value: float | None) -> str:
     return "unknown" if value is None else units.price(value)
 
 
-def _said(found: Comparison) -> Iterator[tuple[str, str]]:
+def _said(comparison: Comparison) -> Iterator[tuple[str, str]]:
     """Facts on the order and where it changes, on what wasn't planned, and on what the seconds rest on."""
     for measure in ("seconds", "price"):
-        texts = {saving.name: _order_text(found, found.order(saving.name, measure)) for saving in found.savings}
+        texts = {
+            saving.name: _order_text(comparison, comparison.order(saving.name, measure))
+            for saving in comparison.savings
+        }
         for text in dict.fromkeys(texts.values()):
-            names = [name for name, one in texts.items() if one == text]
+            names = [name for name, other_text in texts.items() if other_text == text]
             yield f"by {measure}", f"{', '.join(names) if len(names) < len(texts) else 'with any saving'}: {text}"
-    changes = [change for measure in ("seconds", "price") for change in found.changes(measure)]
+    changes = [change for measure in ("seconds", "price") for change in comparison.changes(measure)]
     for change in changes:
         yield "the order changes" if change.sure else "it may change", _change_text(change)
     if not changes:
         yield "the order stays", "the same with every saving"
     then = "what is after 'then', and changes, is so in 90 % of draws of how far off predictions may be"
     yield "how sure", f"{then}; what is after 'then perhaps', and may change, in fewer"
-    for cell in found.cells:
+    for cell in comparison.cells:
         if cell.figures is None and cell.fits:
             yield "not planned", f"{cell.saving} on {cell.cluster}: {cell.why_not}"
-    for cluster in found.clusters:
-        known = next((cell.figures for cell in found.cells if cell.cluster == cluster and cell.figures), None)
-        if known is not None:
-            yield cluster, _footing_text(known)
+    for cluster in comparison.clusters:
+        figures = next((cell.figures for cell in comparison.cells if cell.cluster == cluster and cell.figures), None)
+        if figures is not None:
+            yield cluster, _footing_text(figures)
 
 
-def _order_text(found: Comparison, order: Order) -> str:
+def _order_text(comparison: Comparison, order: Order) -> str:
     text = "".join(order.clusters[:1])
-    for one, other in itertools.pairwise(order.clusters):
-        text += f", then {other}" if order.is_before(one, other) else f", then perhaps {other}"
+    for sooner, other in itertools.pairwise(order.clusters):
+        text += f", then {other}" if order.is_before(sooner, other) else f", then perhaps {other}"
     unfit = f"{', '.join(order.unfit)} {'doesn' if len(order.unfit) == 1 else 'don'}'t fit" if order.unfit else ""
-    planned = [cell.cluster for cell in found.cells if cell.saving == order.saving and cell.figures]
+    planned = [cell.cluster for cell in comparison.cells if cell.saving == order.saving and cell.figures]
     unpriced = ", ".join(name for name in planned if name not in order.clusters)
     unpriced = unpriced and f"no price is known of {unpriced}"
     return "; ".join(filter(None, (text, unfit, unpriced))) or "nothing is known"
@@ -171,11 +174,13 @@ def _change_text(change: Change) -> str:
     )
 
 
-def _footing_text(known: Figures) -> str:
-    parts = ", ".join(f"{one.rests_on} {100 * one.share:.0f} %" for one in known.footings if one.share >= 0.005)
-    by = f" the calibration {known.calibration}" if known.calibration else ""
+def _footing_text(figures: Figures) -> str:
+    parts = ", ".join(
+        f"{footing.rests_on} {100 * footing.share:.0f} %" for footing in figures.footings if footing.share >= 0.005
+    )
+    by = f" the calibration {figures.calibration}" if figures.calibration else ""
     text = f"its seconds rest on{by}: {parts} of the work"
-    if known.interval_s is None:
+    if figures.interval_s is None:
         return text
-    low, high = known.interval_s
+    low, high = figures.interval_s
     return f"{text}; with 90 % they are within a factor of {math.sqrt(high / low):.1f}"

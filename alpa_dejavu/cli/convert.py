@@ -47,16 +47,16 @@ def convert(database: pathlib.Path, output: pathlib.Path) -> None:
     from alpa_dejavu.calibration.database import converted
     from alpa_dejavu.calibration.text import json_text
 
-    found = converted(read_alpa_database(database), database)
-    write_whole(output, json_text(found))
+    database_data = converted(read_alpa_database(database), database)
+    write_whole(output, json_text(database_data))
     to = console()
-    to.print(database_table(found))
-    for line in left_out_lines(found):
+    to.print(database_table(database_data))
+    for line in left_out_lines(database_data):
         to.print(line)
     to.print(f"wrote {output}")
 
 
-def database_table(found: DatabaseData) -> Table:
+def database_table(database_data: DatabaseData) -> Table:
     """Returns a table of a converted profiling database of Alpa's, with a row for each mesh and operator: how many
     measurements there are, and the ranges of their sizes and times.
     """
@@ -64,7 +64,7 @@ def database_table(found: DatabaseData) -> Table:
 
     columns = ("groups' devices", "kept", "left out", "least", "most", "fastest", "slowest")
     table = new_table(("cluster", "mesh", "operator", "dtype"), columns)
-    for mesh in found["meshes"]:
+    for mesh in database_data["meshes"]:
         kinds: dict[tuple[str, str], list[SeriesData]] = {}
         for series in mesh["series"]:
             kinds.setdefault((series["name"], series["dtype"]), []).append(series)
@@ -81,13 +81,13 @@ def database_table(found: DatabaseData) -> Table:
     return table
 
 
-def left_out_lines(found: DatabaseData) -> list[str]:
+def left_out_lines(database_data: DatabaseData) -> list[str]:
     """Returns lines of text that say how many measurements were left out when a profiling database of Alpa's was
     converted: a line for each reason, with the first such measurement.
     """
     first: dict[str, str] = {}
     reasons: list[str] = []
-    for mesh in found["meshes"]:
+    for mesh in database_data["meshes"]:
         for series in mesh["series"]:
             rows: Sequence[Any] = series["left_out"]
             for row in rows:
@@ -120,15 +120,15 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
     """
     from alpa_dejavu.calibration.database import read_database
 
-    found = read_database(pathlib.Path(choice))
+    database = read_database(pathlib.Path(choice))
     to = console()
-    to.print(f"converted from {found['origin']}")
-    to.print(database_table(found))
-    for line in left_out_lines(found):
+    to.print(f"converted from {database_data['origin']}")
+    to.print(database_table(database_data))
+    for line in left_out_lines(database_data):
         to.print(line)
     if plots is not None:
         with working(f"fitting, and drawing into {plots}"):
             from alpa_dejavu.calibration.database_plots import draw_database
 
-            written = draw_database(found, plots)
+            written = draw_database(database, plots)
         to.wrote(written)

@@ -23,7 +23,6 @@ from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
 from alpa_dejavu.simulation.breakdown import breakdown
 
 if TYPE_CHECKING:
-
     from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
 _AGREE = 1e-3
@@ -80,23 +79,23 @@ def print_difference(
     refused: list[str] = []
     with working("estimating the plans in between"):
         estimators = _estimators(first, second, model, trust_model, cluster)
-        found = differences(first, second, functools.partial(_step_s, estimators, refused))
-    if not found:
+        changes = differences(first, second, functools.partial(_step_s, estimators, refused))
+    if not changes:
         to.print("the plans don't differ in what they run")
-    table = Table([Head("what", "name"), *(Head(each, "text") for each in names), Head("costs")])
-    for one in found:
-        table.add_row(one.what, one.first, one.second, "" if one.cost_s is None else _signed(one.cost_s))
-    costs = [one.cost_s for one in found if one.cost_s is not None]
+    table = Table([Head("what", "name"), *(Head(name, "text") for name in names), Head("costs")])
+    for change in changes:
+        table.add_row(change.what, change.first, change.second, "" if change.cost_s is None else _signed(change.cost_s))
+    costs = [change.cost_s for change in changes if change.cost_s is not None]
     if len(costs) > 1:
         table.add_row("together", "", "", _signed(sum(costs)))
-    if found:
+    if changes:
         to.print(table)
     for line in _said(first, second, costs, refused):
         to.print(line)
     figures = new_table(("of the average device",), (*names, "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
     for part in dict.fromkeys([*parts[0], *parts[1]]):
-        times = [each.get(part, 0.0) for each in parts]
+        times = [shares.get(part, 0.0) for shares in parts]
         figures.add_row(part, *map(units.seconds, times), _signed(times[1] - times[0]))
     times = [first.step_s, second.step_s]
     figures.add_row("iteration", *map(units.seconds, times), _signed(times[1] - times[0]))
@@ -123,22 +122,22 @@ def _estimators(
     first: Plan, second: Plan, model: str | None, trust_model: bool, cluster: str | None
 ) -> Callable[[PricedBy | None], PlanEstimator]:
     """Traces the model when a plan is first asked for, and once for each way of pricing."""
-    known = max((first, second), key=lambda plan: (plan.hardware is not None, len(plan.devices_of_hosts)))
+    fuller = max((first, second), key=lambda plan: (plan.hardware is not None, len(plan.devices_of_hosts)))
 
     @functools.cache
     def made(priced_by: PricedBy | None) -> PlanEstimator:
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-        given = dataclasses.replace(known, priced_by=priced_by)
-        return PlanEstimator(given, model, cluster, trust_model=trust_model)
+        priced = dataclasses.replace(fuller, priced_by=priced_by)
+        return PlanEstimator(priced, model, cluster, trust_model=trust_model)
 
     return made
 
 
-def _step_s(made: Callable[[PricedBy | None], PlanEstimator], refused: list[str], plan: Plan) -> float:
+def _step_s(estimator_of: Callable[[PricedBy | None], PlanEstimator], refused: list[str], plan: Plan) -> float:
     """Seconds by what the plan was priced by; why it can't be estimated is noted."""
     by = plan.priced_by
-    estimator = made(by and PricedBy(by.latency, by.communication, by.calibration, runtime=by.runtime))
+    estimator = estimator_of(by and PricedBy(by.latency, by.communication, by.calibration, runtime=by.runtime))
     try:
         step_s = estimator.estimate(plan).plan.step_s
     except (NoPlanError, ValueError) as error:

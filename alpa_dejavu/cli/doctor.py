@@ -42,17 +42,17 @@ def doctor(compiles: bool) -> None:
         installed.add_row(package.name, package.version or "not installed", package.purpose)
     to.print(installed)
     with working("trying what runs"), interrupts_raised():
-        found = checks(compiles)
+        results = checks(compiles)
     table = new_table(("what", "runs"), (), ("finding",))
-    for check in found:
+    for check in results:
         table.add_row(check.what, "yes" if check.runs else "no", check.finding)
     to.print(table)
-    to_do = [check.remedy for check in found if not check.runs and check.remedy]
+    to_do = [check.remedy for check in results if not check.runs and check.remedy]
     for n, remedy in enumerate(dict.fromkeys(to_do), 1):
         to.print(f"{n}. {remedy}")
     if not to_do:
         to.print("nothing to do")
-    if not found[0].runs:
+    if not results[0].runs:
         raise click.exceptions.Exit(1)
 
 

@@ -27,28 +27,28 @@ class ReportingGroup(Group):
     130 for an interrupt).
     """
 
-    def main(self, *given: Any, **extra: Any) -> NoReturn:
+    def main(self, *arguments: Any, **extra: Any) -> NoReturn:
         """Runs a command line with its arguments, and exits with its exit code."""
         try:
             prepare_streams()
-            code = self._run(*given, **{**extra, "standalone_mode": False})
+            code = self._run(*arguments, **{**extra, "standalone_mode": False})
         except click.ClickException as error:
             code = error.exit_code
-            said = io.StringIO()
-            error.show(said)
+            shown = io.StringIO()
+            error.show(shown)
             # Where standard error can't be written either, the exit code says it alone.
             with contextlib.suppress(OSError):
-                click.echo(printable_lines(said.getvalue()), err=True, nl=False)
+                click.echo(printable_lines(shown.getvalue()), err=True, nl=False)
         sys.exit(code)
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Adds a command; its tables can be shown whole by `--wide`."""
         super().add_command(with_wide(cmd), name)
 
-    def _run(self, *given: Any, **extra: Any) -> int:
+    def _run(self, *arguments: Any, **extra: Any) -> int:
         try:
             with to_stdout():
-                code = super().main(*given, **extra)
+                code = super().main(*arguments, **extra)
             return code if isinstance(code, int) else 0
         except (KeyboardInterrupt, click.Abort):
             raise Interrupted from None

@@ -48,14 +48,14 @@ def estimate(
     """Predicts the step time and memory of a given plan; its model is traced, or taken from the cache."""
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
-    given = read_plan(plan_path)
+    plan = read_plan(plan_path)
     with working(f"estimating {plan_path}"):
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-        planned = PlanEstimator(given, model, cluster, trust_model=trust_model, **pricing).estimate(given)
+        planned = PlanEstimator(plan, model, cluster, trust_model=trust_model, **pricing).estimate(plan)
     to = console(takes_stdout(*paths))
     print_planned(planned, to, "estimated")
-    to.fact("the file says", units.seconds(given.step_s))
+    to.fact("the file says", units.seconds(plan.step_s))
     for line in lacking(planned.plan):
         to.print(line)
     to.wrote(write_outputs(planned, *paths))

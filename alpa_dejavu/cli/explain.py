@@ -43,26 +43,26 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
 
     With what `plan --json` has kept beside the plan, it plans again with devices, bandwidths and layers twice as good.
     """
-    given = read_plan(plan_path)
+    plan_in_file = read_plan(plan_path)
     with working(f"explaining {plan_path}"):
-        found, lacking = _explained(given, plan_path, calibration)
-    plan, to = found.plan, console()
+        explained, lacking = _explained(plan_in_file, plan_path, calibration)
+    plan, to = explained.plan, console()
     print_plan(plan, to)
-    to.fact("iteration time", f"{units.seconds(plan.step_s)}: {found.bound}")
+    to.fact("iteration time", f"{units.seconds(plan.step_s)}: {explained.bound}")
     print_said(plan, to)
-    for note in found.notes:
+    for note in explained.notes:
         to.print(note)
     parts = new_table(("of the average device",), ("time", "share"))
-    for part, time in found.parts.items():
+    for part, time in explained.parts.items():
         parts.add_row(part, units.seconds(time), f"{100 * time / plan.step_s:.1f} %")
     to.print(parts)
     helps = new_table(("what would help",), ("iteration", "saves"))
-    for option in found.what_if:
+    for option in explained.what_if:
         saved = 100 * (1 - option.step_s / plan.step_s)
         helps.add_row(option.change, units.seconds(option.step_s), f"{saved:.1f} %")
     to.print(helps)
     to.print(memory_table(plan))
-    to.print(sensitivity_table(found.sensitivities))
+    to.print(sensitivity_table(explained.sensitivities))
     for line in lacking:
         to.print(line)
 
@@ -95,7 +95,7 @@ def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple
     return explained(plan), [lacking]
 
 
-def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
+def sensitivity_table(sensitivities: Sequence[Sensitivity]) -> Table:
     """Returns a table of the figures that a plan's step time depends on, such as the speed of a link; the one that
     saves most is first. Percents are of the step.
     """
@@ -105,17 +105,21 @@ def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
         ("the best plan then",),
         leave=("the best plan then", "1 % worse costs", "of the step"),
     )
-    for one in found[:_MOST]:
+    for sensitivity in sensitivities[:_MOST]:
         table.add_row(
-            one.what,
-            units.seconds(one.saved_s / 100),
-            f"{one.elasticity:.3f} %",
-            f"{one.worse_elasticity:.3f} %",
-            units.seconds(one.twice_s),
-            "" if one.best_s is None else units.seconds(one.best_s),
-            f"{100 * one.gained_s / one.step_s:.1f} %",
-            "" if one.best_s is None else "this plan" if one.best is None else stages_text(one.best),
+            sensitivity.what,
+            units.seconds(sensitivity.saved_s / 100),
+            f"{sensitivity.elasticity:.3f} %",
+            f"{sensitivity.worse_elasticity:.3f} %",
+            units.seconds(sensitivity.twice_s),
+            "" if sensitivity.best_s is None else units.seconds(sensitivity.best_s),
+            f"{100 * sensitivity.gained_s / sensitivity.step_s:.1f} %",
+            ""
+            if sensitivity.best_s is None
+            else "this plan"
+            if sensitivity.best is None
+            else stages_text(sensitivity.best),
         )
-    if len(found) > _MOST:
-        table.add_row(f"and {len(found) - _MOST} more, which save less")
+    if len(sensitivities) > _MOST:
+        table.add_row(f"and {len(sensitivities) - _MOST} more, which save less")
     return table

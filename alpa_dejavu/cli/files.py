@@ -46,12 +46,12 @@ def check_outputs(*paths: pathlib.Path | None) -> None:
     Raises:
         ValueError: a file can't be written, or is given twice.
     """
-    given = [path for path in paths if path is not None]
-    for path in given:
+    outputs = [path for path in paths if path is not None]
+    for path in outputs:
         if path != _STDOUT:
             _try(path)
-    real = [path if path == _STDOUT else pathlib.Path(os.path.realpath(path)) for path in given]
-    for n, path in enumerate(given):
+    real = [path if path == _STDOUT else pathlib.Path(os.path.realpath(path)) for path in outputs]
+    for n, path in enumerate(outputs):
         if real[n] in real[:n]:
             raise ValueError(f"the output {path} is given twice, but must be given once; give each output its own path")
 
@@ -144,17 +144,17 @@ def _try(path: pathlib.Path) -> None:
         if number is not None:
             os.write(number, b"")
             return
-        there = _mode(path)
-        if there is not None and stat.S_ISDIR(there):
+        mode = _mode(path)
+        if mode is not None and stat.S_ISDIR(mode):
             raise ValueError(f"the output {str(path)!r} is a folder, but must be a file; give a file's name in it")
-        if there is not None and not os.access(path, os.W_OK):
+        if mode is not None and not os.access(path, os.W_OK):
             raise ValueError(f"{path} can't be written: it is read-only; make it writable, or give another path")
-        if there is None or not is_stream(path):
+        if mode is None or not is_stream(path):
             target = pathlib.Path(os.path.realpath(path))
             check_folder(target)
             with unfinished(target) as trial:
                 trial.write(b" " * _TRIED_BYTES)
-        elif stat.S_ISCHR(there):
+        elif stat.S_ISCHR(mode):
             with open(path, "wb", buffering=0) as device:
                 device.write(b"")
     except OSError as error:

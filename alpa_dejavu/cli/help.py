@@ -28,8 +28,8 @@ class Command(click.Command):
         given, named: what `click.Command` takes.
     """
 
-    def __init__(self, *given: Any, examples: Sequence[str] = (), rests_on: str = "", **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), rests_on: str = "", **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.examples, self.rests_on = tuple(examples), rests_on
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -51,7 +51,7 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
             "file": str(store.path),
             "runs": [_run_data(run) for run in runs],
             "corrections": [
-                {"model": model, "cluster": cluster, **_correction_data(found)} for model, cluster, found in corrections
+                {"model": model, "cluster": cluster, **_correction_data(by)} for model, cluster, by in corrections
             ],
         }
         write_stdout(json.dumps(data, indent=2) + "\n")
@@ -73,11 +73,11 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
 
 def _corrections(runs: Sequence[PastRun], correction: Correction) -> list[tuple[str, str, StepCorrection]]:
     """For each model and cluster that ran, by one predictor: their names, and what is found for a new plan."""
-    found: dict[Any, list[PastRun]] = {}
+    by_origin: dict[Any, list[PastRun]] = {}
     for run in runs:
-        found.setdefault(run.origin, []).append(run)
+        by_origin.setdefault(run.origin, []).append(run)
     rows = []
-    for origin, of_origin in found.items():
+    for origin, of_origin in by_origin.items():
         by = correction.typical(origin, [run.plan for run in of_origin])
         if by.own_runs:
             last = of_origin[-1].plan

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from alpa_dejavu.problem import Link
 
 
-def host_link_table(found: HostLinks) -> Table:
+def host_link_table(links: HostLinks) -> Table:
     """Returns a table with a row for each kind of link from host to host, named by the first pair that has it, and for
     each medium that links share.
     """
     figures = ("links", "latency", "rate", "send latency", "send rate")
     table = new_table(("link from host to host",), figures)
     kinds: dict[Link, list[str]] = {}
-    for a, row in enumerate(found.links):
+    for a, row in enumerate(links.links):
         for b, link in enumerate(row):
             if link is not None:
                 alike = dataclasses.replace(link, shares=())
-                kinds.setdefault(alike, []).append(f"{found.hosts[a]} to {found.hosts[b]}")
+                kinds.setdefault(alike, []).append(f"{links.hosts[a]} to {links.hosts[b]}")
     for link, pairs in kinds.items():
         sent_s, sent_rate = link.sending
         rates = units.byte_rate(link.bytes_per_s), units.byte_rate(sent_rate)
         name = pairs[0] if len(pairs) == 1 else f"{pairs[0]}, and others"
         table.add_row(name, str(len(pairs)), units.seconds(link.latency_s), rates[0], units.seconds(sent_s), rates[1])
-    for name, rate in found.media.items():
-        over = sum(name in link.shares for row in found.links for link in row if link is not None)
+    for name, rate in links.media.items():
+        over = sum(name in link.shares for row in links.links for link in row if link is not None)
         table.add_row(f"shared: {name}", str(over), "", units.byte_rate(rate), "", "")
     return table
 
@@ -47,12 +47,12 @@ _RATES = {
 """For each rate its text, and what is slowed down while something else goes on beside it."""
 
 
-def host_memory_table(found: Calibration) -> Table:
+def host_memory_table(measured: Calibration) -> Table:
     """Returns a table with a row for each measured figure of the memory of each kind of host: its value, its
     uncertainty, and how many times as long it takes beside copies or updates, or beside the other of reads and writes.
     """
     table = new_table(("hosts with", "memory"), ("measured", "unsure by", "beside the other"))
-    for device, memory in found.host_memory.items():
+    for device, memory in measured.host_memory.items():
         for row in _rows(memory):
             table.add_row(device, *row)
     return table

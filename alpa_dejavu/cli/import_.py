@@ -68,7 +68,7 @@ def import_(
         imported = import_plan(path, source, cluster, hosts, sizes, **pricing)
     plan = imported.result.plan
     print_planned(imported.result, to, "estimated")
-    for line in (*lacking(plan), *(f"ignored: {one}" for one in imported.ignored)):
+    for line in (*lacking(plan), *(f"ignored: {name}" for name in imported.ignored)):
         to.print(line)
     written = write_outputs(imported.result, json_path, None, html_path, None)
     if faster_path is not None:

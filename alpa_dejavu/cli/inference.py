@@ -60,17 +60,17 @@ def inference_options(command: F) -> F:
     """Adds the options of inference to the command `plan`; with `--inference` it then plans inference, not training."""
 
     @functools.wraps(command)
-    def chosen(inference: str | None, **given: Any) -> Any:
-        asked = {name: given.pop(name) for name in _NAMES}
+    def chosen(inference: str | None, **options: Any) -> Any:
+        asked = {name: options.pop(name) for name in _NAMES}
         context = click.get_current_context()
         if inference is not None:
-            others = [name for name in given if name not in _SERVES]
+            others = [name for name in options if name not in _SERVES]
             _refuse(context, others, "says nothing about inference; leave it out")
-            return _serve(inference, asked, given)
+            return _serve(inference, asked, options)
         _refuse(context, _NAMES, "says nothing about training; give --inference, too")
-        if given["batch"] is None:
+        if options["batch"] is None:
             raise click.MissingParameter(ctx=context, param=_parameters(context)["batch"])
-        return command(**given)
+        return command(**options)
 
     for option in reversed(_OPTIONS):
         chosen = option(chosen)
@@ -81,42 +81,42 @@ def _parameters(context: click.Context) -> Mapping[str, click.Parameter]:
     return {str(parameter.name): parameter for parameter in context.command.params}
 
 
-def _refuse(context: click.Context, names: Any, said: str) -> None:
+def _refuse(context: click.Context, names: Any, why: str) -> None:
     """Raises click's error for wrong usage if one of these options was given."""
     for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{_parameters(context)[name].opts[0]} {said}", context)
+            raise click.UsageError(f"{_parameters(context)[name].opts[0]} {why}", context)
 
 
-def _serve(objective: str, asked: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    json_path, html_path = given["json_path"], given["html_path"]
+def _serve(objective: str, asked: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    json_path, html_path = options["json_path"], options["html_path"]
     check_outputs(json_path, html_path)
     lengths = _lengths(asked["prompt_tokens"], asked["output_tokens"], asked["lengths_path"])
-    model = given["model"]
+    model = options["model"]
     if is_model_file(model):
         model = model_text(model, lengths.high_total)
-    with working(f"planning inference of {model} on {given['cluster']}"):
+    with working(f"planning inference of {model} on {options['cluster']}"):
         from alpa_dejavu.planning.inference import serve_plan
         from alpa_dejavu.planning.inference.serving_plan import serving_text
 
         plan = serve_plan(
             model,
-            connected() if given["cluster"] == "ray" else given["cluster"],
+            connected() if options["cluster"] == "ray" else options["cluster"],
             lengths,
-            given["hosts"],
+            options["hosts"],
             objective=objective,
-            batch=given["batch"],
+            batch=options["batch"],
             latency_limit_s=asked["latency_limit"],
             first_token_limit_s=asked["ttft_limit"],
             tensor_parallel=asked["tensor_parallel"],
             stages=asked["stages"],
             cache_bytes_per_token=asked["cache_bytes_per_token"],
-            communication=given["communication"],
-            risk=given["risk"],
-            memory_margin=given["memory_margin"],
-            calibration=given["calibration"],
-            runtime=given["runtime"] or "alpa",
-            overlap=given["overlap"],
+            communication=options["communication"],
+            risk=options["risk"],
+            memory_margin=options["memory_margin"],
+            calibration=options["calibration"],
+            runtime=options["runtime"] or "alpa",
+            overlap=options["overlap"],
         )
     to = console(takes_stdout(json_path, html_path))
     print_serving_plan(plan, to)

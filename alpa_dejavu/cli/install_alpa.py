@@ -68,12 +68,12 @@ def pip_commands() -> tuple[list[str], list[str]]:
 
 def _extra(name: str) -> list[str]:
     """Returns the requirements of an extra of this package, as they stand in its metadata."""
-    found = []
+    needs = []
     for line in importlib.metadata.requires("alpa-dejavu") or ():
         need, _, marker = line.partition(";")
         if re.fullmatch(rf"""\s*extra\s*==\s*["']{name}["']\s*""", marker):
-            found.append(need.strip())
-    return found
+            needs.append(need.strip())
+    return needs
 
 
 def _patches() -> pathlib.Path:

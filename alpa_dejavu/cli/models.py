@@ -49,11 +49,11 @@ def models(family: str | None) -> None:
         hint = f"did you mean {near[0]!r}?" if near else "leave it out to see all"
         raise click.UsageError(f"family is {family!r}, but must be one of {', '.join(_FAMILIES)}; {hint}")
     to = console()
-    for one in dict.fromkeys(map(_family, names)):
-        to.print(f"{_FAMILIES[one]}:")
+    for listed in dict.fromkeys(map(_family, names)):
+        to.print(f"{_FAMILIES[listed]}:")
         table = new_table(("name",), ("parameters", "blocks", "sample"), ("may be changed",))
         for name in names:
-            if _family(name) == one:
+            if _family(name) == listed:
                 table.add_row(*_row(name))
         to.print(table)
         to.print()

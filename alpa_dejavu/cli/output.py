@@ -38,7 +38,7 @@ class Pages(Console):
 
         On a terminal texts are broken between words; elsewhere each is one line. Nothing is cut.
         """
-        lines = [line for each in objects for line in self._lines(each)]
+        lines = [line for item in objects for line in self._lines(item)]
         with contextlib.nullcontext() if self.file is sys.stderr else to_stdout():
             super().print(*lines, **{"sep": "\n", "soft_wrap": True, **options})
 
@@ -60,8 +60,8 @@ class Pages(Console):
         for path in paths:
             self.print(f"wrote {path}")
 
-    def _lines(self, each: Any) -> list[Any]:
-        return wrapped(printable(each), self.width) if self.is_terminal and isinstance(each, str) else [each]
+    def _lines(self, item: Any) -> list[Any]:
+        return wrapped(printable(item), self.width) if self.is_terminal and isinstance(item, str) else [item]
 
     def status(self, status: Any, **options: Any) -> Status:
         """Returns rich's status display (a spinner with a text); markup in the text isn't interpreted."""

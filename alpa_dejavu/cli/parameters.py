@@ -49,8 +49,8 @@ class ScheduleName(click.ParamType):
             try:
                 schedule_form(value)
             except ValueError:
-                known = ("auto", *SCHEDULES, "interleaved_3")
-                self.fail(f"{value!r} is no schedule{near(value, known)}; there are {', '.join(known)} ...", param, ctx)
+                names = ("auto", *SCHEDULES, "interleaved_3")
+                self.fail(f"{value!r} is no schedule{near(value, names)}; there are {', '.join(names)} ...", param, ctx)
         return str(value)
 
 
@@ -109,13 +109,13 @@ _ZERO: Mapping[str, tuple[int, ...]] = {"auto": (0, 2, 3), "0": (0,), "2": (2,),
 
 def saving_options(command: F) -> F:
     """Adds to a command the options for what stages do to keep less: rematerialisation and ZeRO."""
-    for name, known, text in (
+    for name, choices, text in (
         ("--zero", _ZERO, "Levels of ZeRO that stages may have: `auto` is 0, 2 or 3."),
         ("--remat", _REMAT, "Whether stages compute activations again, by layer: `auto` lets each stage choose."),
     ):
         command = click.option(
-            name, type=click.Choice(tuple(known)), default="auto", show_default=True, help=text,
-            callback=lambda context, parameter, value, known=known: known[value],
+            name, type=click.Choice(tuple(choices)), default="auto", show_default=True, help=text,
+            callback=lambda context, parameter, value, choices=choices: choices[value],
         )(command)  # fmt: skip
     return command
 

@@ -82,16 +82,16 @@ def _fastest(planned: PlanningResult) -> Plan:
     """Returns the plan whose step is the shortest with all gradients gathered, of the best one and those next to it."""
     from alpa_dejavu.planning.given.gathered_gradients import gathering_step_s
 
-    others = [*(one.plan for one in planned.runners_up), *(one.plan for one in planned.front)]
+    others = [*(other.plan for other in planned.runners_up), *(other.plan for other in planned.front)]
     return min([planned.plan, *others], key=gathering_step_s)
 
 
 def _front_table(front: Sequence[TolerantPlan]) -> Table:
     table = new_table(("wrong replicas", "hosts used"), ("iteration", "price of a step"), ("which hosts",))
-    for one in front:
-        hosts = one.priced.hosts
-        figures = units.seconds(one.step_s), units.price(one.price)
-        table.add_row(str(one.wrong), str(len(hosts)), *figures, name_ranges(hosts))
+    for tolerant in front:
+        hosts = tolerant.priced.hosts
+        figures = units.seconds(tolerant.step_s), units.price(tolerant.price)
+        table.add_row(str(tolerant.wrong), str(len(hosts)), *figures, name_ranges(hosts))
     return table
 
 
@@ -103,15 +103,15 @@ def asked_steps(
     Raises:
         ValueError: more than one was given, the step infers, or the model's samples aren't sequences of tokens.
     """
-    given = {"--steps": steps, "--samples": samples, "--tokens": tokens}
-    names = [name for name, value in given.items() if value is not None]
+    asked = {"--steps": steps, "--samples": samples, "--tokens": tokens}
+    names = [name for name, value in asked.items() if value is not None]
     if not names:
         return None
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} are given, but must be one option alone; leave out the others")
     if batch is None:
-        raise ValueError(f"{names[0]} is {given[names[0]]}, but must come with --batch; say the samples of a step")
-    at_most(names[0], given[names[0]] or 0, MOST_STEPS, "give what the training has")
+        raise ValueError(f"{names[0]} is {asked[names[0]]}, but must come with --batch; say the samples of a step")
+    at_most(names[0], asked[names[0]] or 0, MOST_STEPS, "give what the training has")
     from alpa_dejavu.planning.given.whole_run import steps_of_samples, steps_of_tokens
 
     if samples is not None:
@@ -168,9 +168,9 @@ def print_copies(planned: PlanningResult, host_fails_every_days: float, copy_eve
     plan, days = planned.plan, host_fails_every_days
     copies = neighbour_copies(plan, planned.cluster, layer_state(planned.model), days * _DAY_S, copy_every)
     table = new_table(("host", "neighbour"), ("sent", "memory for copies"))
-    for each in copies.hosts:
-        sizes = units.size(each.sent_bytes), units.size(each.memory_bytes)
-        table.add_row(each.host, each.neighbour or "hosts of its stages", *sizes)
+    for copy in copies.hosts:
+        sizes = units.size(copy.sent_bytes), units.size(copy.memory_bytes)
+        table.add_row(copy.host, copy.neighbour or "hosts of its stages", *sizes)
     to.print("copies of the training state in neighbours' memory:")
     to.print(table)
     best = "" if copy_every else ", which costs least"

@@ -62,9 +62,9 @@ def list_names() -> None:
         ("splits of the data", SPLITS), ("policies of moving samples", MOVES),
         ("policies of scheduling, for `playground jobs`", POLICIES),
     )  # fmt: skip
-    for title, known in kinds:
+    for title, classes in kinds:
         to.print(f"{title}:")
-        for name, kind in known.items():
+        for name, kind in classes.items():
             to.fact(f"  {name}", f"{_summary(kind)}{_settings(kind)}")
     to.print("problems:")
     for name in PROBLEMS:
@@ -195,8 +195,8 @@ def _summary(kind: type) -> str:
 def _settings(kind: type) -> str:
     """Returns the settings of a class in brackets, with the values of those that need not be given."""
     settings = [
-        name if one.default is inspect.Parameter.empty else f"{name}={one.default}"
-        for name, one in inspect.signature(kind).parameters.items()
+        name if parameter.default is inspect.Parameter.empty else f"{name}={parameter.default}"
+        for name, parameter in inspect.signature(kind).parameters.items()
     ]
     return f" [{', '.join(settings)}]" if settings else ""
 

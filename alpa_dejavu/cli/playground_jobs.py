@@ -67,9 +67,12 @@ def jobs(
     table = new_table(("policy",), ("mean completion", "95 % are below", "longest starved", "ended", "never ran"))
     for name, way in chosen.items():
         with working(f"running {name}"):
-            found = schedule(workload, way)
-        counts = str(int((found.completion_s < float("inf")).sum())), str(int((found.first_s == float("inf")).sum()))
-        table.add_row(name, *map(units.seconds, (found.mean_s, found.high_s, found.starved_s.max())), *counts)
+            outcome = schedule(workload, way)
+        counts = (
+            str(int((outcome.completion_s < float("inf")).sum())),
+            str(int((outcome.first_s == float("inf")).sum())),
+        )
+        table.add_row(name, *map(units.seconds, (outcome.mean_s, outcome.high_s, outcome.starved_s.max())), *counts)
     to.print(table)
 
 

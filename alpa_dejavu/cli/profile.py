@@ -71,8 +71,8 @@ def profile(
     if store is not None:
         store.check()
     check_outputs(html_path)
-    given = read_plan(plan_path)
-    chosen = trusted_model(given, model, trust_model)
+    plan = read_plan(plan_path)
+    chosen = trusted_model(plan, model, trust_model)
     # A run takes minutes: what can't be read is to be said before it.
     check_choice(calibration, "auto", "auto")
     with working(f"running {plan_path}"), ray_cluster(local):
@@ -80,56 +80,64 @@ def profile(
         from alpa_dejavu.alpa import profile as measure
         from alpa_dejavu.planning.given.plan_estimate import PlanEstimator
 
-        with connection(given) as cluster:
-            estimator = PlanEstimator(given, chosen, cluster, calibration=calibration)
-            planned = estimator.estimate(given)
-            found = measure(given, planned.timeline.stages, steps, chosen)
+        with connection(plan) as cluster:
+            estimator = PlanEstimator(plan, chosen, cluster, calibration=calibration)
+            planned = estimator.estimate(plan)
+            measured = measure(plan, planned.timeline.stages, steps, chosen)
     to = console(takes_stdout(html_path))
     print_plan(planned.plan, to)
-    to.print(measured_table(planned.plan, planned.timeline.stages, found))
-    facts = measured_facts(given, planned.plan, found)
-    for name, text in (*facts, *straggler_facts(plan_path, planned.plan, found.computing_steps_s)):
+    to.print(measured_table(planned.plan, planned.timeline.stages, measured))
+    facts = measured_facts(plan, planned.plan, measured)
+    for name, text in (*facts, *straggler_facts(plan_path, planned.plan, measured.computing_steps_s)):
         to.fact(name, text)
     if store is not None:
         by = estimator.prices
-        runs = store.append(past_run(planned, found, by.models.latency, by.models.communication, by.calibration))
+        runs = store.append(past_run(planned, measured, by.models.latency, by.models.communication, by.calibration))
         to.print(f"appended to {store.path}, which has {units.counted(runs, 'run')} now; --no-history leaves it out")
     if html_path is not None:
         from alpa_dejavu.report import html_report
 
-        to.wrote(write_output(html_path, html_report(planned, found.timeline)))
+        to.wrote(write_output(html_path, html_report(planned, measured.timeline)))
 
 
+<<<<<<< HEAD
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: MeasuredPlan) -> Table:
+=======
+def measured_table(plan: Plan, predicted: Sequence[StageTimes], measured: Measured) -> Table:
+>>>>>>> h-e
     """Returns a table of predicted and measured seconds, for a micro-batch and once a step, with a row for each stage
     of a plan.
 
     The measured seconds are those for which a stage's worker is busy with a forward or backward: with starting it,
     computing it (shown in a column of its own), sending and receiving.
     """
-    known = zip(plan.stages, predicted, found.stages, found.computing_s, strict=True)
+    stages = zip(plan.stages, predicted, measured.stages, measured.computing_s, strict=True)
     rows = [
         StageRow(n, stage, predicted=ours, measured=theirs, computing_s=computing)
-        for n, (stage, ours, theirs, computing) in enumerate(known)
+        for n, (stage, ours, theirs, computing) in enumerate(stages)
     ]
     return stage_table(PROFILED, rows)
 
 
+<<<<<<< HEAD
 def measured_facts(given: Plan, plan: Plan, found: MeasuredPlan) -> list[tuple[str, str]]:
+=======
+def measured_facts(in_file: Plan, plan: Plan, measured: Measured) -> list[tuple[str, str]]:
+>>>>>>> h-e
     """Returns a step's time as it was measured, as it was predicted, and as it is simulated from the measured stages,
     each with its name.
     """
-    ratio, simulated = found.step_s / plan.step_s, found.simulated_s / found.step_s
-    low, high = min(found.steps_s), max(found.steps_s)
+    ratio, simulated = measured.step_s / plan.step_s, measured.simulated_s / measured.step_s
+    low, high = min(measured.steps_s), max(measured.steps_s)
     return [
         (
             "iteration time",
-            f"measured {units.seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
+            f"measured {units.seconds(measured.step_s)} (median of {len(measured.steps_s)} steps, "
             f"{units.span((low, high), units.seconds)})",
         ),
         ("predicted", f"{units.seconds(plan.step_s)}: measured is {ratio:.2f} times that"),
-        ("the file says", units.seconds(given.step_s)),
-        ("simulated from measured", f"{units.seconds(found.simulated_s)}: {simulated:.2f} times the measured step"),
+        ("the file says", units.seconds(in_file.step_s)),
+        ("simulated from measured", f"{units.seconds(measured.simulated_s)}: {simulated:.2f} times the measured step"),
     ]
 
 
@@ -151,22 +159,22 @@ def straggler_facts(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[f
 
     if len(steps_s) < _LEAST_STEPS or min(map(min, steps_s)) <= 0:
         return []
-    found = stragglers(plan, steps_s, least_steps=_LEAST_STEPS)
-    return [*(("straggler", str(one)) for one in found), *(_around(path, plan, found) if found else [])]
+    slow = stragglers(plan, steps_s, least_steps=_LEAST_STEPS)
+    return [*(("straggler", str(straggler)) for straggler in slow), *(_around(path, plan, slow) if slow else [])]
 
 
-def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[tuple[str, str]]:
+def _around(path: pathlib.Path, plan: Plan, slow: Sequence[Straggler]) -> list[tuple[str, str]]:
     from alpa_dejavu.planning.changed.kept import kept_path, read_kept
     from alpa_dejavu.planning.changed.straggler import planned_around
     from alpa_dejavu.problem import NoPlanError
 
     if not kept_path(path).exists():
         return []
-    options = " ".join(f"--slow {host}={one.factor:.2f}" for one in found for host in one.hosts)
+    options = " ".join(f"--slow {host}={straggler.factor:.2f}" for straggler in slow for host in straggler.hosts)
     try:
-        made = planned_around(plan, read_kept(path), found)
+        planned = planned_around(plan, read_kept(path), slow)
     except (NoPlanError, ValueError) as error:
         return [("planned around it", f"no: {error}")]
-    moved = f"after {made.moves.text}"
-    what = f"{units.seconds(made.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
+    moved = f"after {planned.moves.text}"
+    what = f"{units.seconds(planned.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
     return [("planned around it", what)]

@@ -81,46 +81,46 @@ def replan(
     other = without_replica or cluster or slow or slicing != "dynamic" or memory_margin is not None
     as_planned = len(without) == 1 and not other
     if as_planned and not kept_path(path).exists():
-        made = fallback(before, without[0], checkpoint_bytes_per_s)
+        replanned = fallback(before, without[0], checkpoint_bytes_per_s)
     else:
         kept = read_kept(path)
         named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
         with working(f"planning {path} again"):
-            made = plan_again(
+            replanned = plan_again(
                 before, kept, without=without, without_replicas=without_replica, cluster=named, slow=slower,
                 slicing=slicing, calibration=calibration, memory_margin=memory_margin,
                 checkpoint_bytes_per_s=checkpoint_bytes_per_s,
             )  # fmt: skip
     to = console(takes_stdout(json_path, python_path))
     left_out = (*without, *(replica_devices(before, without_replica) if without_replica else ()))
-    _print_replanned(made, before, left_out, to)
+    _print_replanned(replanned, before, left_out, to)
     if python_path is not None:
         from alpa_dejavu.exports.alpa_code import alpa_code
 
-        to.wrote(write_output(python_path, alpa_code(made.plan)))
+        to.wrote(write_output(python_path, alpa_code(replanned.plan)))
     if json_path is not None:
-        files, lacking = write_pair(made.plan, made.kept, json_path)
+        files, lacking = write_pair(replanned.plan, replanned.kept, json_path)
         to.wrote(files)
         if lacking:
             to.print(lacking)
 
 
-def _print_replanned(made: Replanned, before: Plan, without: tuple[str, ...], to: Pages) -> None:
+def _print_replanned(replanned: Replanned, before: Plan, without: tuple[str, ...], to: Pages) -> None:
     """Prints the new plan, what it takes next to the one before, and what moves for it."""
-    print_plan(made.plan, to)
-    to.fact("iteration time", f"{units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
+    print_plan(replanned.plan, to)
+    to.fact("iteration time", f"{units.seconds(replanned.plan.step_s)} (before: {units.seconds(before.step_s)})")
     if without:
         to.fact("without", " ".join(without))
-    moved = made.moves
+    moved = replanned.moves
     to.fact(
         "moves",
         f"of {units.counted(len(moved.layers), 'layer')} {moved.text}; "
-        f"{units.counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay",
+        f"{units.counted(len(replanned.kept_layers), 'layer')} of {replanned.plan.num_layers} stay",
     )
-    print_said(made.plan, to)
-    ahead = made.plan.planning_s.get("contingencies")
+    print_said(replanned.plan, to)
+    ahead = replanned.plan.planning_s.get("contingencies")
     more = "" if ahead is None else f" (for the loss of another host in {units.seconds(ahead)})"
-    to.fact("planned again in", f"{units.seconds(made.seconds)}{more}")
+    to.fact("planned again in", f"{units.seconds(replanned.seconds)}{more}")
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
@@ -133,10 +133,10 @@ def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
     return named_cluster(cluster, hosts or (1 if says else before))
 
 
-def _factor(given: str) -> tuple[str, float]:
+def _factor(text: str) -> tuple[str, float]:
     """Returns the host and the factor of a "HOST=FACTOR"."""
-    host, _, factor = given.rpartition("=")
+    host, _, factor = text.rpartition("=")
     try:
         return host, float(factor)
     except ValueError:
-        raise click.BadParameter(f"{given!r} isn't HOST=FACTOR, such as host-1=1.5", param_hint="--slow") from None
+        raise click.BadParameter(f"{text!r} isn't HOST=FACTOR, such as host-1=1.5", param_hint="--slow") from None

@@ -65,12 +65,12 @@ def resilience(
         subject = _subject(function)
     with working("striking parts"):
         parts = _parts(subject[1], kind, only, but)
-        found = measure(*subject, faults, parts=parts, shares=shares, masks=masks, by_layer=by_layer, seed=seed)
+        measured = measure(*subject, faults, parts=parts, shares=shares, masks=masks, by_layer=by_layer, seed=seed)
     with working("looking for critical parts"):
         chosen = _chosen(subject, parts, k)
     stages = None if plan is None else _stages(subject, plan, blocks)
     to = console(takes_stdout(html_path, json_path))
-    _print(function, found, chosen, stages, to)
+    _print(function, measured, chosen, stages, to)
     written = []
     if html_path is not None:
         from alpa_dejavu.training.resilience.bit_map import bit_map
@@ -78,9 +78,9 @@ def resilience(
 
         with working("flipping bits"):
             maps = [bit_map(*subject, dtype, seed=seed) for dtype in formats]
-        written += write_output(html_path, resilience_page(function, found, maps=maps, chosen=chosen, stages=stages))
+        written += write_output(html_path, resilience_page(function, measured, maps=maps, chosen=chosen, stages=stages))
     if json_path is not None:
-        written += write_output(json_path, json.dumps(found.data(), indent=1) + "\n")
+        written += write_output(json_path, json.dumps(measured.data(), indent=1) + "\n")
     to.wrote(written)
 
 
@@ -95,11 +95,13 @@ def _subject(function: str) -> tuple[Any, Any, Any]:
     if ":" not in function:
         raise ValueError(f"MODULE:FUNCTION is {function!r}, but must name a function of a module; give it as "
                          "my_model:made")  # fmt: skip
-    made = resolve(function)()
-    if not (isinstance(made, tuple) and len(made) == 3 and callable(made[0])):
-        raise ValueError(f"{function} returned a {type(made).__name__}, but must return (apply_fn, params, (inputs, "
-                         "targets)); return these three")  # fmt: skip
-    return made
+    returned = resolve(function)()
+    if not (isinstance(returned, tuple) and len(returned) == 3 and callable(returned[0])):
+        kind = type(returned).__name__
+        raise ValueError(
+            f"{function} returned a {kind}, but must return (apply_fn, params, (inputs, targets)); return these three"
+        )
+    return returned
 
 
 def _parts(params: Any, kind: str, only: tuple[str, ...], but: tuple[str, ...]) -> str | Parts:
@@ -135,17 +137,21 @@ def _stages(subject: tuple[Any, Any, Any], plan: Plan, blocks: str) -> Rows:
     from alpa_dejavu.training.resilience.page import stage_rows
     from alpa_dejavu.training.resilience.spares import blocks_of_stages
 
-    held = blocks_of_stages(plan, find_parts(subject[1], "layers", only=blocks).groups)
-    there = {stage: each for stage, each in held.items() if each}
-    found = measure(*subject, parts=stage_parts(subject[1], there), shares=(1.0,), masks=1, by_layer=True)
-    return stage_rows(plan, held, {stage: found.curve("removed", stage)[0] for stage in there})
+    blocks_by_stage = blocks_of_stages(plan, find_parts(subject[1], "layers", only=blocks).groups)
+    filled = {stage: groups for stage, groups in blocks_by_stage.items() if groups}
+    outages = measure(*subject, parts=stage_parts(subject[1], filled), shares=(1.0,), masks=1, by_layer=True)
+    return stage_rows(plan, blocks_by_stage, {stage: outages.curve("removed", stage)[0] for stage in filled})
 
 
-def _print(function: str, found: Resilience, chosen: dict[str, ChosenParts], stages: Rows | None, to: Any) -> None:
+def _print(function: str, measured: Resilience, chosen: dict[str, ChosenParts], stages: Rows | None, to: Any) -> None:
     from alpa_dejavu.training.resilience.page import chosen_rows, curve_rows
 
-    to.print(f"{function}: {found.base:.4f} without faults")
-    for heads, rows in (curve_rows(found), *([chosen_rows(chosen)] if chosen else []), *([stages] if stages else [])):
+    to.print(f"{function}: {measured.base:.4f} without faults")
+    for heads, rows in (
+        curve_rows(measured),
+        *([chosen_rows(chosen)] if chosen else []),
+        *([stages] if stages else []),
+    ):
         table = new_table(heads[:2], heads[2:], ())
         for row in rows:
             table.add_row(*row)

@@ -21,6 +21,7 @@ from alpa_dejavu.cli.working import working
 if TYPE_CHECKING:
     from alpa_dejavu.playground.spend import Spending, SpendRow, Way
 
+
 @click.command(
     cls=Command,
     examples=(
@@ -60,23 +61,23 @@ def spend(
             tell(f"{'planning' if doing == 'plan' else 'trying'}: {way}")
 
         plan = functools.partial(plan_model, layers=layers, calibration=calibration, cache=cache)
-        found = compare(
+        spending = compare(
             model, named_cluster(cluster, hosts), batch, seconds, plan=plan, own=trial == "auto",
             trial=Trial(seeds, steps), on_way=say,
         )  # fmt: skip
     to = console(takes_stdout(json_path))
-    to.print(_table(found))
+    to.print(_table(spending))
     to.print()
-    for name, text in _said(found):
+    for name, text in _said(spending):
         to.fact(name, text)
     if json_path is not None:
-        to.wrote(write_output(json_path, json.dumps(found.data(), indent=1) + "\n"))
+        to.wrote(write_output(json_path, json.dumps(spending.data(), indent=1) + "\n"))
 
 
-def _table(found: Spending) -> Table:
+def _table(spending: Spending) -> Table:
     figures = "each", "a step", "steps", "steps to the loss", "time to the loss"
     table = new_table(("spend them on",), figures, leave=("steps", "each", "a step"))
-    for row in found.rows:
+    for row in spending.rows:
         if not row.why_not:
             table.add_row(*_cells(row))
     return table
@@ -94,31 +95,40 @@ def _cells(row: SpendRow) -> tuple[str, ...]:
     return str(row.way), units.counted(row.cost.devices, "device"), step, f"{row.steps:.0f}", steps, time
 
 
-def _said(found: Spending) -> list[tuple[str, str]]:
+def _said(spending: Spending) -> list[tuple[str, str]]:
     """Facts on the answer, on what is predicted and measured, and on what that leaves out."""
-    left_out = [("left out", f"{row.way}: {row.why_not}") for row in found.rows if row.why_not]
+    left_out = [("left out", f"{row.way}: {row.why_not}") for row in spending.rows if row.why_not]
     unreached = [
-        ("not reached", f"{row.way}: by {row.gain.unreached} of {found.seeds} trainings, which count as two trainings")
-        for row in found.rows if row.gain.unreached
+        (
+            "not reached",
+            f"{row.way}: by {row.gain.unreached} of {spending.seeds} trainings, which count as two trainings",
+        )
+        for row in spending.rows if row.gain.unreached
     ]  # fmt: skip
-    which = f"{found.trained} ({found.num_parameters:,} parameters)"
-    whose = f"a stand-in, {which}, as {found.stands_in}" if found.stands_in else f"the model itself, {which}"
+    which = f"{spending.trained} ({spending.num_parameters:,} parameters)"
+    whose = f"a stand-in, {which}, as {spending.stands_in}" if spending.stands_in else f"the model itself, {which}"
     return [
-        ("best", _answer(found)),
+        ("best", _answer(spending)),
         *left_out,
         *unreached,
-        ("predicted", f"seconds of a step, by the planner, for {found.model} on {found.cluster}, batch {found.batch}; "
-                      f"steps are those in {units.seconds(found.seconds)}"),
-        ("measured", "steps to the loss over plain training's, with 90 % intervals, on this machine in "
-                     f"{units.roughly(found.trial_s)}: {whose}; {found.seeds} trainings of {found.trial_steps} steps "
-                     "by Adam"),
+        (
+            "predicted",
+            f"seconds of a step, by the planner, for {spending.model} on {spending.cluster}, batch {spending.batch}; "
+            f"steps are those in {units.seconds(spending.seconds)}",
+        ),
+        (
+            "measured",
+            "steps to the loss over plain training's, with 90 % intervals, on this machine in "
+            f"{units.roughly(spending.trial_s)}: {whose}; {spending.seeds} trainings of {spending.trial_steps} steps "
+            "by Adam",
+        ),
         ("not counted", "moving the best start to all devices; a long training of a large model may gain otherwise"),
     ]  # fmt: skip
 
 
-def _answer(found: Spending) -> str:
-    best, seconds = found.best, units.seconds(found.seconds)
+def _answer(spending: Spending) -> str:
+    best, seconds = spending.best, units.seconds(spending.seconds)
     if best.way.kind == "plain":
         return "as it is: no other way is sooner at the same loss"
-    said = f"{best.way}: {units.seconds(best.to_loss_s.mean)} to the loss that plain training has after {seconds}"
-    return said if found.is_sure else f"{said}, but that isn't sure: its interval reaches beyond plain training"
+    answer = f"{best.way}: {units.seconds(best.to_loss_s.mean)} to the loss that plain training has after {seconds}"
+    return answer if spending.is_sure else f"{answer}, but that isn't sure: its interval reaches beyond plain training"

@@ -22,7 +22,10 @@ def printable(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() or one in kept else one.encode("unicode_escape").decode("ascii") for one in text
+        character
+        if character.isprintable() or character in kept
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
     )
 
 

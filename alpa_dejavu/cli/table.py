@@ -57,8 +57,8 @@ class Table:
         stand = {n for block in blocks for n in block.columns}
         left_out = [head.name for n, head in enumerate(self.heads) if n not in stand]
         if left_out:
-            said = f"left out: {', '.join(left_out)} (--wide shows all)"
-            yield from (Text(line, style="dim") for line in wrapped(said, options.max_width))
+            line_below = f"left out: {', '.join(left_out)} (--wide shows all)"
+            yield from (Text(line, style="dim") for line in wrapped(line_below, options.max_width))
 
     def _lines(self, block: Block) -> Iterator[Text]:
         heads, rows = drawn(self.heads, self.rows, block)
@@ -67,9 +67,7 @@ class Table:
         yield from (Text(line, no_wrap=True, overflow="ignore") for line in rows)
 
 
-def new_table(
-    left: Sequence[str], right: Sequence[str], wide: Sequence[str] = (), leave: Sequence[str] = ()
-) -> Table:
+def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = (), leave: Sequence[str] = ()) -> Table:
     """Returns an empty table with columns of names, of figures that are aligned to the right, and of text that may take
     many lines; those named in `leave` are left out first.
     """
@@ -86,8 +84,8 @@ def is_wide() -> bool:
 def with_wide(command: click.Command) -> click.Command:
     """Adds the option `--wide` to a command, or to all of a group of commands, and returns it."""
     if isinstance(command, click.Group):
-        for each in command.commands.values():
-            with_wide(each)
+        for inner in command.commands.values():
+            with_wide(inner)
     elif all("--wide" not in parameter.opts for parameter in command.params):
         command.params.append(
             click.Option(

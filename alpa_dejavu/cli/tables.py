@@ -59,9 +59,9 @@ def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
 def front_table(front: Sequence[PricedPlan]) -> Table:
     """Returns a table of the Pareto front: a row for each plan for which no other is both as fast and as cheap."""
     table = new_table(("hosts used",), ("iteration", "price of a step"), ("which hosts",))
-    for one in front:
-        figures = units.seconds(one.plan.step_s), units.price(one.price)
-        table.add_row(str(len(one.hosts)), *figures, name_ranges(one.hosts))
+    for priced in front:
+        figures = units.seconds(priced.plan.step_s), units.price(priced.price)
+        table.add_row(str(len(priced.hosts)), *figures, name_ranges(priced.hosts))
     return table
 
 
@@ -76,13 +76,13 @@ def print_other_schedules(planned: PlanningResult, to: Pages) -> None:
 
     factor = planned.plan.step_s / planned.plan.uncorrected_s
     table = new_table(("other schedules", "chunks"), ("iteration", "saves", "memory"), ("runs on", "but"))
-    for one in other_schedules(planned):
-        if one.step_s is None or one.memory_bytes is None:
-            table.add_row(one.name, str(one.chunks), "", "", "", "", one.why)
+    for schedule in other_schedules(planned):
+        if schedule.step_s is None or schedule.memory_bytes is None:
+            table.add_row(schedule.name, str(schedule.chunks), "", "", "", "", schedule.why)
             continue
-        saved = f"{100 * (1 - one.step_s / planned.plan.uncorrected_s):.1f} %"
-        figures = units.seconds(one.step_s * factor), saved, units.size(one.memory_bytes)
-        table.add_row(one.name, str(one.chunks), *figures, " ".join(one.runtimes), one.why)
+        saved = f"{100 * (1 - schedule.step_s / planned.plan.uncorrected_s):.1f} %"
+        figures = units.seconds(schedule.step_s * factor), saved, units.size(schedule.memory_bytes)
+        table.add_row(schedule.name, str(schedule.chunks), *figures, " ".join(schedule.runtimes), schedule.why)
     to.print(table)
 
 
@@ -90,26 +90,26 @@ def print_improved_order(planned: PlanningResult, to: Pages) -> Schedule:
     """Prints what improving the order of a plan's passes saves, and returns the order."""
     from alpa_dejavu.planning.given.other_schedules import improved_order
 
-    found = improved_order(planned)
+    improved = improved_order(planned)
     factor = planned.plan.step_s / planned.plan.uncorrected_s
-    saved, own = 100 * (1 - found.step_s / planned.plan.uncorrected_s), planned.plan.schedule
+    saved, own = 100 * (1 - improved.step_s / planned.plan.uncorrected_s), planned.plan.schedule
     to.fact(
         "order of passes",
-        f"{units.seconds(found.step_s * factor)} a step, {saved:.1f} % less than {own}; no order is over "
-        f"{100 * found.gap:.1f} % shorter",
+        f"{units.seconds(improved.step_s * factor)} a step, {saved:.1f} % less than {own}; no order is over "
+        f"{100 * improved.gap:.1f} % shorter",
     )
-    return found.schedule
+    return improved.schedule
 
 
 def print_plan(plan: Plan, to: Pages) -> None:
     """Prints a plan's model, cluster and schedule, and a table of its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
-    each = len(plan.stages) // len(plan.on_submeshes)
+    chunks = len(plan.stages) // len(plan.on_submeshes)
     to.print(
         f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: "
         f"{units.counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
         f"{units.counted(plan.num_layers, 'layer')} in {units.counted(len(plan.stages), 'stage')}"
-        + (f", {each} on each submesh" if each > 1 else "")
+        + (f", {chunks} on each submesh" if chunks > 1 else "")
     )
     rows = stage_rows(plan)
     to.print(stage_table(known_columns(PLANNED, rows), rows))
@@ -161,24 +161,24 @@ def print_planned(planned: PlanningResult, to: Pages, verb: str = "planned") -> 
         to.print(front_table(planned.front))
 
 
-def print_pipelines(made: StrategyPlan, cluster: Cluster, to: Pages) -> None:
+def print_pipelines(unlike: StrategyPlan, cluster: Cluster, to: Pages) -> None:
     """Prints a strategy's plan that has several unlike pipelines: a table with a row for each, and the figures of the
     whole step.
     """
-    layers = made.pipelines[0].stages[-1].last + 1
+    layers = unlike.pipelines[0].stages[-1].last + 1
     to.print(
-        f"{units.counted(len(made.pipelines), 'pipeline')} of {units.counted(layers, 'layer')} on {cluster.name} "
-        f"({cluster.num_devices} devices), batch {made.batch}: chosen by {made.strategy}"
+        f"{units.counted(len(unlike.pipelines), 'pipeline')} of {units.counted(layers, 'layer')} on {cluster.name} "
+        f"({cluster.num_devices} devices), batch {unlike.batch}: chosen by {unlike.strategy}"
     )
     table = new_table(("pipeline",), ("micro-batches", "computes"), ("hosts", "layers (data, tensor parallel)"))
-    for n, (one, computing_s) in enumerate(zip(made.pipelines, made.computing_s, strict=True)):
-        hosts = dict.fromkeys(cluster.hosts[host].name for stage in one.stages for host in stage.hosts)
-        shares = f"{one.num_micro_batches} of {one.micro_batch}"
-        table.add_row(str(n), shares, units.seconds(computing_s), name_ranges(hosts), _cut_text(one))
+    for n, (pipeline, computing_s) in enumerate(zip(unlike.pipelines, unlike.computing_s, strict=True)):
+        hosts = dict.fromkeys(cluster.hosts[host].name for stage in pipeline.stages for host in stage.hosts)
+        shares = f"{pipeline.num_micro_batches} of {pipeline.micro_batch}"
+        table.add_row(str(n), shares, units.seconds(computing_s), name_ranges(hosts), _cut_text(pipeline))
     to.print(table)
-    to.fact("iteration time", units.seconds(made.step_s))
-    to.fact("throughput", units.sample_rate(made.samples_per_s))
-    for note in made.notes:
+    to.fact("iteration time", units.seconds(unlike.step_s))
+    to.fact("throughput", units.sample_rate(unlike.samples_per_s))
+    for note in unlike.notes:
         to.print(note)
 
 
@@ -191,13 +191,13 @@ def _cut_text(pipeline: Pipeline) -> str:
     )
 
 
-def footing_table(found: Sequence[Footing]) -> Table:
+def footing_table(parts: Sequence[Footing]) -> Table:
     """Returns a table of what a plan's predicted seconds rest on: a row for each kind of work, with its share of all
     stages' work, and how far off it may be.
     """
     table = new_table(("work", "rests on"), ("share", "spread"))
-    for one in found:
-        table.add_row(one.work, one.rests_on, f"{100 * one.share:.0f} %", f"{100 * one.spread:.0f} %")
+    for part in parts:
+        table.add_row(part.work, part.rests_on, f"{100 * part.share:.0f} %", f"{100 * part.spread:.0f} %")
     return table
 
 

@@ -85,20 +85,22 @@ def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine
         script = Script(read_text(path, _REMEDY)).read()
     except SyntaxError as error:
         raise wrong_line(path, error.lineno or 1, error.msg) from None
-    bare = [one for one in script.commands if text_of(one.words[0]).startswith("-")]
-    runs = [one for one in script.commands if _tells(one.words, telling) and one not in bare]
+    bare = [command for command in script.commands if text_of(command.words[0]).startswith("-")]
+    runs = [command for command in script.commands if _tells(command.words, telling) and command not in bare]
     if not runs and bare:
-        words = tuple(word for one in bare for word in one.words)
-        runs = [Command(words, bare[0].line, next((one.within for one in bare if one.within), None))]
+        words = tuple(word for command in bare for word in command.words)
+        runs = [Command(words, bare[0].line, next((command.within for command in bare if command.within), None))]
     if not runs:
         fields = tuple(word for _, words in script.variables if _names(words) for word in words)
         runs = [Command(fields, next(word[0].line for word in fields if word), None)] if _tells(fields, telling) else []
     if not runs:
-        for one in script.commands:
-            unknown = unknown_in(one.words)
-            trains = unknown_in(one.words[:1]) is not None or any(text_of(word).endswith(".py") for word in one.words)
+        for command in script.commands:
+            unknown = unknown_in(command.words)
+            trains = unknown_in(command.words[:1]) is not None or any(
+                text_of(word).endswith(".py") for word in command.words
+            )
             if unknown is not None and trains:
-                raise wrong_line(path, unknown.line, f"what line {one.line} runs isn't known: {unknown.said}")
+                raise wrong_line(path, unknown.line, f"what line {command.line} runs isn't known: {unknown.said}")
         raise ValueError(f"{path}: there are no arguments of Megatron's in it; give the script of the run")
     first = runs[0]
     for other in runs:
@@ -111,8 +113,10 @@ def command_line_of(path: pathlib.Path, telling: Collection[str]) -> CommandLine
     ends = [n for n, word in enumerate(first.words) if text_of(word).endswith(".py")]
     if not ends:
         both = _arguments(first.words)
-        launched = tuple(one for one in both if one.name.replace("-", "_") in _OF_TORCHRUN)
-        return CommandLine((), launched, "", tuple(one for one in both if one not in launched), first.line)
+        launched = tuple(argument for argument in both if argument.name.replace("-", "_") in _OF_TORCHRUN)
+        return CommandLine(
+            (), launched, "", tuple(argument for argument in both if argument not in launched), first.line
+        )
     launch, behind = first.words[: ends[0]], first.words[ends[0] + 1 :]
     return CommandLine(
         tuple(map(text_of, launch)), tuple(_arguments(launch)), text_of(first.words[ends[0]]),
@@ -131,25 +135,25 @@ def _names(words: Iterable[Field]) -> list[str]:
 
 
 def _arguments(words: Iterable[Field]) -> list[Argument]:
-    found: list[tuple[str, list[str], int, list[Field], bool]] = []
+    rows: list[tuple[str, list[str], int, list[Field], bool]] = []
     for word in words:
         text = text_of(word)
         if _NAMED.fullmatch(text):
             name, equals, value = text.lstrip("-").partition("=")
-            found.append((name, [value] if equals else [], word[0].line, [word], bool(equals)))
+            rows.append((name, [value] if equals else [], word[0].line, [word], bool(equals)))
         else:
-            if not found:
-                found.append(("", [], word[0].line if word else 1, [], False))
-            found[-1][1].append(text)
-            found[-1][3].append(word)
+            if not rows:
+                rows.append(("", [], word[0].line if word else 1, [], False))
+            rows[-1][1].append(text)
+            rows[-1][3].append(word)
     return [
-        Argument(name, tuple(values), line, unknown_in(fields), joined) for name, values, line, fields, joined in found
+        Argument(name, tuple(values), line, unknown_in(fields), joined) for name, values, line, fields, joined in rows
     ]
 
 
-def wrong_line(path: pathlib.Path, line: int, said: str) -> ValueError:
+def wrong_line(path: pathlib.Path, line: int, why: str) -> ValueError:
     """Returns the error that says what is wrong in a line of a file."""
-    return ValueError(f"{path}, line {line}: {said}")
+    return ValueError(f"{path}, line {line}: {why}")
 
 
 _LONG: Final = {"N": "nodes"}
@@ -168,37 +172,45 @@ def check_processes(path: pathlib.Path, command: CommandLine, num_devices: int) 
     """
     names = {word.rpartition("/")[2] for word in command.launch}
     by_torch = not names.isdisjoint(("torchrun", "torch.distributed.run", "torch.distributed.launch"))
-    given = {_LONG.get(one.name, one.name.replace("_", "-")): one for one in command.launched}
-    if not command.program and {"nnodes", "nproc-per-node"} & {*given}:
+    launcher = {_LONG.get(argument.name, argument.name.replace("_", "-")): argument for argument in command.launched}
+    if not command.program and {"nnodes", "nproc-per-node"} & {*launcher}:
         by_torch = True
     pairs = (("nnodes", "nproc-per-node"), ("num-nodes", "num-gpus"), ("nodes", "ntasks-per-node"))
-    nodes, each = pairs[0] if by_torch else pairs[1] if "deepspeed" in names else pairs[2]
-    whole = [] if by_torch else [name for name in ("np", "n", "num-processes", "ntasks") if name in given]
+    nodes, per_node = pairs[0] if by_torch else pairs[1] if "deepspeed" in names else pairs[2]
+    whole = [] if by_torch else [name for name in ("np", "n", "num-processes", "ntasks") if name in launcher]
     if whole and names & {"mpirun", "mpiexec", "accelerate", "srun"}:
-        count, started = _count(path, given[whole[0]]), f"{given[whole[0]].value} processes"
-    elif by_torch or {nodes, each} <= {*given} or (each == "num-gpus" in given and "hostfile" not in given):
-        if by_torch and each in given and given[each].value in ("gpu", "auto"):
+        count, started = _count(path, launcher[whole[0]]), f"{launcher[whole[0]].value} processes"
+    elif (
+        by_torch
+        or {nodes, per_node} <= {*launcher}
+        or (per_node == "num-gpus" in launcher and "hostfile" not in launcher)
+    ):
+        if by_torch and per_node in launcher and launcher[per_node].value in ("gpu", "auto"):
             return
-        first = _count(path, given[nodes]) if nodes in given else 1
-        second = _count(path, given[each]) if each in given else 1
+        first = _count(path, launcher[nodes]) if nodes in launcher else 1
+        second = _count(path, launcher[per_node]) if per_node in launcher else 1
         count, started = first * second, f"{first} nodes of {second} processes"
     else:
         return
     if count != num_devices:
-        there = next((given[name] for name in (nodes, each, *whole) if name in given), None)
+        counting = next((launcher[name] for name in (nodes, per_node, *whole) if name in launcher), None)
         raise wrong_line(
-            path, command.line if there is None else there.line,
+            path, command.line if counting is None else counting.line,
             f"{started} aren't the {num_devices} devices of the cluster; give the cluster that it runs on, by "
             "--cluster and --hosts",
         )  # fmt: skip
 
 
-def _count(path: pathlib.Path, one: Argument) -> int:
-    if one.unknown is not None:
-        raise wrong_line(path, one.unknown.line, f"--{one.name} {one.value} isn't known: {one.unknown.said}")
-    value = one.value
+def _count(path: pathlib.Path, argument: Argument) -> int:
+    if argument.unknown is not None:
+        raise wrong_line(
+            path, argument.unknown.line, f"--{argument.name} {argument.value} isn't known: {argument.unknown.said}"
+        )
+    value = argument.value
     least, _, most = value.partition(":")
     value = least if least == most else value
     if not (value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS):
-        raise wrong_line(path, one.line, f"--{one.name} is {short(value)}, but must be a whole number; write it out")
+        raise wrong_line(
+            path, argument.line, f"--{argument.name} is {short(value)}, but must be a whole number; write it out"
+        )
     return int(value)

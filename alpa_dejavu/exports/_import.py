@@ -66,11 +66,11 @@ def import_plan(
     if reader is None:
         readable = ", ".join(name for name, target in TARGETS.items() if target.reader is not None)
         raise ValueError(f"source is {source!r}, but must be one of {readable}, whose configurations can be read")
-    given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
-    foreign = reader(pathlib.Path(path), given.num_devices, model)
+    machines = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    foreign = reader(pathlib.Path(path), machines.num_devices, model)
     if foreign.model is None:
         raise ValueError(f"{path} doesn't say the model's sizes; give --model, a config.json or a known name")
-    plan = foreign.outline.plan(given, foreign.model)
+    plan = foreign.outline.plan(machines, foreign.model)
     runtime = source if source in runtime_names() else ALPA.name
     plan = dataclasses.replace(plan, priced_by=PricedBy(runs_on=source, runtime=runtime))
     choices = {**foreign.priced_by, **{name: value for name, value in priced_by.items() if value is not None}}
@@ -80,7 +80,7 @@ def import_plan(
         micro_batch = foreign.outline.batch // foreign.outline.num_micro_batches
         described = sized_transformer(foreign.model.text, chosen, micro_batch, choices.get("attention") or "", False)
         otherwise = otherwise if described is None else (*otherwise, _UNDIVIDED)
-    estimator = PlanEstimator(plan, described, given, **choices)
+    estimator = PlanEstimator(plan, described, machines, **choices)
     by, hardware = estimator.prices.named(plan.priced_by), summary_of(estimator.cluster)
     result = estimator.estimate(dataclasses.replace(plan, priced_by=by, hardware=hardware))
     noted = dataclasses.replace(result.plan, notes=(*otherwise, *result.plan.notes))

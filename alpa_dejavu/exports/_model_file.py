@@ -72,8 +72,8 @@ def _hugging_face(file: CheckedFile[dict[str, Any]], sequence: int | None) -> Tr
     data = file.data
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in _CLASSES:
-        said = f"model_type is {kind!r}, but must be one of {', '.join(_CLASSES)}{near(str(kind), _CLASSES)}"
-        raise file.problem(("model_type",), said)
+        why = f"model_type is {kind!r}, but must be one of {', '.join(_CLASSES)}{near(str(kind), _CLASSES)}"
+        raise file.problem(("model_type",), why)
     for key, usual in _OTHERS.items():
         if data.get(key) is not None and data[key] not in usual:
             raise file.problem((key,), f"{key} is of another model than one of blocks alike, which alone is planned")
@@ -124,13 +124,13 @@ class _Config:
             raise self.wrong(key, f"{key} is {self[key]!r}, but must be one of {', '.join(_PRECISIONS)}")
         return value
 
-    def activation(self, key: str, known: tuple[str, ...]) -> None:
+    def activation(self, key: str, allowed: tuple[str, ...]) -> None:
         """Checks the function between the products of feed-forward layers."""
-        if self[key] is not None and self[key] not in known:
-            raise self.wrong(key, f"{key} is {self[key]!r}, but must be {known[0]} to be planned")
+        if self[key] is not None and self[key] not in allowed:
+            raise self.wrong(key, f"{key} is {self[key]!r}, but must be {allowed[0]} to be planned")
 
-    def wrong(self, key: str, said: str) -> ValueError:
-        return self.file.problem((key,), said)
+    def wrong(self, key: str, why: str) -> ValueError:
+        return self.file.problem((key,), why)
 
 
 def _llama(config: _Config, kind: str, sequence: int | None) -> Transformer:
@@ -189,7 +189,7 @@ def _check_window(config: _Config, kind: str, tokens: int, blocks: int) -> None:
         first = blocks
     types = config["layer_types"]
     if types is not None:
-        if not isinstance(types, list) or not all(one in ("full_attention", "sliding_attention") for one in types):
+        if not isinstance(types, list) or not all(layer in ("full_attention", "sliding_attention") for layer in types):
             raise config.wrong("layer_types", "layer_types has other layers than full_attention and sliding_attention")
         first = types.index("sliding_attention") if "sliding_attention" in types else blocks
     window = config.number("sliding_window", 0)
@@ -204,19 +204,19 @@ def _check_window(config: _Config, kind: str, tokens: int, blocks: int) -> None:
 def _rotary(config: _Config) -> tuple[int, float]:
     """The base of the wavelengths by which positions rotate, and the factor of long ones, as Llama 3.1 has it."""
     key = "rope_scaling" if config["rope_parameters"] is None else "rope_parameters"
-    given = config[key] or {}
-    if not isinstance(given, dict):
-        raise config.wrong(key, f"{key} is {given!r}, but must be an object, or null")
-    base = given.get("rope_theta", config["rope_theta"])
+    scaling = config[key] or {}
+    if not isinstance(scaling, dict):
+        raise config.wrong(key, f"{key} is {scaling!r}, but must be an object, or null")
+    base = scaling.get("rope_theta", config["rope_theta"])
     if isinstance(base, bool) or not isinstance(base, int | float) or base < 1 or base != int(base):
         raise config.wrong("rope_theta", f"rope_theta is {base!r}, but must be a whole number of at least 1")
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return int(base), 1.0
     usual = {"low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}
-    factor = given.get("factor")
-    if kind != "llama3" or any(given.get(name, value) != value for name, value in usual.items()):
-        raise config.wrong(key, f"{key} is {given!r}, but must be as Llama 3.1 has it, or null, to be planned")
+    factor = scaling.get("factor")
+    if kind != "llama3" or any(scaling.get(name, value) != value for name, value in usual.items()):
+        raise config.wrong(key, f"{key} is {scaling!r}, but must be as Llama 3.1 has it, or null, to be planned")
     if isinstance(factor, bool) or not isinstance(factor, int | float):
         raise config.wrong(key, f"{key} has the factor {factor!r}, but must have a number")
     return int(base), float(factor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pathlib
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final
@@ -157,17 +158,17 @@ class Outline:
 def _places(cluster: Cluster, size: int, count: int) -> list[tuple[Submesh, tuple[str, ...]]]:
     """The submesh and the hosts of each of so many stages of equally many devices, one behind the other."""
     owners = [host.name for host in cluster.hosts for _ in range(host.num_devices)]
-    found = []
+    places = []
     for n in range(count):
         hosts = tuple(dict.fromkeys(owners[n * size : (n + 1) * size]))
-        each = size // len(hosts)
-        if any(owners[n * size : (n + 1) * size].count(name) != each for name in hosts):
+        per_host = size // len(hosts)
+        if any(owners[n * size : (n + 1) * size].count(name) != per_host for name in hosts):
             raise NoPlanError(
                 f"stage {n} has {size} devices, which aren't equally many on each of {', '.join(hosts)}; give the "
                 "cluster that it runs on"
             )
-        found.append((Submesh(len(hosts), each), hosts))
-    return found
+        places.append((Submesh(len(hosts), per_host), hosts))
+    return places
 
 
 def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
@@ -195,13 +196,13 @@ def sizes_of(plan: Plan, model: Transformer | None, target: str) -> Transformer:
 
 def runs(values: Sequence[object]) -> list[tuple[object, int]]:
     """Returns values that are alike in a row once, each with its number."""
-    found: list[tuple[object, int]] = []
+    counted: list[tuple[object, int]] = []
     for value in values:
-        if found and found[-1][0] == value:
-            found[-1] = value, found[-1][1] + 1
+        if counted and counted[-1][0] == value:
+            counted[-1] = value, counted[-1][1] + 1
         else:
-            found.append((value, 1))
-    return found
+            counted.append((value, 1))
+    return counted
 
 
 _WIDTH = 110
@@ -239,3 +240,9 @@ def commented(lines: Iterable[str], sign: str = "#") -> str:
         for part in textwrap.wrap(line, _WIDTH, subsequent_indent=inside, break_on_hyphens=False) or [""]:
             text += f"{sign} {part}".strip(" ") + "\n"
     return text
+
+
+def filled(template: str, **fields: object) -> str:
+    """Returns a template of a file that is written, with what stands in its braces."""
+    path = pathlib.Path(__file__).with_name("templates") / f"{template}.py.txt"
+    return path.read_text(encoding="utf-8").format(**fields)

@@ -98,14 +98,14 @@ class Script:
                 end = self._source.text.find("\n", self._source.at)
                 self._source.at = len(self._source.text) if end < 0 else end
                 continue
-            found = _REDIRECTED.match(self._source.text, self._source.at)
-            if found and not (found[0] in "<>" and self._source.text.startswith("(", found.end())):
-                self._redirected(found)
+            match = _REDIRECTED.match(self._source.text, self._source.at)
+            if match and not (match[0] in "<>" and self._source.text.startswith("(", match.end())):
+                self._redirected(match)
                 continue
-            found = _OPERATOR.match(self._source.text, self._source.at)
-            if found:
-                operator = found[0]
-                self._source.at = found.end()
+            match = _OPERATOR.match(self._source.text, self._source.at)
+            if match:
+                operator = match[0]
+                self._source.at = match.end()
                 break
             character = self._source.text[self._source.at]
             if character in "()":
@@ -121,9 +121,9 @@ class Script:
                     operator = ";"
                     break
             declares = bool(words) and text_of(words[0]) in _DECLARES
-            found = _ASSIGNED.match(self._source.text, self._source.at) if not words or declares else None
-            if found:
-                before.append(self._assigned(found))
+            match = _ASSIGNED.match(self._source.text, self._source.at) if not words or declares else None
+            if match:
+                before.append(self._assigned(match))
                 if declares:
                     self._declared(words, before.pop(), behind)
                 continue
@@ -146,9 +146,9 @@ class Script:
         name = text_of(words[0])
         if name in _SETS and (name != "printf" or "-v" in map(text_of, words)):
             for word in words[1:]:
-                found = _NAME.match(text_of(word))
-                if found:
-                    self._variables.unknown(found[0], Unknown(line, f"{name} sets it as it runs; set it to one value"))
+                match = _NAME.match(text_of(word))
+                if match:
+                    self._variables.unknown(match[0], Unknown(line, f"{name} sets it as it runs; set it to one value"))
         elif name == "unset":
             for word in words[1:]:
                 if conditional or self._why:
@@ -158,9 +158,9 @@ class Script:
                     self._variables.values.pop(text_of(word), None)
         elif name in ("source", ".") and not text_of(words[-1]).endswith("activate"):
             self._variables.spend(EACH * len(self._variables.values), line)
-            for each in list(self._variables.values):
+            for variable in list(self._variables.values):
                 why = Unknown(line, "the file that is read here may set it anew; set it behind that")
-                self._variables.unknown(each, why)
+                self._variables.unknown(variable, why)
         elif name == "set" and "--" in map(text_of, words):
             self._variables.positional = Unknown(line, "set gives it here; write the arguments out")
         elif name == "eval":
@@ -202,12 +202,12 @@ class Script:
 
     def _keyword(self) -> str:
         """Reads a word of the language, if there is one: "again" where a command may follow, "end" where none does."""
-        found = re.compile(r"[^ \t\r\n;&|<>()]+").match(self._source.text, self._source.at)
-        word = found[0] if found else ""
-        if found is None or word not in (*_OPENS, *_OPENS.values(), *_GOES_ON, "{", "}", "function", "[["):
+        match = re.compile(r"[^ \t\r\n;&|<>()]+").match(self._source.text, self._source.at)
+        word = match[0] if match else ""
+        if match is None or word not in (*_OPENS, *_OPENS.values(), *_GOES_ON, "{", "}", "function", "[["):
             return ""
         line = self._source.line()
-        self._source.at = found.end()
+        self._source.at = match.end()
         if word in ("fi", "done", "esac", "}"):
             if not self._within or self._within[-1][1] != word:
                 self._wrong(line, f"{word} ends nothing", "mend the script")
@@ -243,10 +243,10 @@ class Script:
 
     def _loop(self, line: int) -> None:
         self._source.skip_blank()
-        found = _NAME.match(self._source.text, self._source.at)
-        if found:
-            self._variables.unknown(found[0], Unknown(line, "a loop sets it; write the run out for one of its values"))
-            self._source.at = found.end()
+        match = _NAME.match(self._source.text, self._source.at)
+        if match:
+            self._variables.unknown(match[0], Unknown(line, "a loop sets it; write the run out for one of its values"))
+            self._source.at = match.end()
         self._source.skip_blank()
         if self._source.text.startswith("((", self._source.at):
             self._source.at = self._source.behind_parentheses(self._source.at)
@@ -282,8 +282,8 @@ class Script:
             self._wrong(line, "a parenthesis is in the midst of a command", "put quotes around it")
         if self._source.text.startswith("((", self._source.at):
             end = self._source.behind_parentheses(self._source.at)
-            for found in _COUNTED.finditer(self._source.text, self._source.at, end):
-                self._variables.unknown(found[1], Unknown(line, "it is reckoned here; write the number out"))
+            for match in _COUNTED.finditer(self._source.text, self._source.at, end):
+                self._variables.unknown(match[1], Unknown(line, "it is reckoned here; write the number out"))
             self._source.at = end
             return True
         self._within.append(("(", ")", line))
@@ -326,15 +326,15 @@ class Script:
                 )
         return self._outer
 
-    def _assigned(self, found: re.Match[str]) -> tuple[str, bool, Value]:
-        name, line = found[1], self._source.line()
-        self._source.at = found.end()
-        if found[2]:
+    def _assigned(self, match: re.Match[str]) -> tuple[str, bool, Value]:
+        name, line = match[1], self._source.line()
+        self._source.at = match.end()
+        if match[2]:
             self._expansion.value()
             unknown = Unknown(line, "an element is set by its number; write the array out")
             return name, False, Value(((Piece(f"${name}", line, unknown),),))
         if not self._source.text.startswith("(", self._source.at):
-            return name, bool(found[3]), Value((self._expansion.value(),))
+            return name, bool(match[3]), Value((self._expansion.value(),))
         self._source.at += 1
         elements: list[Field] = []
         while True:
@@ -343,7 +343,7 @@ class Script:
                 self._wrong(line, "the array that begins in it doesn't end", "end it with )")
             if self._source.text[self._source.at] == ")":
                 self._source.at += 1
-                return name, bool(found[3]), Value(tuple(elements), True)
+                return name, bool(match[3]), Value(tuple(elements), True)
             begin = self._source.at
             elements += map(unquoted, self._word())
             if self._source.at == begin:
@@ -364,13 +364,13 @@ class Script:
     def _word(self) -> list[Field]:
         return self._expansion.fields(True)
 
-    def _redirected(self, found: re.Match[str]) -> None:
-        self._source.at = found.end()
+    def _redirected(self, match: re.Match[str]) -> None:
+        self._source.at = match.end()
         self._source.skip_blank()
         begin = self._source.at
         self._word()
-        if found[0].endswith(("<<", "<<-")):
-            self._here.append((self._source.text[begin : self._source.at].strip("'\"\\"), found[0].endswith("-")))
+        if match[0].endswith(("<<", "<<-")):
+            self._here.append((self._source.text[begin : self._source.at].strip("'\"\\"), match[0].endswith("-")))
 
     def _skip_here(self) -> None:
         """Skips the documents that the commands of the line before take in."""
@@ -386,5 +386,5 @@ class Script:
                     break
         self._here.clear()
 
-    def _wrong(self, line: int, said: str, remedy: str) -> NoReturn:
-        raise unread(line, said, remedy)
+    def _wrong(self, line: int, why: str, remedy: str) -> NoReturn:
+        raise unread(line, why, remedy)

@@ -49,12 +49,12 @@ class Expansion:
         fields, text, begin = Fields(), self._source.text, self._source.at
         while self._source.at < len(text):
             character = text[self._source.at]
-            found = _PLAIN.match(text, self._source.at)
-            if found:
-                several = any("," in inner or ".." in inner for inner in _BRACES.findall(found[0]))
-                line, said = self._source.line(), "braces make several words of it; write them out"
-                fields.add(Piece(found[0], line, Unknown(line, said) if several else None))
-                self._source.at = found.end()
+            plain = _PLAIN.match(text, self._source.at)
+            if plain:
+                several = any("," in inner or ".." in inner for inner in _BRACES.findall(plain[0]))
+                line, why = self._source.line(), "braces make several words of it; write them out"
+                fields.add(Piece(plain[0], line, Unknown(line, why) if several else None))
+                self._source.at = plain.end()
             elif character == "\\":
                 if text.startswith("\\\n", self._source.at):
                     self._source.at += 2
@@ -102,10 +102,10 @@ class Expansion:
             self._source.at = end.end()
             return
         while self._source.at < len(text):
-            found = _IN_QUOTES.match(text, self._source.at)
-            if found:
-                fields.add(*self._lines(found[0]))
-                self._source.at = found.end()
+            inside_quotes = _IN_QUOTES.match(text, self._source.at)
+            if inside_quotes:
+                fields.add(*self._lines(inside_quotes[0]))
+                self._source.at = inside_quotes.end()
             elif text[self._source.at] == '"':
                 self._source.at += 1
                 return
@@ -141,26 +141,30 @@ class Expansion:
         if text.startswith("$(", begin):
             self._source.at = self._source.behind_parentheses(begin + 1)
             reckoned = text.startswith("$((", begin)
-            said = "it is reckoned; write the number out" if reckoned else "it is the output of a command; write it out"
-            return not_known(text[begin : self._source.at], line, said)
+            why = "it is reckoned; write the number out" if reckoned else "it is the output of a command; write it out"
+            return not_known(text[begin : self._source.at], line, why)
         if text.startswith("${", begin):
             return self._in_braces(begin, line)
-        found = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]").match(text, begin + 1)
-        self._source.at = begin + 1 if found is None else found.end()
-        if found is not None and re.compile(r"\\\n\w").match(text, self._source.at):
-            return not_known(f"${found[0]}", line, "its name may go on in the next line; put it in braces")
-        if found is None:
+        name = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]").match(text, begin + 1)
+        self._source.at = begin + 1 if name is None else name.end()
+        if name is not None and re.compile(r"\\\n\w").match(text, self._source.at):
+            return not_known(f"${name[0]}", line, "its name may go on in the next line; put it in braces")
+        if name is None:
             return ((Piece("$", line),),)
-        return self._variables.parameter(found[0], "", text[begin : self._source.at], line)
+        return self._variables.parameter(name[0], "", text[begin : self._source.at], line)
 
     def _in_braces(self, begin: int, line: int) -> tuple[Field, ...]:
-        text, found = self._source.text, _PARAMETER.match(self._source.text, begin + 2)
-        if found is None or (not found[3] and not text.startswith("}", found.end())):
+        text, parameter = self._source.text, _PARAMETER.match(self._source.text, begin + 2)
+        if parameter is None or (not parameter[3] and not text.startswith("}", parameter.end())):
             self._source.at = self._source.behind_brace(begin, line)
             return not_known(text[begin : self._source.at], line, "it is a substitution; write it out")
-        name, index, operator = found[1] or text[begin + 2], found[2] or "", (found[3] or "").removeprefix(":")
-        empty_too = (found[3] or "").startswith(":")
-        self._source.at = found.end()
+        name, index, operator = (
+            parameter[1] or text[begin + 2],
+            parameter[2] or "",
+            (parameter[3] or "").removeprefix(":"),
+        )
+        empty_too = (parameter[3] or "").startswith(":")
+        self._source.at = parameter.end()
         if not operator:
             self._source.at += 1
             return self._variables.parameter(name, index, text[begin : self._source.at], line)
@@ -210,10 +214,10 @@ class Expansion:
                 fields.add(Piece(behind, self._source.line(), quoted=True))
                 self._source.at += 2
             else:
-                found = re.compile(r"[^}'\"$`\\]+").match(self._source.text, self._source.at)
-                assert found is not None
-                fields.add(*self._lines(found[0]))
-                self._source.at = found.end()
+                plain = re.compile(r"[^}'\"$`\\]+").match(self._source.text, self._source.at)
+                assert plain is not None
+                fields.add(*self._lines(plain[0]))
+                self._source.at = plain.end()
         raise unread(line, "a brace doesn't end", "end it with }")
 
     def _no_end(self, line: int) -> NoReturn:

@@ -25,7 +25,7 @@ class Text:
 
     def __init__(self, text: str, first_line: int, whole: bool = True) -> None:
         self.text, self.at, self._first = text.replace("\r\n", "\n"), 0, first_line
-        self._breaks = [found.start() for found in re.finditer("\n", self.text)] if whole else []
+        self._breaks = [match.start() for match in re.finditer("\n", self.text)] if whole else []
 
     def line(self) -> int:
         """Returns the number of the line at hand."""
@@ -33,9 +33,9 @@ class Text:
 
     def skip_blank(self) -> None:
         """Skips blanks."""
-        found = _BLANK.match(self.text, self.at)
-        if found:
-            self.at = found.end()
+        match = _BLANK.match(self.text, self.at)
+        if match:
+            self.at = match.end()
 
     def skip_space(self) -> None:
         """Skips blanks, ends of lines and comments."""
@@ -53,22 +53,22 @@ class Text:
         """Returns the place behind the parenthesis that ends one which begins at a place."""
         depth, line = 0, self.line()
         pattern = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|[()]", re.DOTALL)
-        for found in pattern.finditer(self.text, begin):
-            depth += {"(": 1, ")": -1}.get(found[0], 0)
+        for match in pattern.finditer(self.text, begin):
+            depth += {"(": 1, ")": -1}.get(match[0], 0)
             if not depth:
-                return found.end()
+                return match.end()
         raise unread(line, "a parenthesis doesn't end", "end it with )")
 
     def behind_brace(self, begin: int, line: int) -> int:
         """Returns the place behind the brace that ends one which begins at a place."""
         depth = 0
-        for found in re.compile(r"'[^']*'|\\.|[{}]", re.DOTALL).finditer(self.text, begin):
-            depth += {"{": 1, "}": -1}.get(found[0], 0)
+        for match in re.compile(r"'[^']*'|\\.|[{}]", re.DOTALL).finditer(self.text, begin):
+            depth += {"{": 1, "}": -1}.get(match[0], 0)
             if not depth:
-                return found.end()
+                return match.end()
         raise unread(line, "a brace doesn't end", "end it with }")
 
 
-def unread(line: int, said: str, remedy: str) -> SyntaxError:
+def unread(line: int, why: str, remedy: str) -> SyntaxError:
     """Returns the error of a script that can't be read."""
-    return SyntaxError(f"it can't be read: {said}; {remedy}", ("", line, None, None))
+    return SyntaxError(f"it can't be read: {why}; {remedy}", ("", line, None, None))

@@ -55,8 +55,8 @@ def text_of(field: Field) -> str:
 
 def unknown_in(fields: Iterable[Field]) -> Unknown | None:
     """Returns why a word isn't known, and what may add further words before all else; None: all are known."""
-    found = [piece.unknown for field in fields for piece in field if piece.unknown is not None]
-    return next((one for one in found if one.flow), found[0] if found else None)
+    reasons = [piece.unknown for field in fields for piece in field if piece.unknown is not None]
+    return next((reason for reason in reasons if reason.flow), reasons[0] if reasons else None)
 
 
 @final
@@ -198,11 +198,11 @@ class Variables:
         value = self.values.get(name)
         if value is None:
             outside = name.isdigit() or not _NAME.fullmatch(name)
-            said = "it comes from outside of the script" if outside else "it isn't set in the script"
-            return not_known(shown, line, f"{said}; set it there")
+            why = "it comes from outside of the script" if outside else "it isn't set in the script"
+            return not_known(shown, line, f"{why}; set it there")
         if index in ("[@]", "[*]"):
             elements = value.elements
-            return elements if index == "[@]" else (tuple(piece for one in spaced(elements) for piece in one),)
+            return elements if index == "[@]" else (tuple(piece for element in spaced(elements) for piece in element),)
         if not index:
             return value.elements[:1] or ((),)
         place = index[1:-1]
@@ -217,6 +217,6 @@ def size_of(elements: Iterable[Field]) -> int:
     return sum(1 + len(piece.text) for element in elements for piece in element)
 
 
-def not_known(shown: str, line: int, said: str) -> tuple[Field, ...]:
+def not_known(shown: str, line: int, why: str) -> tuple[Field, ...]:
     """Returns the one element of what isn't known, as the script has it."""
-    return ((Piece(shown, line, Unknown(line, said)),),)
+    return ((Piece(shown, line, Unknown(line, why)),),)

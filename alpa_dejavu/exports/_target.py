@@ -99,8 +99,8 @@ class CostedWriter(Writer):
             return self
         from alpa_dejavu.planning.changed.kept_task import kept_prices
 
-        given = kept_prices(plan, kept)
-        return dataclasses.replace(self, costs=StageCostModel(kept.model, given.cluster, given.models))
+        prices = kept_prices(plan, kept)
+        return dataclasses.replace(self, costs=StageCostModel(kept.model, prices.cluster, prices.models))
 
     def write(self, plan: Plan, model: Transformer | None) -> Files:
         """Returns the files; of the model its layers matter, not the sizes."""

@@ -119,9 +119,11 @@ def export(
     sizes = transformer_size(plan.model) if model is None else model
     files = target.writer.knowing(plan, kept).write(plan, sizes)
     paths = {name: folder / name for name in files}
-    there = [path for path in paths.values() if path.exists() or path.is_symlink()]
-    if there and not force:
-        raise ValueError(f"{there[0]} is already there, but must not be; give another folder, or --force to replace it")
+    existing = [path for path in paths.values() if path.exists() or path.is_symlink()]
+    if existing and not force:
+        raise ValueError(
+            f"{existing[0]} is already there, but must not be; give another folder, or --force to replace it"
+        )
     for path in paths.values():
         _make_folder(path.parent)
     for name, path in paths.items():

@@ -39,14 +39,14 @@ _REMEDY = "a strategy of Galvatron's is a JSON object with pp_deg, tp_sizes_enc,
 def galvatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     """Returns the JSON that Galvatron takes as its `--galvatron_config_path`, with pages on it."""
     names = {level: name for name, level in _LEVELS.items()}
-    each = outline.num_blocks
+    num_blocks = outline.num_blocks
     again = [int(outline.remat[n]) for n, number in enumerate(outline.blocks) for _ in range(number)]
     strategy = {
         "pp_deg": outline.pipeline,
-        "tp_sizes_enc": _listed([outline.tensor_parallel] * each),
-        "tp_consecutive_flags": _listed([1] * each),
-        "dp_types_enc": _listed([int(outline.zero == 3)] * each),
-        "use_sp": _listed([0] * each),
+        "tp_sizes_enc": _listed([outline.tensor_parallel] * num_blocks),
+        "tp_consecutive_flags": _listed([1] * num_blocks),
+        "dp_types_enc": _listed([int(outline.zero == 3)] * num_blocks),
+        "use_sp": _listed([0] * num_blocks),
         "checkpoint": _listed(again),
         "global_bsz": outline.batch,
         "chunks": outline.num_micro_batches,
@@ -74,18 +74,18 @@ def galvatron_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
 
 
 def _arguments(sizes: Transformer) -> str:
-    given = {
+    arguments = {
         "set_layernum_manually": 1, "num_hidden_layers": sizes.num_blocks, "set_seqlen_manually": 1,
         "seq_length": sizes.sequence, "mixed_precision": _PRECISIONS[sizes.precision],
         "galvatron_config_path": "galvatron_config.json",
     }  # fmt: skip
-    return "".join(f"--{name} {value}\n" for name, value in given.items())
+    return "".join(f"--{name} {value}\n" for name, value in arguments.items())
 
 
 def read_galvatron(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
     """Returns the plan that a strategy says, whose stages must have one degree of tensor parallelism."""
-    said = _Said(read_checked(path, dict[str, Any], _REMEDY))
-    return Foreign(said.outline(num_devices), model)
+    strategy = _Said(read_checked(path, dict[str, Any], _REMEDY))
+    return Foreign(strategy.outline(num_devices), model)
 
 
 @final
@@ -101,9 +101,9 @@ class _Said:
     def outline(self, num_devices: int) -> Outline:
         """Returns the plan on so many devices."""
         along, stages = self._numbers("tp_sizes_enc"), self._number("pp_deg")
-        each = len(along)
+        num_blocks = len(along)
         for key, none in _ALONE.items():
-            other = next((value for value in self._numbers(key, each, none) if value > none), None)
+            other = next((value for value in self._numbers(key, num_blocks, none) if value > none), None)
             if other is not None:
                 what = "expert" if "ep_" in key else "context"
                 raise self._wrong(key, f"{key} has {other}, but must have none: {what} parallelism isn't planned")
@@ -118,39 +118,39 @@ class _Said:
             raise self._wrong("tp_sizes_enc", f"tp_sizes_enc has {along[0]}, but must have at least 1")
         across, rest = divmod(num_devices, stages * along[0])
         if rest or not across:
-            said = f"{stages} stages of {along[0]} tensor-parallel devices must divide the cluster's {num_devices}"
-            raise self._wrong("pp_deg", said)
-        self._check_groups(along[0], across, each)
-        blocks = self._division(stages, each)
-        again = self._numbers("checkpoint", each, 0)
+            why = f"{stages} stages of {along[0]} tensor-parallel devices must divide the cluster's {num_devices}"
+            raise self._wrong("pp_deg", why)
+        self._check_groups(along[0], across, num_blocks)
+        blocks = self._division(stages, num_blocks)
+        again = self._numbers("checkpoint", num_blocks, 0)
         remat = []
         for n, number in enumerate(blocks):
-            there = set(again[sum(blocks[:n]) : sum(blocks[:n]) + number])
-            if len(there) > 1:
+            choices = set(again[sum(blocks[:n]) : sum(blocks[:n]) + number])
+            if len(choices) > 1:
                 raise self._wrong("checkpoint", f"checkpoint isn't alike in the blocks of stage {n}, but must be")
-            remat.append(bool(max(there, default=0)))
+            remat.append(bool(max(choices, default=0)))
         batch, chunks = self._number("global_bsz"), self._number("chunks")
         if chunks < 1 or batch % (chunks * across):
             raise self._wrong("chunks", f"{chunks} chunks on {across} replicas must divide a batch of {batch}")
         kinds = {name: schedule for schedule, name in _TYPES.items()}
         kind = self._one_of("pipeline_type", kinds, "gpipe")
-        zero = self._zero(each) if across > 1 else 0
+        zero = self._zero(num_blocks) if across > 1 else 0
         return Outline(batch, chunks, kinds[kind], across, along[0], blocks, tuple(remat), zero)
 
-    def _check_groups(self, along: int, across: int, each: int) -> None:
+    def _check_groups(self, along: int, across: int, num_blocks: int) -> None:
         """Checks that the vocabulary is divided as blocks are, and tensor-parallel devices are next to each other."""
         for key, planned in (("vtp", along), ("vsp", 0), ("vcp", 1)):
             value = self._data.get(key)
             if value is not None and (isinstance(value, bool) or value != planned):
                 why = "the vocabulary is planned as divided like blocks"
                 raise self._wrong(key, f"{key} is {short(value)}, but must be {planned}: {why}")
-        apart = 0 in self._numbers("tp_consecutive_flags", each)
+        apart = 0 in self._numbers("tp_consecutive_flags", num_blocks)
         if apart and along > 1 and across > 1:
-            said = "tp_consecutive_flags has 0, but must have 1: tensor-parallel devices are next to each other"
-            raise self._wrong("tp_consecutive_flags", said)
+            apart_why = "tp_consecutive_flags has 0, but must have 1: tensor-parallel devices are next to each other"
+            raise self._wrong("tp_consecutive_flags", apart_why)
 
-    def _zero(self, each: int) -> int:
-        types = self._numbers("dp_types_enc", each)
+    def _zero(self, num_blocks: int) -> int:
+        types = self._numbers("dp_types_enc", num_blocks)
         ends = 0 if self._data.get("embed_sdp") is None else self._number("embed_sdp", 0)
         if not {*types} <= {0, 1}:
             raise self._wrong("dp_types_enc", f"dp_types_enc has {max(types)}, but must have 0 and 1 alone")
@@ -158,22 +158,22 @@ class _Said:
             raise self._wrong("dp_types_enc", "dp_types_enc and embed_sdp must be alike in all layers, to be planned")
         return 3 if types[0] else _LEVELS[self._one_of("default_dp_type", _LEVELS, "ddp")]
 
-    def _division(self, stages: int, each: int) -> tuple[int, ...]:
+    def _division(self, stages: int, num_blocks: int) -> tuple[int, ...]:
         if "pp_division" not in self._data:
-            equal = each // stages
-            return (*[equal] * (stages - 1), each - equal * (stages - 1))
+            equal = num_blocks // stages
+            return (*[equal] * (stages - 1), num_blocks - equal * (stages - 1))
         blocks = tuple(self._numbers("pp_division"))
-        if len(blocks) != stages or sum(blocks) != each:
+        if len(blocks) != stages or sum(blocks) != num_blocks:
             raise self._wrong(
-                "pp_division", f"pp_division has {sum(blocks)} blocks in {len(blocks)} stages, but must have {each} in "
-                f"{stages}",
+                "pp_division", f"pp_division has {sum(blocks)} blocks in {len(blocks)} stages, but must have "
+                f"{num_blocks} in {stages}",
             )  # fmt: skip
         return blocks
 
-    def _one_of(self, key: str, known: dict[str, Any], default: str) -> str:
+    def _one_of(self, key: str, choices: dict[str, Any], default: str) -> str:
         value = self._data.get(key, default)
-        if not isinstance(value, str) or value not in known:
-            raise self._wrong(key, f"{key} is {short(value)}, but must be one of {', '.join(known)}")
+        if not isinstance(value, str) or value not in choices:
+            raise self._wrong(key, f"{key} is {short(value)}, but must be one of {', '.join(choices)}")
         return value
 
     def _number(self, key: str, least: int = 1) -> int:
@@ -193,8 +193,8 @@ class _Said:
             raise self._wrong(key, f"{key} has {len(parts)} numbers, but must have {count}, as tp_sizes_enc has")
         return [int(part) for part in parts]
 
-    def _wrong(self, key: str, said: str) -> ValueError:
-        return self._file.problem((key,), said)
+    def _wrong(self, key: str, why: str) -> ValueError:
+        return self._file.problem((key,), why)
 
 
 def _listed(values: Sequence[int]) -> str:

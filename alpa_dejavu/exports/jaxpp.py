@@ -6,7 +6,7 @@ References:
 
 from __future__ import annotations
 
-from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._outline import Outline, commented, filled, heading
 from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
@@ -51,82 +51,17 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         f"{outline.micro_batch * outline.data_parallel} samples each.",
         _sharing(outline.zero),
     ]  # fmt: skip
-    made = _made(outline)
-    return commented(lines) + _CODE.format(
+    schedule = _made(outline)
+    return commented(lines) + filled(
+        "jaxpp_plan",
         enters=_wrapped(enters),
         remat=_wrapped(remat),
         micro_batches=outline.num_micro_batches,
         shape=(outline.pipeline, outline.data_parallel, outline.tensor_parallel),
         schedule=outline.schedule,
-        made=made or f"Planned(num_stages={len(outline.blocks)})",
-        own="" if made else _OF_FILE,
+        made=schedule or f"Planned(num_stages={len(outline.blocks)})",
+        own="" if schedule else filled("jaxpp_schedule"),
     )
-
-
-_CODE = '''
-import functools
-import pathlib
-
-import jax
-import jaxpp.api as jaxpp
-import numpy as np
-
-ENTERS = {enters}
-REMAT = {remat}
-NUM_MICRO_BATCHES = {micro_batches}
-
-
-def mesh():
-    """Returns the mesh: pipeline, data and tensor parallel devices, the last ones next to each other."""
-    shape = {shape}
-    devices = np.array(jax.devices()).reshape(shape)
-    return jaxpp.MpmdMesh(jax.sharding.Mesh(devices, ("stages", "data", "model")), "stages")
-
-
-def through(layers, x):
-    """Returns the result of a model's layers, a function each: embeddings, blocks, head; stages begin at ENTERS."""
-    for n, layer in enumerate(layers):
-        if n in ENTERS:
-            x = jaxpp.pipeline_enter_stage(x)
-        x = (jax.checkpoint(layer) if n in REMAT else layer)(x)
-    return x
-
-
-def schedule():
-    """Returns the plan's schedule, {schedule}."""
-    return {made}
-
-
-def gradients(loss, parameters, batch):
-    """Returns the loss and gradients of a batch whose first axis is that of micro-batches, inside of
-    `jaxpp.mpmd_jit_with_loop`; `loss` takes parameters and a micro-batch.
-    """
-    each = functools.partial(jax.value_and_grad(loss), parameters)
-    return jaxpp.treduce(each, batch, schedule=schedule())
-{own}'''
-
-_OF_FILE = '''
-
-class Planned(jaxpp.BaseSchedule):
-    """The schedule of the CSV beside this file: a line for each device, with a cell such as 2F0 for each task."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.is_partial_bwd = True
-
-    def tasks(self, n_mubatches):
-        from jaxpp.types import ScheduleTasks, Task, TaskType
-
-        kinds = {"F": TaskType.FWD, "B": TaskType.BWD, "I": TaskType.BWD_I, "W": TaskType.BWD_W}
-        rows = []
-        for line in pathlib.Path(__file__).with_name("schedule.csv").read_text().splitlines():
-            row = []
-            for cell in line.split(","):
-                stage, kind, part = next(cell.partition(kind) for kind in kinds if kind in cell)
-                row.append(Task(int(stage), int(part), kinds[kind]))
-            rows.append(row)
-        return ScheduleTasks(rows)
-'''
 
 
 def _sharing(zero: int) -> str:

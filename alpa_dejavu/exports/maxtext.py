@@ -31,8 +31,8 @@ def maxtext_files(plan: Plan, outline: Outline, sizes: Transformer) -> Files:
     text = commented(heading(plan, outline, RELEASE))
     text += commented(["", "Run: python3 -m maxtext.trainers.pre_train.train maxtext_plan.yml"])
     text += "base_config: base.yml\n"
-    for said, settings in parts:
-        text += "\n" + commented([said]) + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
+    for comment, settings in parts:
+        text += "\n" + commented([comment]) + "".join(f"{key}: {_value(value)}\n" for key, value in settings.items())
     return {"maxtext_plan.yml": text}
 
 
@@ -43,7 +43,7 @@ def _value(value: Any) -> str:
 
 
 def _model(sizes: Transformer) -> dict[str, Any]:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "decoder_block": _block(sizes),
         "base_emb_dim": sizes.hidden,
         "base_num_decoder_layers": sizes.num_blocks,
@@ -58,14 +58,14 @@ def _model(sizes: Transformer) -> dict[str, Any]:
         "dtype": sizes.precision,
     }
     if sizes.rotary:
-        given |= {"rope_max_timescale": sizes.rotary_base}
+        settings |= {"rope_max_timescale": sizes.rotary_base}
     if sizes.rotary_scaling > 1:
-        given |= {"rope_type": "llama3.1", "rope_use_scale": True}
+        settings |= {"rope_type": "llama3.1", "rope_use_scale": True}
     if sizes.num_experts:
-        given |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
+        settings |= {"num_experts": sizes.num_experts, "num_experts_per_tok": sizes.experts_per_token}
     if not sizes.rotary:
-        given |= {"trainable_position_size": sizes.sequence}
-    return given
+        settings |= {"trainable_position_size": sizes.sequence}
+    return settings
 
 
 def _block(sizes: Transformer) -> str:
@@ -80,7 +80,7 @@ def _block(sizes: Transformer) -> str:
 def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
     """Axes within hosts and between them, tensor parallel devices innermost, then data, then pipeline parallel ones."""
     axis = "fsdp" if outline.zero == 3 else "data"
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         f"{net}_{name}_parallelism": 1 for net in ("ici", "dcn") for name in ("data", "fsdp", "tensor", "pipeline")
     }
     left = per_host
@@ -88,11 +88,11 @@ def _mesh(outline: Outline, per_host: int) -> dict[str, Any]:
         ("tensor", outline.tensor_parallel), (axis, outline.data_parallel), ("pipeline", outline.pipeline)
     ):  # fmt: skip
         inside = next(n for n in range(min(size, left), 0, -1) if size % n == 0 and left % n == 0)
-        given[f"ici_{name}_parallelism"], given[f"dcn_{name}_parallelism"] = inside, size // inside
+        settings[f"ici_{name}_parallelism"], settings[f"dcn_{name}_parallelism"] = inside, size // inside
         left //= inside
     if outline.zero == 2:
-        given["shard_optimizer_over_data"] = True
-    return given
+        settings["shard_optimizer_over_data"] = True
+    return settings
 
 
 def _batch(outline: Outline) -> dict[str, Any]:

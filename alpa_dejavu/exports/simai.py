@@ -61,7 +61,7 @@ def simai_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:
     work = works[slowest]
     _check_groups(work, slowest)
     lines = [*_once(work), *(line for _ in range(plan.num_micro_batches) for line in _layers(work))]
-    cut = max((costs.interstage.bytes.forward_bytes[one.layers[0]] for one in plan.stages[1:]), default=0.0)
+    cut = max((costs.interstage.bytes.forward_bytes[stage.layers[0]] for stage in plan.stages[1:]), default=0.0)
     header = (
         f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {work.config.tensor_parallel} "
         f"ep: {work.config.expert_parallel} pp: {len(plan.stages)} vpp: 1 ga: {plan.num_micro_batches} "
@@ -94,9 +94,9 @@ def _check_alike(plan: Plan) -> None:
 
 def _check_groups(work: StageWork, stage: int) -> None:
     """Raises ValueError if a stage has collectives of devices that SimAI has no groups of."""
-    for phase, known in (("forward", _IN_PASSES), ("backward", _IN_PASSES), ("synchronise", _ENDS)):
+    for phase, allowed in (("forward", _IN_PASSES), ("backward", _IN_PASSES), ("synchronise", _ENDS)):
         for part in work.parts[phase]:
-            if part.collective and part.axis not in known:
+            if part.collective and part.axis not in allowed:
                 among = f"{work.config.ways(part.axis)} {_WHOSE[part.axis]} devices"
                 raise ValueError(
                     f"stage {stage} has {part.name!r} among {among}, but must have none for simai, whose passes have "
@@ -111,19 +111,20 @@ def _layers(work: StageWork) -> Iterator[str]:
     none: list[Part] = []
     for ahead, back in itertools.zip_longest(forward, reversed(backward), fillvalue=none):
         name = "_".join((ahead or back)[0].name.split()[1:])
-        for n, (one, other) in enumerate(itertools.zip_longest(_columns(ahead), _columns(back), fillvalue=_NOTHING)):
-            yield _line(name if n == 0 else f"{name}_{n}", one, other, _NOTHING)
+        columns = itertools.zip_longest(_columns(ahead), _columns(back), fillvalue=_NOTHING)
+        for n, (sent, answered) in enumerate(columns):
+            yield _line(name if n == 0 else f"{name}_{n}", sent, answered, _NOTHING)
 
 
 def _by_layer(parts: Iterable[Part]) -> list[list[Part]]:
     """Returns a pass's parts, those of each layer as a list that begins with its computing."""
-    found: list[list[Part]] = []
+    columns: list[list[Part]] = []
     for part in parts:
-        if part.collective and found:
-            found[-1].append(part)
+        if part.collective and columns:
+            columns[-1].append(part)
         else:
-            found.append([part])
-    return found
+            columns.append([part])
+    return columns
 
 
 def _columns(parts: Sequence[Part]) -> Iterator[tuple[int, str, int]]:

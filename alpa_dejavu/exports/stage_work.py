@@ -71,9 +71,9 @@ def stage_works(plan: Plan, times: Sequence[StageTimes], costs: StageCostModel) 
         )
     index = {host.name: n for n, host in enumerate(costs.cluster.hosts)}
     works = []
-    for given, stage, taken in zip(given_stages(plan), plan.stages, times, strict=True):
+    for kept, stage, seconds in zip(given_stages(plan), plan.stages, times, strict=True):
         on = [index[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host)]
-        works.append(_Pricer(costs, costs.places.on(on), given.config, stage.layers).work(taken))
+        works.append(_Pricer(costs, costs.places.on(on), kept.config, stage.layers).work(seconds))
     return works
 
 
@@ -104,7 +104,7 @@ class _Pricer:
             "synchronise": _scaled(self._combined("step"), times.synchronisation_s, "gradients"),
             "update": [Part("optimizer", update_s)],
         }
-        return StageWork(self.config, {name: tuple(each) for name, each in parts.items()})
+        return StageWork(self.config, {name: tuple(passed) for name, passed in parts.items()})
 
     def _pass(
         self, phase: str, seconds: FloatArray, whole_s: float, collective_s: float, copies_s: float
@@ -116,16 +116,20 @@ class _Pricer:
         computed = self._computing(phase, seconds, max(whole_s - collective_s, 0.0), back)
         sent = [self._layer_sends(phase, layer) for layer in self._order(back)]
         last = self._combined(phase)
-        every = _scaled([one for each in (*sent, last) for one in each], collective_s - copies_s, f"{phase} exchanges")
-        counts = [len(each) for each in sent]
+        every = _scaled(
+            [collective for sends in (*sent, last) for collective in sends],
+            collective_s - copies_s,
+            f"{phase} exchanges",
+        )
+        counts = [len(sends) for sends in sent]
         if sum(counts) + len(last) != len(every):  # no collective is known, but some seconds are
             counts = [0] * len(counts)
-        found: list[Part] = [Part("copies from and to the host", copies_s)] if copies_s > 0 else []
-        taken = 0
-        for one, count in zip(computed, counts, strict=True):
-            found += [one, *every[taken : taken + count]]
-            taken += count
-        return found + every[taken:]
+        pieces: list[Part] = [Part("copies from and to the host", copies_s)] if copies_s > 0 else []
+        begin = 0
+        for part, count in zip(computed, counts, strict=True):
+            pieces += [part, *every[begin : begin + count]]
+            begin += count
+        return pieces + every[begin:]
 
     def _computing(self, name: str, seconds: FloatArray, total_s: float, reverse: bool) -> list[Part]:
         order = self._order(reverse)
@@ -144,33 +148,35 @@ class _Pricer:
         phases = [phase]
         if phase == "backward" and self.costs.exchanges_again(self.config, self.devices.kinds[0])[variant]:
             phases = ["forward", "backward"]  # what is computed again is sent again
-        found: dict[tuple[str, int], list[float]] = {}
-        for each in phases:
-            for one in division.exchanges(variant, each):
-                if self.config.ways(one.axis) == 1:
+        totals: dict[tuple[str, int], list[float]] = {}
+        for sending in phases:
+            for collective in division.exchanges(variant, sending):
+                if self.config.ways(collective.axis) == 1:
                     continue
-                seconds = float(self.costs.sent_s(self.devices, self.config, one, each) @ one.counts)
-                total = found.setdefault((one.kind, one.axis), [0.0, 0.0])
-                total[0] += float(one.num_bytes @ one.counts)
+                seconds = float(self.costs.sent_s(self.devices, self.config, collective, sending) @ collective.counts)
+                total = totals.setdefault((collective.kind, collective.axis), [0.0, 0.0])
+                total[0] += float(collective.num_bytes @ collective.counts)
                 total[1] += seconds
         return [
             (self._part(f"{phase} layer {layer}", *key, num_bytes), seconds)
-            for key, (num_bytes, seconds) in found.items()
+            for key, (num_bytes, seconds) in totals.items()
         ]
 
     def _combined(self, phase: str) -> list[tuple[Part, float]]:
         """Returns the collectives of all layers together."""
 
-        def entry(one: AxisCollectives, seconds: FloatArray) -> tuple[Part, float]:
-            num_bytes = float((one.num_bytes * one.counts)[self.layers])
-            return self._part(f"{phase} all layers", one.kind, one.axis, num_bytes), float(seconds[self.layers])
+        def entry(collective: AxisCollectives, seconds: FloatArray) -> tuple[Part, float]:
+            num_bytes = float((collective.num_bytes * collective.counts)[self.layers])
+            return self._part(f"{phase} all layers", collective.kind, collective.axis, num_bytes), float(
+                seconds[self.layers]
+            )
 
         every = self.costs.combined(self.devices, self.config, phase)
-        return [entry(one, seconds) for one, seconds in every if self.config.ways(one.axis) > 1]
+        return [entry(collective, seconds) for collective, seconds in every if self.config.ways(collective.axis) > 1]
 
     def _part(self, name: str, kind: str, axis: int, num_bytes: float) -> Part:
-        held = num_bytes / self.config.ways(axis) if kind == "all_gather" else num_bytes
-        return Part(f"{name} {kind}", 0.0, kind, axis, held, num_bytes)
+        before_bytes = num_bytes / self.config.ways(axis) if kind == "all_gather" else num_bytes
+        return Part(f"{name} {kind}", 0.0, kind, axis, before_bytes, num_bytes)
 
 
 def _scaled(parts: Iterable[tuple[Part, float]], total_s: float, name: str) -> list[Part]:

@@ -49,9 +49,9 @@ def check_target(
 
 
 def _check_refused(target: Target, plan: Plan, model: Transformer | None, folder: pathlib.Path) -> None:
-    said = _error(plan, target, folder, model)
-    assert said, f"{target.name} wrote a plan that its rules don't allow"
-    assert target.name in said, f"the error doesn't name {target.name}: {said}"
+    error = _error(plan, target, folder, model)
+    assert error, f"{target.name} wrote a plan that its rules don't allow"
+    assert target.name in error, f"the error doesn't name {target.name}: {error}"
     assert not folder.exists(), f"{target.name} was refused, but left a folder behind"
 
 
@@ -72,8 +72,8 @@ def _check_written(target: Target, plan: Plan, model: Transformer | None, folder
     assert sorted(path.relative_to(folder).as_posix() for path in paths) == sorted(files), "not all files were written"
     for path in paths:
         content = files[path.relative_to(folder).as_posix()]
-        there = path.read_bytes()
-        assert there == (content.encode("utf-8") if isinstance(content, str) else content), f"{path.name} is another"
+        written = path.read_bytes()
+        assert written == (content.encode("utf-8") if isinstance(content, str) else content), f"{path.name} is another"
     paths[0].write_text("kept")
     assert _error(plan, target, folder, model), f"{paths[0].name} was there, but no error said so"
     assert paths[0].read_text() == "kept", f"{paths[0].name} was overwritten"

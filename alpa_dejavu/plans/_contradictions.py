@@ -40,8 +40,8 @@ def contradictions(data: _Data) -> Iterator[tuple[Path, str]]:
     yield from _of_step(data, data["schedule"], "")
     bound, most = data.get("lower_bound_s", 0.0), _ABOVE * max(data["iteration_time_s"], _closed_form_s(data))
     if bound > most:
-        said = f"lower_bound_s is {bound}, but must be at most {most}, which these stages take a step"
-        yield ("lower_bound_s",), said
+        why = f"lower_bound_s is {bound}, but must be at most {most}, which these stages take a step"
+        yield ("lower_bound_s",), why
     if devices != data["num_devices"]:
         yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
     low, high = data["confidence"]["interval_s"] if "confidence" in data else (0.0, 0.0)
@@ -64,10 +64,10 @@ def _of_chunks(stages: Sequence[_Data], schedule: str) -> Iterator[tuple[Path, s
         return
     for n, submesh in enumerate(form.submesh_of(len(stages))):
         for key in ("submesh", "logical_mesh", "hosts"):
-            own, there = stages[n].get(key), stages[submesh].get(key)
-            if own != there:
-                said = f"stages[{n}].{key} is {own}, but in {schedule} it is on the submesh of stages[{submesh}], with "
-                yield ("stages", n, key), f"{said}{there}"
+            own, shared = stages[n].get(key), stages[submesh].get(key)
+            if own != shared:
+                why = f"stages[{n}].{key} is {own}, but in {schedule} it is on the submesh of stages[{submesh}], with "
+                yield ("stages", n, key), f"{why}{shared}"
 
 
 def _of_hardware(hosts: Sequence[_Data], stages: Sequence[_Data]) -> Iterator[tuple[Path, str]]:
@@ -98,13 +98,13 @@ def _of_stages(stages: Sequence[_Data], name: str) -> Iterator[tuple[Path, str]]
             yield (*place, "layers"), f"{key}.layers is [{first}, {last}], but must go on from layer {expected}"
         size = math.prod(stage["logical_mesh"])
         if size != hosts * per_host:
-            said = f"{key}.logical_mesh is {stage['logical_mesh']}, {size} devices, but its submesh has "
-            yield (*place, "logical_mesh"), f"{said}{hosts * per_host}"
+            but = f"{key}.logical_mesh is {stage['logical_mesh']}, {size} devices, but its submesh has "
+            yield (*place, "logical_mesh"), f"{but}{hosts * per_host}"
         if len(stage["hosts"]) != hosts:
-            said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
-            yield (*place, "hosts"), said
-        for name, value, whole, said in _of_figures(stage):
-            yield (*place, name), f"{key}.{name} is {value}, but must be {said} {whole}"
+            but = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
+            yield (*place, "hosts"), but
+        for name, value, whole, but in _of_figures(stage):
+            yield (*place, name), f"{key}.{name} is {value}, but must be {but} {whole}"
         if "offload" in stage:
             yield from _of_offload(stage["offload"], (*place, "offload"), f"{key}.offload")
         expected = last + 1
@@ -138,19 +138,19 @@ def _of_figures(stage: _Data) -> Iterator[tuple[str, float, float, str]]:
             yield name, value, _LEAST_BYTES, "0, or at least"
 
 
-def _equal(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_ROUNDED, abs_tol=_ROUNDED**2)
+def _equal(value: float, other: float) -> bool:
+    return math.isclose(value, other, rel_tol=_ROUNDED, abs_tol=_ROUNDED**2)
 
 
 def _of_step(data: _Data, schedule: str, name: str) -> Iterator[tuple[Path, str]]:
     """Yields where a step takes less than its micro-batches take on a submesh, one after the other."""
     passes_s = [stage["forward_s"] + stage["backward_s"] for stage in data["stages"]]
     on = schedule_form(schedule).submesh_of(len(passes_s))
-    slowest_s = max(math.fsum(own for own, there in zip(passes_s, on, strict=True) if there == n) for n in {*on})
+    slowest_s = max(math.fsum(own for own, submesh in zip(passes_s, on, strict=True) if submesh == n) for n in {*on})
     step_s, least_s = data["iteration_time_s"], data["num_micro_batches"] * slowest_s
     if step_s < least_s * (1 - _ROUNDED):
-        said = f"{name}iteration_time_s is {step_s}, but must be at least {least_s}, which its micro-batches take"
-        yield ("iteration_time_s",), f"{said} on the slowest devices alone"
+        why = f"{name}iteration_time_s is {step_s}, but must be at least {least_s}, which its micro-batches take"
+        yield ("iteration_time_s",), f"{why} on the slowest devices alone"
 
 
 def _closed_form_s(data: _Data) -> float:
@@ -174,12 +174,12 @@ def _of_contingencies(data: _Data, num_layers: int, schedule: str) -> Iterator[t
     plans = data["plans"]
     for n, plan in enumerate(plans):
         where, name = ("contingencies", "plans", n), f"contingencies.plans[{n}].stages"
-        for place, said in _of_stages(plan["stages"], name):
-            yield (*where, *place), said
-        for place, said in _of_chunks(plan["stages"], schedule):
-            yield (*where, *place), f"contingencies.plans[{n}].{said}"
-        for place, said in _of_step(plan, schedule, f"contingencies.plans[{n}]."):
-            yield (*where, *place), said
+        for place, why in _of_stages(plan["stages"], name):
+            yield (*where, *place), why
+        for place, why in _of_chunks(plan["stages"], schedule):
+            yield (*where, *place), f"contingencies.plans[{n}].{why}"
+        for place, why in _of_step(plan, schedule, f"contingencies.plans[{n}]."):
+            yield (*where, *place), why
         end = plan["stages"][-1]["layers"][1] + 1
         if end != num_layers:
             yield (*where, "stages"), f"{name} have {end} layers, but num_layers is {num_layers}"
@@ -188,9 +188,9 @@ def _of_contingencies(data: _Data, num_layers: int, schedule: str) -> Iterator[t
         if own["plan"] >= len(plans):
             yield (*place, "plan"), f"{key}.plan is {own['plan']}, but there are {len(plans)} plans"
             continue
-        asked, given = [s["submesh"][0] for s in plans[own["plan"]]["stages"]], [len(on) for on in own["hosts"]]
-        if asked != given:
-            yield (*place, "hosts"), f"{key}.hosts names {given} hosts, but the stages' submeshes have {asked}"
+        asked, named = [s["submesh"][0] for s in plans[own["plan"]]["stages"]], [len(on) for on in own["hosts"]]
+        if asked != named:
+            yield (*place, "hosts"), f"{key}.hosts names {named} hosts, but the stages' submeshes have {asked}"
         if any(lost in on for on in own["hosts"]):
             yield (*place, "hosts"), f"{key}.hosts names {lost}, which is lost"
         if any(layer >= num_layers for layer in own["moved_layers"]):

@@ -47,26 +47,26 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
             if the plans are for different models, clusters or batches. None: differences get no costs.
     """
     problem = [Difference(*row) for row in _of_problem(first, second)]
-    found = [Difference(*row) for row in changes(first, second)]
-    if step_s is None or problem or not found:
-        return (*problem, *found)
-    names, pricing = [one.what for one in found], step_s
+    changed = [Difference(*row) for row in changes(first, second)]
+    if step_s is None or problem or not changed:
+        return (*problem, *changed)
+    names, pricing = [difference.what for difference in changed], step_s
 
-    def seconds(made: frozenset[int]) -> float | None:
-        chosen = [names[n] for n in made]
-        if len(made) in (0, len(names)):
+    def seconds(changes_made: frozenset[int]) -> float | None:
+        chosen = [names[n] for n in changes_made]
+        if len(changes_made) in (0, len(names)):
             return pricing(between(first, second, chosen))
         try:
             return pricing(between(first, second, chosen))
         except (NoPlanError, ValueError):
             return None
 
-    costs = shapley(len(found), seconds)
-    return tuple(found) if costs is None else tuple(map(_costing, found, costs))
+    costs = shapley(len(changed), seconds)
+    return tuple(changed) if costs is None else tuple(map(_costing, changed, costs))
 
 
-def _costing(one: Difference, cost_s: float) -> Difference:
-    return dataclasses.replace(one, cost_s=cost_s)
+def _costing(difference: Difference, cost_s: float) -> Difference:
+    return dataclasses.replace(difference, cost_s=cost_s)
 
 
 def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:

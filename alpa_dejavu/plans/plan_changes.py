@@ -31,8 +31,8 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
     """
     pairs = [("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches))]
     if _chunks_differ(first, second):
-        one, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
-        pairs.append(("schedule", one, other))
+        first_text, other = (f"{plan.schedule}: {stages_text(plan)}" for plan in (first, second))
+        pairs.append(("schedule", first_text, other))
     else:
         pairs.append(("schedule", first.schedule, second.schedule))
         if len(first.stages) != len(second.stages):
@@ -51,13 +51,13 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
         yield "correction", corrections[0], corrections[1]
 
 
-def between(first: Plan, second: Plan, made: Collection[str]) -> Plan:
+def between(first: Plan, second: Plan, names: Collection[str]) -> Plan:
     """Returns the first plan with some of its differences to the second one changed to the second plan's values; `made`
     has their names, such as "schedule" or "micro-batches".
     """
 
     def of(what: str) -> Plan:
-        return second if what in made else first
+        return second if what in names else first
 
     priced_by, correction = of("priced by").priced_by, of("correction").correction
     return dataclasses.replace(
@@ -105,7 +105,7 @@ def _alike(plan: Plan, n: int, stage: StagePlan, count: int, num_layers: int) ->
     if len(plan.stages) == count:
         return plan.stages[n]
     layer = stage.layers[0] * plan.num_layers // num_layers
-    return next(each for each in plan.stages if layer <= each.layers[1])
+    return next(candidate for candidate in plan.stages if layer <= candidate.layers[1])
 
 
 def _shape_changes(first: Plan, second: Plan) -> tuple[str, ...]:
@@ -149,8 +149,8 @@ def priced_text(by: PricedBy | None) -> str:
     """
     if by is None:
         return "models that its file doesn't say"
-    said = [getattr(by, name) or f"no {name}" for name in _MODELS]
-    return ", ".join(said if by.runtime == PricedBy.runtime else [*said, f"under {by.runtime}"])
+    models = [getattr(by, name) or f"no {name}" for name in _MODELS]
+    return ", ".join(models if by.runtime == PricedBy.runtime else [*models, f"under {by.runtime}"])
 
 
 def _correction(plan: Plan) -> str:

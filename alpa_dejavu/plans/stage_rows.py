@@ -169,11 +169,15 @@ def _hidden(row: StageRow) -> str:
 
 def _host_bytes(row: StageRow) -> str:
     """Returns what the hosts keep for each device, in memory and on drives."""
-    there = row.stage.offload
-    if there is None:
+    offload = row.stage.offload
+    if offload is None:
         return ""
-    missing = f", MISSING {units.size(there.missing_bytes)}" if there.missing_bytes else ""
-    return units.size(there.host_bytes) + (f" + {units.size(there.nvme_bytes)}" if there.nvme_bytes else "") + missing
+    missing = f", MISSING {units.size(offload.missing_bytes)}" if offload.missing_bytes else ""
+    return (
+        units.size(offload.host_bytes)
+        + (f" + {units.size(offload.nvme_bytes)}" if offload.nvme_bytes else "")
+        + missing
+    )
 
 
 def _percent(share: float) -> str:
@@ -192,8 +196,8 @@ def _spanned(name: str, of: Callable[[StageRow], float | None], text: Callable[[
     """A figure in which stages may differ that stand in one row."""
 
     def of_many(rows: Sequence[StageRow]) -> str:
-        known = [value for value in map(of, rows) if value is not None]
-        return units.span(known, text) if known else ""
+        values = [value for value in map(of, rows) if value is not None]
+        return units.span(values, text) if values else ""
 
     return dataclasses.replace(_figure(name, of, text), of_many=of_many)
 

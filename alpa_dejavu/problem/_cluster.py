@@ -83,10 +83,10 @@ class StridedReads:
         [16.0, 16.0, 8.0, 4.0, 1.0, 1.0]
         """
         near = self.cached_bytes_per_s if self.near_bytes_per_s is None else self.near_bytes_per_s
-        known = self.cached_bytes / _APART, self.cached_bytes, self.cached_bytes * _APART
+        sizes = self.cached_bytes / _APART, self.cached_bytes, self.cached_bytes * _APART
         rates = near, self.cached_bytes_per_s, self.bytes_per_s
-        asked = np.log2(np.maximum(cache_bytes, known[0]))
-        return np.asarray(np.exp2(np.interp(asked, np.log2(known), np.log2(rates))))
+        asked = np.log2(np.maximum(cache_bytes, sizes[0]))
+        return np.asarray(np.exp2(np.interp(asked, np.log2(sizes), np.log2(rates))))
 
     def nearest(self, cache_bytes: NDArray[np.float64]) -> NDArray[np.str_]:
         """Returns which of the known rates is nearest to that of operators, by the cache that their lines take, as the
@@ -172,8 +172,8 @@ class Device:
         in it, left out, or None.
         """
         parts: Mapping[str, Callable[..., Any]] = {"small_products": SmallProducts, "strided": StridedReads}
-        made = {name: part(**figures[name]) for name, part in parts.items() if figures.get(name) is not None}
-        return cls(**{**figures, **made})
+        built = {name: part(**figures[name]) for name, part in parts.items() if figures.get(name) is not None}
+        return cls(**{**figures, **built})
 
     def rate(self, dtype: str) -> float:
         """Returns the device's operations per second of matrix products in a dtype, those of "float32" for an unknown
@@ -186,7 +186,7 @@ class Device:
         """Returns the device on which everything takes `factor` times as long: its rates are divided by the factor, its
         seconds multiplied.
         """
-        known = {name: getattr(self, name) for name in self.optional_rates}
+        rates = {name: getattr(self, name) for name in self.optional_rates}
         return dataclasses.replace(
             self,
             flop_per_s={dtype: rate / factor for dtype, rate in self.flop_per_s.items()},
@@ -197,7 +197,7 @@ class Device:
             kernel_s=self.kernel_s * factor,
             dispatch_s=self.dispatch_s * factor,
             step_s=self.step_s * factor,
-            **{name: rate / factor for name, rate in known.items() if rate is not None},
+            **{name: rate / factor for name, rate in rates.items() if rate is not None},
         )
 
 

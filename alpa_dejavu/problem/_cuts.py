@@ -33,16 +33,18 @@ class Cuts:
         first, last = np.indices((num_layers, num_layers))
         blocks = num_layers - 2 * self.ends
         begin, end = ((place - self.ends).clip(0, blocks) for place in (first, last + 1))
-        found = first <= last
+        allowed = first <= last
         if self.even:
-            each, rest = divmod(blocks, num_stages)
+            per_stage, rest = divmod(blocks, num_stages)
             # Embeddings and heads stay with the blocks beside them.
             whole = (first == 0) | (first > self.ends)
             whole &= (last == num_layers - 1) | (last < num_layers - 1 - self.ends)
-            found &= whole & (end - begin == each) & (begin % max(each, 1) == 0) & (rest == 0) & (each > 0)
+            allowed &= (
+                whole & (end - begin == per_stage) & (begin % max(per_stage, 1) == 0) & (rest == 0) & (per_stage > 0)
+            )
         if not self.lone_ends:
-            found &= end > begin
-        return found
+            allowed &= end > begin
+        return allowed
 
 
 ANY_CUTS = Cuts()

@@ -169,7 +169,7 @@ def recomputed_layers(forward: Sequence[Operators], trained: Sequence[bool], rem
             "transformer by its sizes with a runtime that has it"
         )
     nothing = Operators.of([])
-    return [one if remat == "layer" and trains else nothing for one, trains in zip(forward, trained, strict=True)]
+    return [again if remat == "layer" and trains else nothing for again, trains in zip(forward, trained, strict=True)]
 
 
 class Sharding(Protocol):
@@ -221,4 +221,4 @@ class PassFlow:
     @property
     def num_nodes(self) -> int:
         """Returns how many operators and collectives there are together."""
-        return self.num_operators + sum(len(one.counts) for one in self.collectives)
+        return self.num_operators + sum(len(collective.counts) for collective in self.collectives)

@@ -124,15 +124,15 @@ def host_kinds(cluster: Cluster) -> tuple[int, ...]:
     >>> host_kinds(named_cluster("p3.16xlarge", 4))
     (0, 0, 0, 0)
     """
-    found: list[int] = []
+    kinds: list[int] = []
     first: list[int] = []
     uses = Counter(medium for row in cluster.links for link in row for medium in link.shares)
     for host in range(len(cluster.hosts)):
         kind = next((kind for kind, other in enumerate(first) if _alike(cluster, host, other, uses)), len(first))
         if kind == len(first):
             first.append(host)
-        found.append(kind)
-    return tuple(found)
+        kinds.append(kind)
+    return tuple(kinds)
 
 
 def _alike(cluster: Cluster, a: int, b: int, uses: Counter[str]) -> bool:
@@ -146,10 +146,10 @@ def _alike(cluster: Cluster, a: int, b: int, uses: Counter[str]) -> bool:
     return all(_same_figures(*pair) for pair in pairs) and (not uses or _same_media(cluster, pairs, uses))
 
 
-def _same_figures(one: Link, other: Link) -> bool:
-    return one == other or (
-        len(one.shares) == len(other.shares) > 0
-        and dataclasses.replace(one, shares=()) == dataclasses.replace(other, shares=())
+def _same_figures(link: Link, other: Link) -> bool:
+    return link == other or (
+        len(link.shares) == len(other.shares) > 0
+        and dataclasses.replace(link, shares=()) == dataclasses.replace(other, shares=())
     )
 
 
@@ -160,12 +160,16 @@ def _same_media(cluster: Cluster, pairs: Sequence[tuple[Link, Link]], uses: Coun
     """
     renamed: dict[str, str] = {}
     exchanged = Counter[str]()
-    for one, other in pairs:
-        for here, there in zip(one.shares, other.shares, strict=True):
-            exchanged.update((here, there))
-            if renamed.setdefault(here, there) != there or renamed.setdefault(there, here) != here:
+    for own, other in pairs:
+        for medium, replacement in zip(own.shares, other.shares, strict=True):
+            exchanged.update((medium, replacement))
+            if (
+                renamed.setdefault(medium, replacement) != replacement
+                or renamed.setdefault(replacement, medium) != medium
+            ):
                 return False
     return all(
-        cluster.media.get(here) == cluster.media.get(there) and (here == there or uses[here] == exchanged[here])
-        for here, there in renamed.items()
+        cluster.media.get(medium) == cluster.media.get(replacement)
+        and (medium == replacement or uses[medium] == exchanged[medium])
+        for medium, replacement in renamed.items()
     )

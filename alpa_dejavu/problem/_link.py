@@ -69,8 +69,8 @@ class Link:
     def carrying(self, factor: float) -> Link:
         """Returns the link that carries `factor` times the bytes per second; latencies stay as they are."""
         names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s", "cached_bytes_per_s")
-        known = {name: getattr(self, name) for name in names}
-        return dataclasses.replace(self, **{name: rate * factor for name, rate in known.items() if rate is not None})
+        rates = {name: getattr(self, name) for name in names}
+        return dataclasses.replace(self, **{name: rate * factor for name, rate in rates.items() if rate is not None})
 
     def rates(self, size: int, num_bytes: FloatArray) -> FloatArray:
         """Returns the bytes per second that each device has in a collective among `size` devices for messages of each

@@ -207,7 +207,7 @@ class SearchSpace:
                 f"but must have {len(self.submeshes)} rows of the same length"
             )
         if self.hosts is not None:
-            counts = [len(each) for each in self.hosts]
+            counts = [len(hosts) for hosts in self.hosts]
             if counts != [submesh.num_hosts for submesh in self.submeshes]:
                 shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in self.submeshes]
                 raise ValueError(f"search space: hosts names {counts} hosts for the submeshes {shapes}")
@@ -230,7 +230,7 @@ class SearchSpace:
             submeshes=tuple(self.submeshes[s] for s in submeshes),
             configs=tuple(self.configs[s] for s in submeshes),
             hosts=self.hosts and tuple(self.hosts[s] for s in submeshes),
-            families=tuple(frozenset((places[s], c) for s, c in one if s in places) for one in self.families),
+            families=tuple(frozenset((places[s], c) for s, c in family if s in places) for family in self.families),
         )
 
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:

@@ -91,9 +91,9 @@ class Model:
     @property
     def product_flop(self) -> dict[str, float]:
         """Returns the FLOP of one micro-batch's matrix products and convolutions, forward and backward, by dtype."""
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for operators in (part for layer in self.layers for part in (layer.forward, layer.backward)):
             flop = operators.flop * operators.count * operators.is_product
             for dtype in sorted(set(operators.dtype[operators.is_product].tolist())):
-                found[dtype] = found.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
-        return found
+                totals[dtype] = totals.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
+        return totals

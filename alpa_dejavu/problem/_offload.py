@@ -76,8 +76,8 @@ class Offload:
         '100% of the optimizer state, 25% of activations to cpu'
         """
         names = ("the optimizer state", *OFFLOADED[1:])
-        said = [f"{share:.0%} of {name}" for name, share in zip(names, self.shares, strict=True) if share > 0]
-        return f"{', '.join(said)} to {self.place}" if said else "none"
+        parts = [f"{share:.0%} of {name}" for name, share in zip(names, self.shares, strict=True) if share > 0]
+        return f"{', '.join(parts)} to {self.place}" if parts else "none"
 
 
 @final

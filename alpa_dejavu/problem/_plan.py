@@ -44,9 +44,9 @@ class NoPlanError(RuntimeError):
         advice: what may help, and wasn't tried; empty: nothing is known.
     """
 
-    def __init__(self, said: str, remedies: Sequence[str] = (), advice: str = "") -> None:
-        super().__init__("; ".join(filter(None, (said, advice))))
-        self.said, self.remedies, self.advice = said, tuple(remedies), advice
+    def __init__(self, why: str, remedies: Sequence[str] = (), advice: str = "") -> None:
+        super().__init__("; ".join(filter(None, (why, advice))))
+        self.said, self.remedies, self.advice = why, tuple(remedies), advice
 
 
 @final
@@ -178,10 +178,10 @@ class Plan:
     @property
     def devices_of_hosts(self) -> collections.Counter[str]:
         """Returns for each host's name how many of its devices the plan's stages use."""
-        taken: collections.Counter[str] = collections.Counter()
+        devices: collections.Counter[str] = collections.Counter()
         for stage in self.on_submeshes:
-            taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
-        return taken
+            devices.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
+        return devices
 
     @property
     def expected_s(self) -> float:

@@ -23,8 +23,8 @@ def at_most(parameter: str, value: int, most: int, remedy: str) -> None:
     """
     if value > most:
         digits = str(value)
-        said = digits if len(digits) <= _MOST_DIGITS else f"{digits[:12]}... ({len(digits)} digits)"
-        raise ValueError(f"{parameter} is {said}, but must be at most {most}; {remedy}")
+        shown = digits if len(digits) <= _MOST_DIGITS else f"{digits[:12]}... ({len(digits)} digits)"
+        raise ValueError(f"{parameter} is {shown}, but must be at most {most}; {remedy}")
 
 
 def check_sizes(batch: int, layers: int | None, micro_batches: int | None, hosts: int = 1) -> None:

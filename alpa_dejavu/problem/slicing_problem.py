@@ -102,9 +102,9 @@ class SlicingProblem:
         if (sizes < 1).any():
             raise ValueError(f"{owner}: submesh_sizes is {sizes.tolist()}, but a submesh has at least one device")
         if self.max_n_succ_stages is not None:
-            room = np.asarray(self.max_n_succ_stages)
-            _check_whole(owner, "max_n_succ_stages", room)
-            object.__setattr__(self, "max_n_succ_stages", room.astype(np.int64))
+            most_successors = np.asarray(self.max_n_succ_stages)
+            _check_whole(owner, "max_n_succ_stages", most_successors)
+            object.__setattr__(self, "max_n_succ_stages", most_successors.astype(np.int64))
         if self.per_step_s is not None:
             object.__setattr__(self, "per_step_s", np.asarray(self.per_step_s, dtype=np.float64))
             if not (self.per_step_s >= 0).all():
@@ -191,17 +191,23 @@ class SlicingProblem:
         starts = [s.first for s in stages]
         ends = [s.last + 1 for s in stages]
         used = sum(int(self.submesh_sizes[s.submesh]) for s in stages)
-        room = self.max_n_succ_stages
+        most_successors = self.max_n_succ_stages
         return (
             bool(stages)
             and starts == [0, *ends[:-1]]
             and ends[-1] == self.num_layers
             and all(s.first <= s.last for s in stages)
-            and (self.families is None or any(all(one[s.submesh, s.config] for s in stages) for one in self.families))
+            and (
+                self.families is None
+                or any(all(family[s.submesh, s.config] for s in stages) for family in self.families)
+            )
             and (used == self.num_devices or (self.devices == "at most" and used < self.num_devices))
             and (self.sites is None or self.sites.hold([s.submesh for s in stages], self.devices))
             and self.num_stages in (None, len(stages))
-            and (room is None or all(len(stages) - 1 - n <= room[stage.entry] for n, stage in enumerate(stages)))
+            and (
+                most_successors is None
+                or all(len(stages) - 1 - n <= most_successors[stage.entry] for n, stage in enumerate(stages))
+            )
         )
 
 
@@ -210,8 +216,8 @@ def _check_whole(owner: str, field: str, value: NDArray[Any]) -> None:
     wrong = ~(np.isfinite(value) & (value == np.floor(value)))
     if wrong.any():
         where = tuple(int(x) for x in np.argwhere(wrong)[0])
-        said = f"{field}{where} is {value[where]}"
-        raise ValueError(f"{owner}: {said}; give whole numbers: -1 where it never fits, {NO_LIMIT} for no limit")
+        why = f"{field}{where} is {value[where]}"
+        raise ValueError(f"{owner}: {why}; give whole numbers: -1 where it never fits, {NO_LIMIT} for no limit")
 
 
 @final

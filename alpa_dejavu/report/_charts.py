@@ -38,9 +38,9 @@ def finished(figure: go.Figure, height: int) -> dict[str, Any]:
         font={"family": "system-ui, sans-serif", "size": 13, "color": "#1f2933"},
         hoverlabel={"align": "left"},
     )
-    made: dict[str, Any] = json.loads(figure.to_json())
-    made["layout"].pop("template", None)
-    return made
+    data: dict[str, Any] = json.loads(figure.to_json())
+    data["layout"].pop("template", None)
+    return data
 
 
 def stage_colors(count: int) -> list[str]:
@@ -60,10 +60,10 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
     held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     names = lane_names(timeline)
     for n, (name, color) in enumerate(zip(names, stage_colors(len(names)), strict=True)):
-        times, held = _thinned(*timeline.memory_over_time(n), timeline.step_s)
+        times, num_bytes = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
             x=times.astype(np.float32),
-            y=(held / units.GIBIBYTES.value).astype(np.float32),
+            y=(num_bytes / units.GIBIBYTES.value).astype(np.float32),
             mode="lines",
             line={"shape": "hv", "color": color, "width": 1.6},
             name=name,
@@ -90,13 +90,13 @@ def fullest_stage(timeline: Timeline) -> int:
 
 
 def _thinned(
-    times: NDArray[np.float64], held: NDArray[np.float64], step_s: float
+    times: NDArray[np.float64], num_bytes: NDArray[np.float64], step_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if len(times) <= _POINTS:
-        return times, held
+        return times, num_bytes
     bins = np.minimum((times / step_s * _POINTS).astype(np.int64), _POINTS - 1)
     first = np.flatnonzero(np.diff(bins, prepend=-1))
-    return times[first], np.maximum.reduceat(held, first)
+    return times[first], np.maximum.reduceat(num_bytes, first)
 
 
 def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | None:
@@ -150,6 +150,6 @@ def layer_costs(planned: PlanningResult) -> dict[str, Any]:
     figure.update_layout(barmode="stack", legend=legend)
     figure.update_xaxes(title="layer (shades: stages)")
     figure.update_yaxes(title=f"one micro-batch ({units.MILLISECONDS.name})")
-    made = finished(figure, 390)
-    made["layout"]["margin"]["t"] = 70
-    return made
+    data = finished(figure, 390)
+    data["layout"]["margin"]["t"] = 70
+    return data

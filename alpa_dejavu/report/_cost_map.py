@@ -46,9 +46,9 @@ def cost_map(planned: PlanningResult) -> dict[str, Any]:
     figure.update_layout(updatemenus=[menu], legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"})
     figure.update_xaxes(title="last layer", constrain="domain", zeroline=False)
     figure.update_yaxes(title="first layer", autorange="reversed", scaleanchor="x", constrain="domain", zeroline=False)
-    made = finished(figure, 620)
-    made["layout"]["margin"]["t"] = 130
-    return made
+    data = finished(figure, 620)
+    data["layout"]["margin"]["t"] = 130
+    return data
 
 
 def _map(planned: PlanningResult, submesh: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def link_chart(planned: PlanningResult) -> dict[str, Any] | None:
     figure = link_map(names, cluster.links)
     inside = _fields((str(n), _within(stage)) for n, stage in enumerate(stages))
     pairs = enumerate(itertools.pairwise(stages))
-    between = _fields((f"{n} to {n + 1}", itertools.product(one.hosts, other.hosts)) for n, (one, other) in pairs)
+    between = _fields((f"{n} to {n + 1}", itertools.product(sender.hosts, other.hosts)) for n, (sender, other) in pairs)
     side = min(max(240 // len(names), 14), 56)
     figure.add_scatter(**_marks(inside, COLORS["limit"], "square-open", side, "within stages", "within stage"))
     figure.add_scatter(**_marks(between, _ORANGE, "circle-open", 0.7 * side, "from stage to stage", "from stage"))
@@ -56,11 +56,11 @@ def _within(stage: StagePlan) -> Iterator[_Field]:
 
 def _fields(users: Iterable[tuple[str, Iterable[_Field]]]) -> dict[_Field, list[str]]:
     """Returns the names of those who use each field of the map."""
-    found: dict[_Field, list[str]] = {}
+    users_of: dict[_Field, list[str]] = {}
     for who, fields in users:
         for field in fields:
-            found.setdefault(field, []).append(who)
-    return found
+            users_of.setdefault(field, []).append(who)
+    return users_of
 
 
 def _marks(

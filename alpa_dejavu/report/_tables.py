@@ -69,8 +69,8 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
         )
         for n, (stage, on) in enumerate(zip(planned.plan.stages, timeline.schedule.device_of, strict=True))
     ]  # fmt: skip
-    known = known_columns(REPORTED, rows)
-    return {"heads": [column.name for column in known], "rows": folded_cells(known, rows)}
+    columns = known_columns(REPORTED, rows)
+    return {"heads": [column.name for column in columns], "rows": folded_cells(columns, rows)}
 
 
 def memory_rows(plan: Plan) -> Table:
@@ -97,8 +97,8 @@ def runner_up_rows(planned: PlanningResult) -> Table:
     for rank, other in enumerate(planned.runners_up, start=2):
         plan = other.plan
         slower = plan.step_s / planned.plan.step_s - 1
-        said = f"{slower:+.2%}" if abs(slower) > AS_FAST else ""
-        rows.append([str(rank), described(plan), units.seconds(plan.step_s), said, other.why])
+        change = f"{slower:+.2%}" if abs(slower) > AS_FAST else ""
+        rows.append([str(rank), described(plan), units.seconds(plan.step_s), change, other.why])
     return {"heads": ["rank", "plan", "step", "slower by", "why it loses"], "rows": rows}
 
 
@@ -128,8 +128,13 @@ def sensitivity_rows(plan: Plan) -> Table:
     first.
     """
     rows = [
-        [one.what, f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", units.seconds(one.twice_s)]
-        for one in sensitivities(plan)
+        [
+            sensitivity.what,
+            f"{sensitivity.elasticity:.3f} %",
+            f"{sensitivity.worse_elasticity:.3f} %",
+            units.seconds(sensitivity.twice_s),
+        ]
+        for sensitivity in sensitivities(plan)
     ]
     heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
     return {"heads": heads, "rows": rows}
@@ -142,7 +147,12 @@ def layer_rows(planned: PlanningResult) -> Table:
     model = planned.model
     memory = ModelMemory.of(model)
     stages = planned.plan.stages
-    drawn = {stage.layers[0] + n: one for stage in stages if stage.drawn for n, one in enumerate(stage.drawn.layers)}
+    drawn = {
+        stage.layers[0] + n: drawn_layer
+        for stage in stages
+        if stage.drawn
+        for n, drawn_layer in enumerate(stage.drawn.layers)
+    }
     stage_of = {n: s for s, ids in enumerate(planned.plan.layer_ids) for n in ids}
     rows = [
         [
@@ -189,18 +199,18 @@ def _links(cluster: Cluster) -> dict[str, Link]:
         return {"within a host": links[0][0]} | ({"between hosts": links[0][1]} if len(links) > 1 else {})
     more = [f" and {len(hosts) - 1} alike" if hosts[1:] else "" for hosts in members]
     names = [cluster.hosts[hosts[0]].name + others for hosts, others in zip(members, more, strict=True)]
-    found = {f"within {name}": links[hosts[0]][hosts[0]] for name, hosts in zip(names, members, strict=True)}
+    links_of = {f"within {name}": links[hosts[0]][hosts[0]] for name, hosts in zip(names, members, strict=True)}
     for a, sending in enumerate(members):
         for b, receiving in enumerate(members):
             if a != b:
-                found[f"from {names[a]} to {names[b]}"] = links[sending[0]][receiving[0]]
+                links_of[f"from {names[a]} to {names[b]}"] = links[sending[0]][receiving[0]]
             elif sending[1:]:
-                found[f"among {names[a]}"] = links[sending[0]][sending[1]]
-    return found
+                links_of[f"among {names[a]}"] = links[sending[0]][sending[1]]
+    return links_of
 
 
 def _devices(cluster: Cluster) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for host in cluster.hosts:
-        found.setdefault(host.device.name, []).append(host.name)
-    return found
+        members.setdefault(host.device.name, []).append(host.name)
+    return members

@@ -55,32 +55,32 @@ class _Quicker(LatencyModel):
         """Returns the seconds of each operator on a device that was made faster by a factor: those on the present
         device, divided by that factor.
         """
-        known = self.before.get(device)
-        found = self.model.predict(operators, device if known is None else known)
-        return found if known is None else Latency(found.mean_s / self.factor, found.spread_s / self.factor)
+        before = self.before.get(device)
+        costs = self.model.predict(operators, device if before is None else before)
+        return costs if before is None else Latency(costs.mean_s / self.factor, costs.spread_s / self.factor)
 
 
-def resources(given: Prices) -> Iterator[Resource]:
+def resources(prices: Prices) -> Iterator[Resource]:
     """Yields each type of device of a cluster, and each kind of link within and between its hosts, as something that
     might become faster.
     """
-    cluster = given.cluster
+    cluster = prices.cluster
     names = list(dict.fromkeys(host.device.name for host in cluster.hosts))
     for name in names:
         what = "all devices" if len(names) == 1 else f"devices of type {name}"
-        yield Resource(what, "devices", functools.partial(_with_devices, given, name))
+        yield Resource(what, "devices", functools.partial(_with_devices, prices, name))
     for what, ends in _links(cluster).items():
-        yield Resource(what, "links", functools.partial(_with_links, given, ends))
+        yield Resource(what, "links", functools.partial(_with_links, prices, ends))
 
 
-def _with_devices(given: Prices, name: str, factor: float) -> Prices:
-    cluster, before = faster_devices(given.cluster, name, factor)
-    quicker = dataclasses.replace(given.models, latency=_Quicker(given.models.latency, before, factor))
-    return dataclasses.replace(given, cluster=cluster, models=quicker)
+def _with_devices(prices: Prices, name: str, factor: float) -> Prices:
+    cluster, before = faster_devices(prices.cluster, name, factor)
+    quicker = dataclasses.replace(prices.models, latency=_Quicker(prices.models.latency, before, factor))
+    return dataclasses.replace(prices, cluster=cluster, models=quicker)
 
 
-def _with_links(given: Prices, ends: _Pairs, factor: float) -> Prices:
-    return dataclasses.replace(given, cluster=faster_links(given.cluster, ends, factor))
+def _with_links(prices: Prices, ends: _Pairs, factor: float) -> Prices:
+    return dataclasses.replace(prices, cluster=faster_links(prices.cluster, ends, factor))
 
 
 def _links(cluster: Cluster) -> dict[str, _Pairs]:
@@ -88,21 +88,21 @@ def _links(cluster: Cluster) -> dict[str, _Pairs]:
     members, hosts = members_of_kinds(cluster), range(len(cluster.hosts))
     several = [host for host in hosts if cluster.hosts[host].num_devices > 1]
     if not 1 < len(members) <= _FEW_KINDS:
-        found = {
+        pairs = {
             "bandwidth within hosts": [(host, host) for host in several],
             "bandwidth between hosts": [(a, b) for a in hosts for b in hosts if a != b],
         }
-        return {what: ends for what, ends in found.items() if ends}
+        return {what: ends for what, ends in pairs.items() if ends}
     more = [f" and {len(kind) - 1} alike" if kind[1:] else "" for kind in members]
     names = [cluster.hosts[kind[0]].name + others for kind, others in zip(members, more, strict=True)]
-    found = {}
+    pairs = {}
     for a, kind in enumerate(members):
-        found[f"bandwidth within {names[a]}"] = [(host, host) for host in kind if host in several]
-        found[f"bandwidth among {names[a]}"] = [(one, other) for one in kind for other in kind if one != other]
+        pairs[f"bandwidth within {names[a]}"] = [(host, host) for host in kind if host in several]
+        pairs[f"bandwidth among {names[a]}"] = [(sender, other) for sender in kind for other in kind if sender != other]
         for b in range(a):
-            both = [pair for one in kind for other in members[b] for pair in ((one, other), (other, one))]
-            found[f"bandwidth between {names[b]} and {names[a]}"] = both
-    return {what: ends for what, ends in found.items() if ends}
+            both = [pair for sender in kind for other in members[b] for pair in ((sender, other), (other, sender))]
+            pairs[f"bandwidth between {names[b]} and {names[a]}"] = both
+    return {what: ends for what, ends in pairs.items() if ends}
 
 
 def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Figure:

@@ -92,14 +92,14 @@ def explain(
     largest = max(parts, key=lambda part: parts[part])
     share = 100 * parts[largest] / plan.step_s
     options = sorted(_what_ifs(plan), key=lambda option: option.step_s)
-    found, better = _found(plan, kept, calibration)
+    sensitivities_found, better = _found(plan, kept, calibration)
     return Explanation(
         plan=plan,
         bound=f"{share:.0f} % of the step is {_BOUNDS[largest]}",
         parts=parts,
         notes=(*_slowest(plan), *_fullest(plan), *_offloaded(plan), *better),
         what_if=tuple(option for option in options if option.step_s < plan.step_s * (1 - 1e-3)),
-        sensitivities=found,
+        sensitivities=sensitivities_found,
     )
 
 
@@ -112,14 +112,16 @@ def _found(
         return own, []
     from alpa_dejavu.report.upgrades import upgrades
 
-    made = upgrades(plan, kept, calibration=calibration)
+    looked = upgrades(plan, kept, calibration=calibration)
     # Of what both know, what is kept knows more.
-    by_name = {one.what: one for one in (*own, *made.found)}
+    by_name = {sensitivity.what: sensitivity for sensitivity in (*own, *looked.found)}
     better = []
-    if made.now is not None:
-        better.append(f"the best plan as things are takes {units.seconds(made.now.step_s)}: {stages_text(made.now)}")
-    if made.with_memory is not None:
-        saved, best = 1 - made.with_memory.step_s / plan.step_s, made.with_memory
+    if looked.now is not None:
+        better.append(
+            f"the best plan as things are takes {units.seconds(looked.now.step_s)}: {stages_text(looked.now)}"
+        )
+    if looked.with_memory is not None:
+        saved, best = 1 - looked.with_memory.step_s / plan.step_s, looked.with_memory
         better.append(
             f"with twice the memory on each device the best plan takes {units.seconds(best.step_s)}, "
             f"{100 * saved:.0f} % less: {stages_text(best)}"
@@ -161,17 +163,17 @@ def _fullest(plan: Plan) -> Iterator[str]:
 
 def _offloaded(plan: Plan) -> Iterator[str]:
     for n, stage in enumerate(plan.stages):
-        there = stage.offload
-        if there is None:
+        offload = stage.offload
+        if offload is None:
             continue
-        copies_s = plan.num_micro_batches * (there.forward_s + there.backward_s)
-        places = [("its host's memory", there.host_bytes, there.host_limit_bytes)]
-        places += [("its host's drives", there.nvme_bytes, there.nvme_limit_bytes)] if there.nvme_bytes else []
-        room = " and ".join(f"{units.size(used)} of {units.size(has)} of {where}" for where, used, has in places)
-        lack = f", {units.size(there.missing_bytes)} are missing" if there.missing_bytes else ""
+        copies_s = plan.num_micro_batches * (offload.forward_s + offload.backward_s)
+        places = [("its host's memory", offload.host_bytes, offload.host_limit_bytes)]
+        places += [("its host's drives", offload.nvme_bytes, offload.nvme_limit_bytes)] if offload.nvme_bytes else []
+        needs = " and ".join(f"{units.size(used)} of {units.size(has)} of {where}" for where, used, has in places)
+        lack = f", {units.size(offload.missing_bytes)} are missing" if offload.missing_bytes else ""
         yield (
-            f"stage {n} offloads {there.shares.text}: copies in its passes take {units.seconds(copies_s)} of a step, "
-            f"the hosts' update with its copies {units.seconds(there.step_s)}; for each device it takes {room}{lack}"
+            f"stage {n} offloads {offload.shares.text}: copies in its passes take {units.seconds(copies_s)} of a step, "
+            f"the hosts' update with its copies {units.seconds(offload.step_s)}; for each device it takes {needs}{lack}"
         )
 
 

@@ -35,13 +35,13 @@ def trace_events(timeline: Timeline, plan: Plan) -> dict[str, Any]:
         )
     hosts = list(dict.fromkeys(host for stage in plan.stages for host in stage.hosts))
     events = [_name("process", pid, None, host) for pid, host in enumerate(hosts)]
-    taken = dict.fromkeys(hosts, 0)
+    threads = dict.fromkeys(hosts, 0)
     shared = _shared_events(timeline)
     for number, (stage, name) in enumerate(zip(plan.on_submeshes, lane_names(timeline), strict=True)):
         layers = ", ".join(layers_text(plan.stages[n]) for n in timeline.schedule.stages_on[number])
         for host in stage.hosts:
-            first, taken[host] = taken[host], taken[host] + stage.submesh.devices_per_host
-            devices = f"device {first}" if taken[host] == first + 1 else f"devices {first}-{taken[host] - 1}"
+            first, threads[host] = threads[host], threads[host] + stage.submesh.devices_per_host
+            devices = f"device {first}" if threads[host] == first + 1 else f"devices {first}-{threads[host] - 1}"
             pid = hosts.index(host)
             events.append(_name("thread", pid, 2 * number, f"{name} ({devices}, layers {layers})"))
             events.append(_name("thread", pid, 2 * number + 1, f"{name} sends"))
@@ -67,14 +67,14 @@ def _name(what: str, pid: int, tid: int | None, name: str) -> dict[str, Any]:
 def _shared_events(timeline: Timeline) -> list[list[dict[str, Any]]]:
     """Returns for each submesh its stages' events, without the host."""
     device_of = timeline.schedule.device_of
-    made: list[list[dict[str, Any]]] = [[] for _ in timeline.schedule.stages_on]
+    events: list[list[dict[str, Any]]] = [[] for _ in timeline.schedule.stages_on]
     for event in timeline.events:
         if event.kind == "bubble":
             continue
         args: dict[str, Any] = {} if event.micro_batch < 0 else {"micro_batch": event.micro_batch}
         if event.receiver is not None:
             args["to_stage"] = event.receiver
-        made[device_of[event.stage]].append(
+        events[device_of[event.stage]].append(
             {
                 "ph": "X",
                 "name": event.kind,
@@ -85,14 +85,14 @@ def _shared_events(timeline: Timeline) -> list[list[dict[str, Any]]]:
                 "args": args,
             }
         )
-    return made
+    return events
 
 
 def _memory(timeline: Timeline, submesh: int, name: str, pid: int) -> list[dict[str, Any]]:
     """A counter of bytes, where it changes; none if nothing is known of the stages' memory."""
-    times, held = timeline.memory_over_time(submesh)
-    changes = np.flatnonzero(np.diff(held, prepend=np.nan) != 0)
-    if not held.any():
+    times, num_bytes = timeline.memory_over_time(submesh)
+    changes = np.flatnonzero(np.diff(num_bytes, prepend=np.nan) != 0)
+    if not num_bytes.any():
         return []
     return [
         {
@@ -102,5 +102,5 @@ def _memory(timeline: Timeline, submesh: int, name: str, pid: int) -> list[dict[
             "ts": time * _US_PER_S,
             "args": {"bytes": size},
         }
-        for time, size in zip(times[changes].tolist(), held[changes].tolist(), strict=True)
+        for time, size in zip(times[changes].tolist(), num_bytes[changes].tolist(), strict=True)
     ]

@@ -76,66 +76,66 @@ def upgrades(
         ValueError: the record is of another plan, the plan was priced by other models than these, or the record doesn't
             say how layers are sharded on a logical mesh that the plan has.
     """
-    given = kept_prices(plan, kept, None, latency, communication, calibration)
-    looker = _Looker(plan, kept, given, slicer(slicing))
-    things = list(resources(given))
+    prices = kept_prices(plan, kept, None, latency, communication, calibration)
+    looker = _Looker(plan, kept, prices, slicer(slicing))
+    things = list(resources(prices))
     figures = [resource_figure(thing, looker.times) for thing in things]
     layers = list(layer_figures(looker.base))
-    found = derivatives(looker.step, plan, [*figures, *(figure for _, figure in layers)])
-    order = sorted(range(len(found)), key=lambda n: (-found[n].gained_s, -found[n].saved_s))
+    slopes = derivatives(looker.step, plan, [*figures, *(figure for _, figure in layers)])
+    order = sorted(range(len(slopes)), key=lambda n: (-slopes[n].gained_s, -slopes[n].saved_s))
     for n in [n for n in order if n < len(things)][:_RESOURCES]:
         twice = things[n].at(2.0)
-        found[n] = looker.with_best(found[n], looker.task(twice))
-    for n in [n for n in order if n >= len(things) and found[n].saved_s > 0][:_LAYERS]:
+        slopes[n] = looker.with_best(slopes[n], looker.task(twice))
+    for n in [n for n in order if n >= len(things) and slopes[n].saved_s > 0][:_LAYERS]:
         cheaper = layers[n - len(things)][0]
         factors = tuple(0.5 if layer == cheaper else 1.0 for layer in range(kept.model.num_layers))
-        found[n] = looker.with_best(found[n], dataclasses.replace(looker.task(given), factors=factors))
-    now, roomier = looker.best(looker.task(given), below_s=plan.step_s), None
+        slopes[n] = looker.with_best(slopes[n], dataclasses.replace(looker.task(prices), factors=factors))
+    now, roomier = looker.best(looker.task(prices), below_s=plan.step_s), None
     if any(stage.offloaded.any or stage.memory_bytes > _FULL * stage.memory_limit_bytes for stage in plan.stages):
-        more = dataclasses.replace(given, cluster=with_more_memory(given.cluster, 2.0))
+        more = dataclasses.replace(prices, cluster=with_more_memory(prices.cluster, 2.0))
         roomier = looker.best(looker.task(more), below_s=plan.step_s if now is None else now.step_s)
-    return Upgrades(tuple(found), now, roomier)
+    return Upgrades(tuple(slopes), now, roomier)
 
 
 @final
 class _Looker:
     """A search that prices the given plan, and looks for better ones."""
 
-    def __init__(self, plan: Plan, kept: Kept, given: Prices, search: Slicer) -> None:
+    def __init__(self, plan: Plan, kept: Kept, prices: Prices, search: Slicer) -> None:
         self._plan, self._kept, self._search = plan, kept, search
         _check_known(plan, kept)
-        self.base = self._estimated(given)
+        self.base = self._estimated(prices)
         self._ratio = plan.step_s / self.base.plan.step_s
         self.step = PlanStep(plan, plan_times(self.base.plan), self._ratio)
 
-    def _estimated(self, given: Prices) -> PlanningResult:
+    def _estimated(self, prices: Prices) -> PlanningResult:
         return estimate(
-            self._kept.model, given.cluster, self._kept.run, given_stages(self._plan),
-            latency=given.models.latency, communication=given.models.communication, runtime=given.models.runtime,
+            self._kept.model, prices.cluster, self._kept.run, given_stages(self._plan),
+            latency=prices.models.latency, communication=prices.models.communication, runtime=prices.models.runtime,
         )  # fmt: skip
 
-    def times(self, given: Prices) -> Times:
+    def times(self, prices: Prices) -> Times:
         """Returns the times of the plan's stages on a changed cluster, or by changed cost models, as `given` has
         both.
         """
-        return plan_times(self._estimated(given).plan)
+        return plan_times(self._estimated(prices).plan)
 
-    def task(self, given: Prices) -> PlanningTask:
+    def task(self, prices: Prices) -> PlanningTask:
         """Returns the planning task that looks for the best plan on a changed cluster, or by changed cost models, as
         `given` has both.
         """
-        return kept_task(self._plan, self._kept, given, self._search)
+        return kept_task(self._plan, self._kept, prices, self._search)
 
-    def with_best(self, one: Sensitivity, task: PlanningTask) -> Sensitivity:
+    def with_best(self, sensitivity: Sensitivity, task: PlanningTask) -> Sensitivity:
         """Returns the entry on a change to devices, links or layers with the best plan after that change added to it,
         and that plan's step; if it isn't better than the present plan after the change, with the present one's step.
 
         Args:
-            one: the entry, which says how the present plan's step depends on what is changed.
+            sensitivity: the entry, which says how the present plan's step depends on what is changed.
             task: the planning task after the change.
         """
-        best = self.best(task, below_s=one.twice_s)
-        return dataclasses.replace(one, best_s=one.twice_s if best is None else best.step_s, best=best)
+        best = self.best(task, below_s=sensitivity.twice_s)
+        return dataclasses.replace(sensitivity, best_s=sensitivity.twice_s if best is None else best.step_s, best=best)
 
     def best(self, task: PlanningTask, below_s: float) -> Plan | None:
         """Returns the best plan for a planning task if its step is below `below_s` seconds, else None.
@@ -143,12 +143,12 @@ class _Looker:
         Its step is multiplied by the ratio of the present plan's own step to the step that is estimated for it here.
         """
         try:
-            found = best_plan(task, annotations=()).plan
+            best = best_plan(task, annotations=()).plan
         except NoPlanError:
             return None
-        if found.step_s * self._ratio > below_s * (1 - _BETTER):
+        if best.step_s * self._ratio > below_s * (1 - _BETTER):
             return None
-        return dataclasses.replace(found, step_s=found.step_s * self._ratio)
+        return dataclasses.replace(best, step_s=best.step_s * self._ratio)
 
 
 def _check_known(plan: Plan, kept: Kept) -> None:

@@ -32,15 +32,15 @@ class Ranks:
         order = [*dict.fromkeys([*(name for name in hosts if name in used), *used])]
         places = [(name, device) for name in order for device in range(used[name])]
         rank = {place: n for n, place in enumerate(places)}
-        taken = dict.fromkeys(order, 0)
+        next_device = dict.fromkeys(order, 0)
         submeshes = []
         for stage in plan.on_submeshes:
-            found = []
+            ranks = []
             for name in stage.hosts:
-                each = stage.submesh.devices_per_host
-                found += [rank[name, device] for device in range(taken[name], taken[name] + each)]
-                taken[name] += each
-            submeshes.append(tuple(found))
+                per_host = stage.submesh.devices_per_host
+                ranks += [rank[name, device] for device in range(next_device[name], next_device[name] + per_host)]
+                next_device[name] += per_host
+            submeshes.append(tuple(ranks))
         return cls(tuple(submeshes), tuple(places))
 
     def groups(self, submesh: int, config: MeshConfig, axis: int) -> tuple[int, ...]:

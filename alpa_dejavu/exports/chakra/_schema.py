@@ -41,15 +41,15 @@ def metadata() -> bytes:
 
 def node(number: int, name: str, kind: int, waits_for: Iterable[int], micros: int) -> bytes:
     """Returns a node without its attributes, which may follow: messages that are put one behind the other are one."""
-    made = _Node(id=number, name=name, type=kind, data_deps=sorted(waits_for), duration_micros=micros)
-    return bytes(made.SerializeToString())
+    message = _Node(id=number, name=name, type=kind, data_deps=sorted(waits_for), duration_micros=micros)
+    return bytes(message.SerializeToString())
 
 
 @functools.lru_cache(maxsize=4096)
 def attributes(**values: bool | int | str) -> bytes:
     """Returns attributes of a node, by their names, as its message has them."""
-    made = [_Attribute(name=name, **{_field(name, value): value}) for name, value in values.items()]
-    return bytes(_Node(attr=made).SerializeToString())
+    messages = [_Attribute(name=name, **{_field(name, value): value}) for name, value in values.items()]
+    return bytes(_Node(attr=messages).SerializeToString())
 
 
 def _field(name: str, value: bool | int | str) -> str:

@@ -44,7 +44,7 @@ def rank_traces(
     program = step_program(times, plan.num_micro_batches, schedule)
     columns = program.names, program.stage.tolist(), program.micro_batch.tolist(), program.waits.T.tolist()
     for number, (kind, stage, batch, waits) in enumerate(zip(*columns, strict=True)):
-        builder.add(number, kind, stage, batch, [one for one in waits if one >= 0])
+        builder.add(number, kind, stage, batch, [task for task in waits if task >= 0])
     return builder.finished()
 
 
@@ -61,9 +61,9 @@ class _Lane:
         """Adds a node to each rank's trace, with attributes for each or for all; returns its number."""
         number, self._next = self._next, self._next + 1
         head = schema.node(number, name, kind, waits_for, micros)
-        known = {one: schema.delimited(head + one) for one in dict.fromkeys(attributes)}
+        nodes = {own: schema.delimited(head + own) for own in dict.fromkeys(attributes)}
         for records, own in zip(self.records, attributes, strict=True):
-            records.append(known[own])
+            records.append(nodes[own])
         return number
 
 
@@ -106,10 +106,10 @@ class _Builder:
             return
         submesh = self.schedule.device_of[stage]
         lane, before = self._lanes[submesh], list[int]()
-        for one in waits:
-            if (one, submesh) not in self._last:
-                self._arrive(one)
-            before += self._last[one, submesh]
+        for task in waits:
+            if (task, submesh) not in self._last:
+                self._arrive(task)
+            before += self._last[task, submesh]
         after = tuple(dict.fromkeys(before))
         for part in self._parts(kind, stage, batch):
             name = f"{part.name}, micro-batch {batch}" if kind != "update" else part.name
@@ -118,12 +118,12 @@ class _Builder:
 
     def finished(self) -> list[bytes]:
         """Returns the traces by rank."""
-        found = {
+        traces = {
             rank: b"".join(records)
             for lane in self._lanes
             for rank, records in zip(lane.ranks, lane.records, strict=True)
         }
-        return [found[rank] for rank in sorted(found)]
+        return [traces[rank] for rank in sorted(traces)]
 
     def _parts(self, kind: str, stage: int, batch: int) -> Sequence[Part]:
         parts, work = self.works[stage].parts.get(kind, ()), self.works[stage].parts
@@ -165,12 +165,12 @@ class _Builder:
         size = max(1, round(whole / pairs))
         micros = self._links.setdefault((stage, target), _Micros()).of(seconds)
         tag, self._tags = self._tags, self._tags + 1
-        each = [pairs // len(lane.ranks) for lane in lanes]
-        ends = [[lane.ranks[n // count] for n in range(pairs)] for lane, count in zip(lanes, each, strict=True)]
-        for side, (lane, submesh, count) in enumerate(zip(lanes, submeshes, each, strict=True)):
-            before = [one for wait in waits for one in self._last.get((wait, submesh), ())]
+        turns = [pairs // len(lane.ranks) for lane in lanes]
+        ends = [[lane.ranks[n // count] for n in range(pairs)] for lane, count in zip(lanes, turns, strict=True)]
+        for side, (lane, submesh, count) in enumerate(zip(lanes, submeshes, turns, strict=True)):
+            before = [node for wait in waits for node in self._last.get((wait, submesh), ())]
             name = f"{kind} from stage {stage} to stage {target}, micro-batch {batch}"
-            made = []
+            nodes = []
             for turn in range(count):
                 own = [
                     schema.attributes(
@@ -178,8 +178,8 @@ class _Builder:
                     )
                     for n in range(turn, pairs, count)
                 ]
-                made.append(lane.add(name, (schema.SEND, schema.RECEIVE)[side], before, micros, own))
-            self._last.setdefault((number, submesh), tuple(made))
+                nodes.append(lane.add(name, (schema.SEND, schema.RECEIVE)[side], before, micros, own))
+            self._last.setdefault((number, submesh), tuple(nodes))
 
 
 def chakra_files(plan: Plan, costs: StageCostModel) -> dict[str, str | bytes]:

@@ -27,10 +27,16 @@ _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accu
 
 def read_deepspeed(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
     """Returns the plan that a configuration says; the model's sizes aren't in it, but its precision is."""
-    said = _Said(read_checked(path, dict[str, Any], _REMEDY))
-    sizes = None if model is None else dataclasses.replace(model, precision=said.precision())
-    outline = said.outline(num_devices, sizes)
-    return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
+    configuration = _Said(read_checked(path, dict[str, Any], _REMEDY))
+    sizes = None if model is None else dataclasses.replace(model, precision=configuration.precision())
+    outline = configuration.outline(num_devices, sizes)
+    return Foreign(
+        outline,
+        sizes,
+        tuple(configuration.ignored()),
+        configuration.priced_by(),
+        tuple(configuration.otherwise(outline, sizes)),
+    )
 
 
 @final
@@ -52,23 +58,23 @@ class _Said:
             if key not in settings:
                 raise self._wrong(path, unknown_setting(shown, key, settings))
             if settings[key].use == "off" and not (_is_off(value) or value in settings[key].allowed):
-                said = f"{shown} is {short(value)}, which isn't planned; leave it out, or switch it off"
-                raise self._wrong(path, said)
+                why = f"{shown} is {short(value)}, which isn't planned; leave it out, or switch it off"
+                raise self._wrong(path, why)
             if settings[key].use == "aside":
                 yield path
         self._check_tensor_parallel(("tensor_parallel",), self._data.get("tensor_parallel"))
         kind = self._section("optimizer").get("type")
         if kind is not None and str(kind).lower() not in _ADAM:
-            said = f"optimizer.type is {short(kind)}, but must be Adam or AdamW to be planned; change it"
-            raise self._wrong(("optimizer", "type"), said)
+            why = f"optimizer.type is {short(kind)}, but must be Adam or AdamW to be planned; change it"
+            raise self._wrong(("optimizer", "type"), why)
         kinds = _SHORT_NAMES[self.precision()]
         for path, value in (
             (("data_types", "grad_accum_dtype"), self._section("data_types").get("grad_accum_dtype")),
             (("communication_data_type",), self._data.get("communication_data_type")),
         ):
             if value is not None and value not in kinds:
-                said = f"{'.'.join(path)} is {short(value)}, but must be {kinds[0]} to be planned; leave it out"
-                raise self._wrong(path, said)
+                why = f"{'.'.join(path)} is {short(value)}, but must be {kinds[0]} to be planned; leave it out"
+                raise self._wrong(path, why)
 
     def _places(self) -> Iterator[tuple[tuple[str, ...], Any]]:
         for key, value in self._data.items():
@@ -88,8 +94,8 @@ class _Said:
                 if len(path) < _DEEPEST:
                     self._check_tensor_parallel((*path, key), inside)
             elif key.endswith("size") and inside not in (0, 1, None):
-                said = f"{'.'.join((*path, key))} is {short(inside)}, but must be 1 to be planned; leave it out"
-                raise self._wrong((*path, key), said)
+                why = f"{'.'.join((*path, key))} is {short(inside)}, but must be 1 to be planned; leave it out"
+                raise self._wrong((*path, key), why)
 
     def ignored(self) -> list[str]:
         lines = [(self._file.line_of(self._file.text, path), ".".join(path)) for path in self._aside]
@@ -99,8 +105,11 @@ class _Said:
         """Yields what ZeRO 2 does beside what is priced: it shares gradients, too."""
         across = outline.data_parallel
         if model is not None and across > 1 and self._section("zero_optimization").get("stage") == 2:
-            count, each = outline.num_micro_batches, execution("deepspeed").in_precision(model.precision).gradient_bytes
-            less = each * model.num_parameters * (1 - 1 / across) * (1 - outline.offload.gradients)
+            count, gradient_bytes = (
+                outline.num_micro_batches,
+                execution("deepspeed").in_precision(model.precision).gradient_bytes,
+            )
+            less = gradient_bytes * model.num_parameters * (1 - 1 / across) * (1 - outline.offload.gradients)
             shares = f", and shares them, which keeps {units.size(less)} less on each device" if less else ""
             yield f"ZeRO 2 is priced as ZeRO 1: it sums gradients after each of {count} micro-batches, not once{shares}"
 
@@ -110,8 +119,8 @@ class _Said:
         for key, precision in (("bf16", "bfloat16"), ("fp16", "float16")):
             value = self._section(key).get("enabled", False)
             if value not in (True, False, None) or isinstance(value, int) is not isinstance(value, bool):
-                said = f"{key}.enabled is {short(value)}, but must be true or false; write out what the run decides"
-                raise self._wrong((key, "enabled"), said)
+                why = f"{key}.enabled is {short(value)}, but must be true or false; write out what the run decides"
+                raise self._wrong((key, "enabled"), why)
             enabled += [precision] if value else []
         if len(enabled) > 1:
             raise self._wrong(
@@ -131,8 +140,8 @@ class _Said:
         stages = self._stages()
         across, rest = divmod(num_devices, stages)
         if rest:
-            said = f"{stages} stages must divide the {num_devices} devices of the cluster"
-            raise self._wrong(("pipeline", "stages"), said)
+            why = f"{stages} stages must divide the {num_devices} devices of the cluster"
+            raise self._wrong(("pipeline", "stages"), why)
         batch, count = self._batches(across)
         blocks = self._blocks(stages, model)
         return Outline(
@@ -144,8 +153,8 @@ class _Said:
         if value == "auto":
             return 1
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            said = f"pipeline.stages is {short(value)}, but must be a number, or 'auto'"
-            raise self._wrong(("pipeline", "stages"), said)
+            why = f"pipeline.stages is {short(value)}, but must be a number, or 'auto'"
+            raise self._wrong(("pipeline", "stages"), why)
         return value
 
     def _batches(self, across: int) -> tuple[int, int]:
@@ -161,8 +170,8 @@ class _Said:
             raise self._wrong((), f"{_BATCHES[0]} is missing, but must be there; add it")
         count = count or (1 if micro is None else max(batch // (micro * across), 1))
         if batch != (micro or batch // (count * across)) * count * across:
-            said = f"{_BATCHES[0]} is {batch}, but must be {_BATCHES[1]} times {_BATCHES[2]} times {across} replicas"
-            raise self._wrong((_BATCHES[0],), said)
+            why = f"{_BATCHES[0]} is {batch}, but must be {_BATCHES[1]} times {_BATCHES[2]} times {across} replicas"
+            raise self._wrong((_BATCHES[0],), why)
         return batch, count
 
     def _blocks(self, stages: int, model: Transformer | None) -> tuple[int, ...]:
@@ -173,15 +182,15 @@ class _Said:
                 raise self._wrong((), "the number of blocks isn't said; give --model")
             how = self._section("pipeline").get("partition") or "uniform"
             if stages > 1 and how not in ("uniform", "best"):
-                said = f"pipeline.partition is {short(how)}, but must be uniform, or give the ends of stages as parts"
-                raise self._wrong(("pipeline", "partition"), said)
+                why = f"pipeline.partition is {short(how)}, but must be uniform, or give the ends of stages as parts"
+                raise self._wrong(("pipeline", "partition"), why)
             equal, more = divmod(model.num_layers, stages)
             numbers = [equal + (n >= stages - more) for n in range(stages)]
         else:
             numbers = [b - a for a, b in itertools.pairwise(parts)] if _whole(parts) else []
             if len(numbers) != stages or parts[0] != 0 or min(numbers) < 1:
-                said = f"pipeline.parts is {short(parts)}, but must be 0 and the ascending ends of {stages} stages"
-                raise self._wrong(where, said)
+                why = f"pipeline.parts is {short(parts)}, but must be 0 and the ascending ends of {stages} stages"
+                raise self._wrong(where, why)
         numbers[0] -= 1
         numbers[-1] -= 1
         return tuple(numbers)
@@ -195,8 +204,8 @@ class _Said:
         every = bool(interval)
         again = section.get("recompute", [every] * stages)
         if not isinstance(again, list) or len(again) != stages:
-            said = f"pipeline.recompute is {short(again)}, but must have a number for each of {stages} stages"
-            raise self._wrong(("pipeline", "recompute"), said)
+            why = f"pipeline.recompute is {short(again)}, but must have a number for each of {stages} stages"
+            raise self._wrong(("pipeline", "recompute"), why)
         return tuple(map(bool, again))
 
     def _level(self, across: int) -> int:
@@ -213,21 +222,21 @@ class _Said:
         shares, places = {}, set()
         least = {"offload_optimizer": 1, "offload_param": 3}
         for key, old in (("offload_optimizer", "cpu_offload"), ("offload_param", "cpu_offload_param")):
-            there = section.get(key)
-            if there is None:
-                there = {"device": "cpu"} if section.get(old) or section.get(f"{old}s") else {}
-            device = (there.get("device") or "none") if isinstance(there, dict) else there
+            place = section.get(key)
+            if place is None:
+                place = {"device": "cpu"} if section.get(old) or section.get(f"{old}s") else {}
+            device = (place.get("device") or "none") if isinstance(place, dict) else place
             if device not in ("none", "cpu", "nvme"):
-                said = f"{key}.device is {short(device)}, but must be none, cpu or nvme"
-                raise self._wrong(("zero_optimization", key), said)
+                why = f"{key}.device is {short(device)}, but must be none, cpu or nvme"
+                raise self._wrong(("zero_optimization", key), why)
             if device != "none":
                 if (section.get("stage") or 0) < least[key]:
-                    said = (
+                    why = (
                         f"{key} is with ZeRO stage {section.get('stage') or 0}, but must be with {least[key]} or above"
                     )
-                    raise self._wrong(("zero_optimization", key), said)
+                    raise self._wrong(("zero_optimization", key), why)
                 places.add(device)
-                shares[key] = float(there.get("ratio", 1.0))
+                shares[key] = float(place.get("ratio", 1.0))
         activations = float(bool(self._section("activation_checkpointing").get("cpu_checkpointing", False)))
         if not shares and not activations:
             return NO_OFFLOAD
@@ -243,8 +252,8 @@ class _Said:
             raise self._wrong((key,), f"{key} is {short(value)}, but must be an object")
         return value
 
-    def _wrong(self, where: tuple[str, ...], said: str) -> ValueError:
-        return self._file.problem(where, said)
+    def _wrong(self, where: tuple[str, ...], why: str) -> ValueError:
+        return self._file.problem(where, why)
 
 
 def _section_of(path: tuple[str, ...]) -> str:
@@ -253,7 +262,7 @@ def _section_of(path: tuple[str, ...]) -> str:
 
 
 def _whole(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in values)
+    return isinstance(values, list) and all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 def _is_off(value: Any) -> bool:

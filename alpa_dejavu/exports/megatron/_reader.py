@@ -42,11 +42,11 @@ _OTHER_PROGRAMS: Final = re.compile(
 
 def read_megatron(path: pathlib.Path, num_devices: int, model: Transformer | None = None) -> Foreign:
     """Returns the plan that a command line says. Of a model that is given the precision is the command line's."""
-    said = _Said(path, command_line_of(path, _TELLING))
-    sizes = said.sizes() if model is None else dataclasses.replace(model, precision=said.precision())
-    outline = said.outline(num_devices, sizes.num_blocks)
-    ignored, divided = tuple(said.ignored()), said.sequence_parallel
-    return Foreign(outline, sizes, ignored, said.priced_by(), sequence_parallel=divided)
+    line = _Said(path, command_line_of(path, _TELLING))
+    sizes = line.sizes() if model is None else dataclasses.replace(model, precision=line.precision())
+    outline = line.outline(num_devices, sizes.num_blocks)
+    ignored, divided = tuple(line.ignored()), line.sequence_parallel
+    return Foreign(outline, sizes, ignored, line.priced_by(), sequence_parallel=divided)
 
 
 def megatron_sizes(path: pathlib.Path) -> Transformer:
@@ -72,52 +72,60 @@ class _Said:
                 path, line.line, f"{program} trains another model than a decoder of text, which isn't planned; give "
                 "the script of a pretrain_gpt.py",
             )  # fmt: skip
-        strange = [one for one in line.arguments if one.name and one.name not in _SETTINGS]
-        for one in line.arguments:
-            self._check(one, strange)
-            if _SETTINGS[one.name].use in ("aside", "off"):
-                self._others.append(one)
+        strange = [argument for argument in line.arguments if argument.name and argument.name not in _SETTINGS]
+        for argument in line.arguments:
+            self._check(argument, strange)
+            if _SETTINGS[argument.name].use in ("aside", "off"):
+                self._others.append(argument)
                 continue
-            before = self._by_name.setdefault(one.name, one)
-            if before.values != one.values:
+            before = self._by_name.setdefault(argument.name, argument)
+            if before.values != argument.values:
                 other = f"line {before.line} has {short(before.value)}"
-                raise wrong_line(path, one.line, f"--{one.name} is {short(one.value)}, but {other}; leave one out")
+                raise wrong_line(
+                    path, argument.line, f"--{argument.name} is {short(argument.value)}, but {other}; leave one out"
+                )
 
-    def _check(self, one: Argument, strange: Sequence[Argument]) -> None:
+    def _check(self, argument: Argument, strange: Sequence[Argument]) -> None:
         """Raises what is wrong with an argument by itself."""
-        shown = short(" ".join((f"--{one.name}" if one.name else "", *one.values)).strip())
-        setting = _SETTINGS.get(one.name, Setting("unknown"))
-        harmless = setting.use == "aside" and (setting.words == 2 or len(one.values) <= setting.words)
-        if one.unknown is not None and (one.unknown.flow or not harmless):
+        shown = short(" ".join((f"--{argument.name}" if argument.name else "", *argument.values)).strip())
+        setting = _SETTINGS.get(argument.name, Setting("unknown"))
+        harmless = setting.use == "aside" and (setting.words == 2 or len(argument.values) <= setting.words)
+        if argument.unknown is not None and (argument.unknown.flow or not harmless):
             raise wrong_line(
-                self._path, one.unknown.line, f"{shown} of line {one.line} isn't known: {one.unknown.said}"
+                self._path,
+                argument.unknown.line,
+                f"{shown} of line {argument.line} isn't known: {argument.unknown.said}",
             )
-        if not one.name:
-            raise wrong_line(self._path, one.line, f"{short(one.value)} isn't an argument; leave it out")
+        if not argument.name:
+            raise wrong_line(self._path, argument.line, f"{short(argument.value)} isn't an argument; leave it out")
         if setting.use == "refused":
-            raise wrong_line(self._path, one.line, f"{shown} {setting.why}; leave it out, or plan without it")
+            raise wrong_line(self._path, argument.line, f"{shown} {setting.why}; leave it out, or plan without it")
         if setting.use == "off":
-            if not one.values or not {*one.values} <= {*setting.allowed}:
+            if not argument.values or not {*argument.values} <= {*setting.allowed}:
                 but = f"make it {setting.allowed[0]}, or leave it out" if setting.allowed else "leave it out"
-                raise wrong_line(self._path, one.line, f"{shown} isn't planned; {but}")
-        elif one in strange:
+                raise wrong_line(self._path, argument.line, f"{shown} isn't planned; {but}")
+        elif argument in strange:
             names = [*dict.fromkeys(f"--{other.name[:_LONGEST]}" for other in strange)]
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             raise wrong_line(
-                self._path, one.line, f"{', '.join(names[:_MOST_NAMES])}{more} isn't known, so it may change what is "
-                f"planned{near(one.name[:_LONGEST], _SETTINGS)}; leave it out if it changes neither the model nor its "
-                "division, memory or time",
+                self._path, argument.line, f"{', '.join(names[:_MOST_NAMES])}{more} isn't known, so it may change what "
+                f"is planned{near(argument.name[:_LONGEST], _SETTINGS)}; leave it out if it changes neither the model "
+                "nor its division, memory or time",
             )  # fmt: skip
-        elif setting.words < 2 and len(one.values) != setting.words:
+        elif setting.words < 2 and len(argument.values) != setting.words:
             wanted = "one value" if setting.words else "no value"
-            raise wrong_line(self._path, one.line, f"{shown} must have {wanted}; mend it")
+            raise wrong_line(self._path, argument.line, f"{shown} must have {wanted}; mend it")
 
     def ignored(self) -> list[str]:
         """Returns for each argument that says nothing of the plan that it is left aside, by line."""
         lines: dict[int, dict[str, None]] = {}
-        without = [one for one in self._by_name.values() if one.name == "attention-backend" and not _is_plain(one)]
-        for one in (*self._others, *without):
-            lines.setdefault(one.line, {})[f"--{one.name}"] = None
+        without = [
+            argument
+            for argument in self._by_name.values()
+            if argument.name == "attention-backend" and not _is_plain(argument)
+        ]
+        for argument in (*self._others, *without):
+            lines.setdefault(argument.line, {})[f"--{argument.name}"] = None
         return [f"line {line}: {', '.join(names)}" for line, names in lines.items()]
 
     @property
@@ -162,7 +170,7 @@ class _Said:
 
     @property
     def _given(self) -> dict[str, str | None]:
-        return {name: one.value if _SETTINGS[name].words else None for name, one in self._by_name.items()}
+        return {name: argument.value if _SETTINGS[name].words else None for name, argument in self._by_name.items()}
 
     @property
     def _fully_sharded(self) -> bool:
@@ -212,11 +220,11 @@ class _Said:
         if layout is not None:
             return self._laid_out(layout.value, num_blocks, stages)
         first, last = (self._number(end) for end in ends)
-        before, behind = (int(one in self._by_name and stages > 1) for one in counts)
-        for one in (*ends, *virtual):
-            if one in ends and one in self._by_name and (before or behind or self._chunked(virtual)):
+        before, behind = (int(count in self._by_name and stages > 1) for count in counts)
+        for option in (*ends, *virtual):
+            if option in ends and option in self._by_name and (before or behind or self._chunked(virtual)):
                 raise self._wrong(
-                    one, f"--{one} isn't planned with virtual stages, nor with ends that count as blocks; give a "
+                    option, f"--{option} isn't planned with virtual stages, nor with ends that count as blocks; give a "
                     "--pipeline-model-parallel-layout",
                 )  # fmt: skip
         whole = num_blocks + before + behind
@@ -224,7 +232,7 @@ class _Said:
         between = stages * chunks - bool(first) - bool(last)
         equal, rest = divmod(whole - first - last, between) if between else (0, whole - first - last)
         if rest or equal < 0 or (equal == 0 and between):
-            named = next((one for one in (*virtual, *ends, *counts) if one in self._by_name), "num-layers")
+            named = next((option for option in (*virtual, *ends, *counts) if option in self._by_name), "num-layers")
             counted = " with the ends that count as blocks" if before or behind else ""
             raise self._wrong(
                 named, f"{whole} blocks{counted} can't be cut into {stages * chunks} equal stages; give another "
@@ -236,21 +244,21 @@ class _Said:
         return tuple(blocks), chunks
 
     def _chunked(self, virtual: Sequence[str]) -> bool:
-        return any(one in self._by_name for one in virtual)
+        return any(option in self._by_name for option in virtual)
 
     def _chunks(self, virtual: Sequence[str], whole: int, stages: int) -> int:
         """How many stages a rank has."""
-        if all(one in self._by_name for one in virtual):
+        if all(option in self._by_name for option in virtual):
             raise self._wrong(virtual[1], f"--{virtual[1]} is beside --{virtual[0]}; leave one out")
-        each = self._number(virtual[1])
+        per_stage = self._number(virtual[1])
         if virtual[1] not in self._by_name:
             return self._number(virtual[0]) or 1
-        if not each or whole % (each * stages):
+        if not per_stage or whole % (per_stage * stages):
             raise self._wrong(
-                virtual[1], f"--{virtual[1]} is {each}, but must divide the blocks of a stage, {whole} in {stages} "
-                "stages; change one of them",
+                virtual[1], f"--{virtual[1]} is {per_stage}, but must divide the blocks of a stage, {whole} in "
+                f"{stages} stages; change one of them",
             )  # fmt: skip
-        return whole // (each * stages)
+        return whole // (per_stage * stages)
 
     def _laid_out(self, layout: str, num_blocks: int, stages: int) -> tuple[tuple[int, ...], int]:
         name = "pipeline-model-parallel-layout"
@@ -331,9 +339,9 @@ class _Said:
             raise self._wrong(name, f"--{name} is missing, but must be there; add it")
         return number
 
-    def _wrong(self, name: str, said: str) -> ValueError:
-        there = self._by_name.get(name)
-        return wrong_line(self._path, self._line.line if there is None else there.line, said)
+    def _wrong(self, name: str, why: str) -> ValueError:
+        argument = self._by_name.get(name)
+        return wrong_line(self._path, self._line.line if argument is None else argument.line, why)
 
 
 def _is_plain(backend: Argument) -> bool:

@@ -26,14 +26,14 @@ class WrongArgumentError(ValueError):
         said: what is wrong, with the remedy.
     """
 
-    def __init__(self, name: str, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
         self.name = name
 
 
 def size_arguments(model: Transformer) -> dict[str, str | None]:
     """Returns Megatron's arguments for a transformer's sizes, by name; None for those without a value."""
-    given: dict[str, object] = {
+    arguments: dict[str, object] = {
         "num-layers": model.num_blocks,
         "hidden-size": model.hidden,
         "ffn-hidden-size": model.dense_feed_forward or model.feed_forward,
@@ -46,20 +46,20 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
         "normalization": "RMSNorm" if model.rms_norm else "LayerNorm",
     }
     if model.rotary:
-        given |= {"rotary-base": model.rotary_base}
+        arguments |= {"rotary-base": model.rotary_base}
     if model.rotary_scaling > 1:
-        given |= {"use-rope-scaling": None, "rope-scaling-factor": model.rotary_scaling}
+        arguments |= {"use-rope-scaling": None, "rope-scaling-factor": model.rotary_scaling}
     if model.kv_heads < model.num_heads:
-        given |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
+        arguments |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
     if model.num_experts:
-        given |= {"num-experts": model.num_experts, "moe-router-topk": model.experts_per_token}
-        given |= {"moe-ffn-hidden-size": model.feed_forward}
+        arguments |= {"num-experts": model.num_experts, "moe-router-topk": model.experts_per_token}
+        arguments |= {"moe-ffn-hidden-size": model.feed_forward}
     if model.dense_blocks:
-        given |= {"moe-layer-freq": f"([0]*{model.dense_blocks}+[1]*{model.num_blocks - model.dense_blocks})"}
+        arguments |= {"moe-layer-freq": f"([0]*{model.dense_blocks}+[1]*{model.num_blocks - model.dense_blocks})"}
     if model.shared_feed_forward:
-        given |= {"moe-shared-expert-intermediate-size": model.shared_feed_forward}
+        arguments |= {"moe-shared-expert-intermediate-size": model.shared_feed_forward}
     if model.precision == "float8":
-        given |= {"fp8-format": "hybrid"}
+        arguments |= {"fp8-format": "hybrid"}
     flags = {
         "swiglu": model.gated,
         "disable-bias-linear": model.biases != "all",
@@ -70,101 +70,102 @@ def size_arguments(model: Transformer) -> dict[str, str | None]:
         "fp16": model.precision == "float16",
         "bf16": model.precision in ("bfloat16", "float8"),
     }
-    given |= {name: None for name, there in flags.items() if there}
-    return {name: None if value is None else str(value) for name, value in given.items()}
+    arguments |= {name: None for name, is_set in flags.items() if is_set}
+    return {name: None if value is None else str(value) for name, value in arguments.items()}
 
 
-def sizes_of_arguments(given: Mapping[str, Any]) -> Transformer:
+def sizes_of_arguments(arguments: Mapping[str, Any]) -> Transformer:
     """Returns the transformer that Megatron's arguments say, by name.
 
     Raises:
         WrongArgumentError: one that is needed is missing, or isn't a number, or says another kind of model.
     """
-    missing = [name for name in _NEEDED if name not in given]
+    missing = [name for name in _NEEDED if name not in arguments]
     if missing:
-        said = f"--{missing[0]} is missing, but must be there to know the model; add it, or give --model"
-        raise WrongArgumentError(missing[0], said)
-    experts = _number(given, "num-experts", 0)
-    hidden, blocks = _number(given, "hidden-size"), _number(given, "num-layers")
-    swiglu = "swiglu" in given
+        why = f"--{missing[0]} is missing, but must be there to know the model; add it, or give --model"
+        raise WrongArgumentError(missing[0], why)
+    experts = _number(arguments, "num-experts", 0)
+    hidden, blocks = _number(arguments, "hidden-size"), _number(arguments, "num-layers")
+    swiglu = "swiglu" in arguments
     # Megatron takes two thirds of the usual width for a gate, in multiples of 64.
-    wide = _number(given, "ffn-hidden-size", int(4 * hidden * 2 / 3 / 64) * 64 if swiglu else 4 * hidden)
-    bias = "none" if "disable-bias-linear" in given else "all"
+    wide = _number(arguments, "ffn-hidden-size", int(4 * hidden * 2 / 3 / 64) * 64 if swiglu else 4 * hidden)
+    bias = "none" if "disable-bias-linear" in arguments else "all"
     if experts and bias == "all":
-        said = "experts with biases aren't planned; add --disable-bias-linear if there are none"
-        raise WrongArgumentError("num-experts", said)
-    dense = _dense_blocks(given, blocks) if experts else 0
-    rotary = _rotary(given)
+        why = "experts with biases aren't planned; add --disable-bias-linear if there are none"
+        raise WrongArgumentError("num-experts", why)
+    dense = _dense_blocks(arguments, blocks) if experts else 0
+    rotary = _rotary(arguments)
     return Transformer(
         hidden=hidden,
         num_blocks=blocks,
-        num_heads=_number(given, "num-attention-heads"),
-        vocabulary=_vocabulary(given),
-        sequence=_number(given, "seq-length"),
-        kv_heads=_number(given, "num-query-groups", 1) if "group-query-attention" in given else 0,
-        head_size=_number(given, "kv-channels", 0),
-        feed_forward=_number(given, "moe-ffn-hidden-size", wide) if experts else wide,
+        num_heads=_number(arguments, "num-attention-heads"),
+        vocabulary=_vocabulary(arguments),
+        sequence=_number(arguments, "seq-length"),
+        kv_heads=_number(arguments, "num-query-groups", 1) if "group-query-attention" in arguments else 0,
+        head_size=_number(arguments, "kv-channels", 0),
+        feed_forward=_number(arguments, "moe-ffn-hidden-size", wide) if experts else wide,
         gated=swiglu,
         rotary=rotary,
-        rotary_base=_number(given, "rotary-base", 10000) if rotary else 10000,
-        rotary_scaling=_factor(given) if rotary and "use-rope-scaling" in given else 1.0,
-        rms_norm=_one_of(given, "normalization", ("LayerNorm", "RMSNorm")) == "RMSNorm",
-        biases="qkv" if bias == "none" and "add-qkv-bias" in given else bias,
-        qk_norm="qk-layernorm" in given,
-        tied="untie-embeddings-and-output-weights" not in given,
+        rotary_base=_number(arguments, "rotary-base", 10000) if rotary else 10000,
+        rotary_scaling=_factor(arguments) if rotary and "use-rope-scaling" in arguments else 1.0,
+        rms_norm=_one_of(arguments, "normalization", ("LayerNorm", "RMSNorm")) == "RMSNorm",
+        biases="qkv" if bias == "none" and "add-qkv-bias" in arguments else bias,
+        qk_norm="qk-layernorm" in arguments,
+        tied="untie-embeddings-and-output-weights" not in arguments,
         num_experts=experts,
-        experts_per_token=_number(given, "moe-router-topk", 2) if experts else 0,
-        shared_feed_forward=_number(given, "moe-shared-expert-intermediate-size", 0) if experts else 0,
-        shared_gate="moe-shared-expert-gate" in given,
+        experts_per_token=_number(arguments, "moe-router-topk", 2) if experts else 0,
+        shared_feed_forward=_number(arguments, "moe-shared-expert-intermediate-size", 0) if experts else 0,
+        shared_gate="moe-shared-expert-gate" in arguments,
         dense_blocks=dense,
         dense_feed_forward=wide if dense else 0,
-        precision=precision_of(given),
+        precision=precision_of(arguments),
     )
 
 
-def precision_of(given: Mapping[str, Any]) -> str:
+def precision_of(arguments: Mapping[str, Any]) -> str:
     """Returns the dtype that arguments train in: single precision without one of Megatron's."""
-    if "bf16" in given and "fp16" in given:
+    if "bf16" in arguments and "fp16" in arguments:
         raise WrongArgumentError("fp16", "--fp16 is beside --bf16, but must be alone; leave one out")
-    if "fp8-format" in given:
-        _one_of(given, "fp8-format", ("hybrid", "e4m3"))
-        if "bf16" not in given:
+    if "fp8-format" in arguments:
+        _one_of(arguments, "fp8-format", ("hybrid", "e4m3"))
+        if "bf16" not in arguments:
             raise WrongArgumentError("fp8-format", "--fp8-format is without --bf16, which isn't priced; add --bf16")
         return "float8"
-    return "bfloat16" if "bf16" in given else "float16" if "fp16" in given else "float32"
+    return "bfloat16" if "bf16" in arguments else "float16" if "fp16" in arguments else "float32"
 
 
-def _rotary(given: Mapping[str, Any]) -> bool:
-    kind = _one_of(given, "position-embedding-type", ("learned_absolute", "rope"))
-    if "use-rotary-position-embeddings" in given or kind == "rope":
+def _rotary(arguments: Mapping[str, Any]) -> bool:
+    kind = _one_of(arguments, "position-embedding-type", ("learned_absolute", "rope"))
+    if "use-rotary-position-embeddings" in arguments or kind == "rope":
         return True
-    if "no-position-embedding" in given:
-        said = "--no-position-embedding is of a model without positions, which isn't planned; leave it out"
-        raise WrongArgumentError("no-position-embedding", said)
-    rows, tokens = _number(given, "max-position-embeddings", _number(given, "seq-length")), given["seq-length"]
+    if "no-position-embedding" in arguments:
+        why = "--no-position-embedding is of a model without positions, which isn't planned; leave it out"
+        raise WrongArgumentError("no-position-embedding", why)
+    rows, tokens = (
+        _number(arguments, "max-position-embeddings", _number(arguments, "seq-length")),
+        arguments["seq-length"],
+    )
     if str(rows) != str(tokens):
-        said = (
-            f"--max-position-embeddings is {rows}, but must be --seq-length, {tokens}, to be planned; make them equal"
-        )
-        raise WrongArgumentError("max-position-embeddings", said)
+        why = f"--max-position-embeddings is {rows}, but must be --seq-length, {tokens}, to be planned; make them equal"
+        raise WrongArgumentError("max-position-embeddings", why)
     return False
 
 
-def _vocabulary(given: Mapping[str, Any]) -> int:
+def _vocabulary(arguments: Mapping[str, Any]) -> int:
     """The rows of the table of embeddings, as far as padding to multiples of 128 doesn't follow from them."""
-    unit = _number(given, "tensor-model-parallel-size", 1) * _UNIT
+    unit = _number(arguments, "tensor-model-parallel-size", 1) * _UNIT
     name = "padded-vocab-size"
-    if name in given:
-        rows = _number(given, name)
-    elif "vocab-size" in given:
-        rows = _number(given, "vocab-size")
-        name, step = "make-vocab-size-divisible-by", _number(given, "make-vocab-size-divisible-by", _UNIT)
+    if name in arguments:
+        rows = _number(arguments, name)
+    elif "vocab-size" in arguments:
+        rows = _number(arguments, "vocab-size")
+        name, step = "make-vocab-size-divisible-by", _number(arguments, "make-vocab-size-divisible-by", _UNIT)
         if not step or step == _UNIT:
             return rows
         step *= unit // _UNIT
         usual, rows = -(-rows // unit) * unit, -(-rows // step) * step
         if rows == usual:
-            return _number(given, "vocab-size")
+            return _number(arguments, "vocab-size")
     else:
         raise WrongArgumentError(
             "vocab-size",
@@ -172,14 +173,14 @@ def _vocabulary(given: Mapping[str, Any]) -> int:
             "--model",
         )
     if rows % unit:
-        said = f"--{name} makes {rows} rows, but must make a multiple of {unit} to be planned; leave it out"
-        raise WrongArgumentError(name, said)
+        why = f"--{name} makes {rows} rows, but must make a multiple of {unit} to be planned; leave it out"
+        raise WrongArgumentError(name, why)
     return rows
 
 
-def _dense_blocks(given: Mapping[str, Any], blocks: int) -> int:
+def _dense_blocks(arguments: Mapping[str, Any], blocks: int) -> int:
     """How many of the first blocks have no experts."""
-    name, text = "moe-layer-freq", str(given.get("moe-layer-freq", "1"))
+    name, text = "moe-layer-freq", str(arguments.get("moe-layer-freq", "1"))
     if text == "1":
         return 0
     wrong = WrongArgumentError(
@@ -203,7 +204,11 @@ def _repeated(node: ast.expr) -> list[int] | int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.List):
-        return [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, int)]
+        return [
+            element.value
+            for element in node.elts
+            if isinstance(element, ast.Constant) and isinstance(element.value, int)
+        ]
     if not isinstance(node, ast.BinOp):
         raise ValueError("another expression")
     left, right = _repeated(node.left), _repeated(node.right)
@@ -214,25 +219,25 @@ def _repeated(node: ast.expr) -> list[int] | int:
     raise ValueError("another expression")
 
 
-def _factor(given: Mapping[str, Any]) -> float:
-    value = given.get("rope-scaling-factor", "8.0")
+def _factor(arguments: Mapping[str, Any]) -> float:
+    value = arguments.get("rope-scaling-factor", "8.0")
     try:
         return float(value)
     except ValueError:
-        said = f"--rope-scaling-factor is {short(value)}, but must be a number; mend it"
-        raise WrongArgumentError("rope-scaling-factor", said) from None
+        why = f"--rope-scaling-factor is {short(value)}, but must be a number; mend it"
+        raise WrongArgumentError("rope-scaling-factor", why) from None
 
 
-def _one_of(given: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str:
-    value = given.get(name, known[0])
-    if value not in known:
-        said = f"--{name} is {short(value)}, but must be {' or '.join(known)} to be planned; change it"
-        raise WrongArgumentError(name, said)
+def _one_of(arguments: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
+    value = arguments.get(name, choices[0])
+    if value not in choices:
+        why = f"--{name} is {short(value)}, but must be {' or '.join(choices)} to be planned; change it"
+        raise WrongArgumentError(name, why)
     return str(value)
 
 
-def _number(given: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = given.get(name, default)
+def _number(arguments: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = arguments.get(name, default)
     if isinstance(value, int):
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS:

@@ -63,33 +63,33 @@ def plan_arguments(outline: Outline, hides: bool = False) -> dict[str, str | Non
         outline: the plan.
         hides: whether gradients are summed, and parameters gathered, while devices compute.
     """
-    given: dict[str, str | None] = {
+    arguments: dict[str, str | None] = {
         "tensor-model-parallel-size": str(outline.tensor_parallel),
         "pipeline-model-parallel-size": str(outline.pipeline),
     }
     if len(outline.blocks) > 1:
-        given["pipeline-model-parallel-layout"] = layout_of(outline.blocks)
-    given |= {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}
+        arguments["pipeline-model-parallel-layout"] = layout_of(outline.blocks)
+    arguments |= {"micro-batch-size": str(outline.micro_batch), "global-batch-size": str(outline.batch)}
     if outline.tensor_parallel > 1:
-        given |= {"sequence-parallel": None}
+        arguments |= {"sequence-parallel": None}
     if outline.zero == 2 or outline.offload.any:
-        given |= {"use-distributed-optimizer": None}
+        arguments |= {"use-distributed-optimizer": None}
     if outline.zero == 3:
-        given |= {
+        arguments |= {
             "use-distributed-optimizer": None, "use-megatron-fsdp": None,
             "data-parallel-sharding-strategy": "optim_grads_params", "ckpt-format": "fsdp_dtensor",
             "no-gradient-accumulation-fusion": None,
         }  # fmt: skip
     if outline.remat[0]:
-        given |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1"}
+        arguments |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": "1"}
     if outline.offload.any:
         share = repr(outline.offload.optimizer)
-        given |= {"optimizer-cpu-offload": None, "optimizer-offload-fraction": share}
-        given |= {"use-precision-aware-optimizer": None}
+        arguments |= {"optimizer-cpu-offload": None, "optimizer-offload-fraction": share}
+        arguments |= {"use-precision-aware-optimizer": None}
     if hides:
-        given |= {"overlap-grad-reduce": None}
-        given |= {"overlap-param-gather": None} if "use-distributed-optimizer" in given else {}
-    return given
+        arguments |= {"overlap-grad-reduce": None}
+        arguments |= {"overlap-param-gather": None} if "use-distributed-optimizer" in arguments else {}
+    return arguments
 
 
 def _where_from(outline: Outline) -> list[str]:
@@ -153,16 +153,16 @@ def blocks_of_layout(layout: str) -> tuple[int, ...]:
     """
     plain = layout.replace(",", "")
     for pattern in (_GROUP, _TIMES):
-        plain = pattern.sub(lambda found: found[1] * min(int(found[2]), _MOST), plain)
+        plain = pattern.sub(lambda match: match[1] * min(int(match[2]), _MOST), plain)
         if len(plain) > _MOST:
             raise ValueError(f"layout is {short(layout)}, but must have at most {_MOST} layers; give fewer")
     letters = plain.replace("|", "")
     wrong = sorted(set(letters) - set("EtL"))
     if wrong:
         hint = ": multi-token prediction isn't planned" if "m" in wrong else ""
-        said = f"layout is {short(layout)}, but must have the letters E, t and L alone, not {wrong[0]!r}{hint}"
-        raise ValueError(said)
+        why = f"layout is {short(layout)}, but must have the letters E, t and L alone, not {wrong[0]!r}{hint}"
+        raise ValueError(why)
     if letters != "E" + "t" * letters.count("t") + "L":
-        said = f"layout is {short(layout)}, but must begin with the one E and end with the one L; move them there"
-        raise ValueError(said)
+        why = f"layout is {short(layout)}, but must begin with the one E and end with the one L; move them there"
+        raise ValueError(why)
     return tuple(stage.count("t") for stage in plain.split("|"))

@@ -38,10 +38,16 @@ def read_torchtitan(path: pathlib.Path, num_devices: int, model: Transformer | N
     """Returns the plan that a configuration says. Of a model that is given the precision, and the sequence where it
     is in the file, are the configuration's.
     """
-    said = _Said(read_settings(path))
-    sizes = said.sizes(model)
-    outline = said.outline(num_devices, sizes.num_blocks)
-    return Foreign(outline, sizes, tuple(said.ignored()), said.priced_by(), tuple(said.otherwise(outline, sizes)))
+    configuration = _Said(read_settings(path))
+    sizes = configuration.sizes(model)
+    outline = configuration.outline(num_devices, sizes.num_blocks)
+    return Foreign(
+        outline,
+        sizes,
+        tuple(configuration.ignored()),
+        configuration.priced_by(),
+        tuple(configuration.otherwise(outline, sizes)),
+    )
 
 
 @final
@@ -62,15 +68,15 @@ class _Said:
         sections = settings_of("torchtitan")
         settings = sections.get(section)
         if settings is None:
-            said = f"[{section}] isn't known, so it may change what is planned{near(section, sections)}; leave it out"
-            raise self._wrong(section, "", said)
+            why = f"[{section}] isn't known, so it may change what is planned{near(section, sections)}; leave it out"
+            raise self._wrong(section, "", why)
         for key, value in values.items():
             setting = settings.get(key, settings.get("*"))
             if setting is None:
                 raise self._wrong(section, key, unknown_setting(f"{section}.{key}", key, settings))
             if setting.use == "off" and value is not None and not _is_one_of(value, setting.allowed):
-                said = f"{section}.{key} is {short(value)}, which isn't planned; make it {setting.allowed[0]!r}"
-                raise self._wrong(section, key, said)
+                why = f"{section}.{key} is {short(value)}, which isn't planned; make it {setting.allowed[0]!r}"
+                raise self._wrong(section, key, why)
             if setting.use == "aside" or "*" in settings:
                 line = self._settings.lines.get((section, key), 0)
                 self._aside.setdefault(line, []).append(f"{section}.{key}")
@@ -85,16 +91,16 @@ class _Said:
         precision = self._get("training", "mixed_precision_param", "bfloat16")
         if precision not in ("bfloat16", "float32"):
             key = "mixed_precision_param"
-            said = f"training.{key} is {precision!r}, but must be 'bfloat16' or 'float32'; mend it"
-            raise self._wrong("training", key, said)
+            why = f"training.{key} is {precision!r}, but must be 'bfloat16' or 'float32'; mend it"
+            raise self._wrong("training", key, why)
         sequence = self._number("training", "seq_len", 2048)
         if model is not None:
             kept = sequence if "seq_len" in self._settings.sections.get("training", {}) else model.sequence
             return dataclasses.replace(model, precision=precision, sequence=kept)
         name, flavor = self._get("model", "name", "llama3"), self._get("model", "flavor", "")
         if name != "llama3" or not isinstance(flavor, str) or flavor not in _FLAVORS:
-            said = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
-            raise self._wrong("model", "flavor", said)
+            why = f"the sizes of {name!r} {flavor!r} aren't known; give --model, such as its config.json"
+            raise self._wrong("model", "flavor", why)
         hidden, blocks, heads, feed_forward = _FLAVORS[flavor]
         return Transformer(
             hidden, blocks, heads, 128256, sequence, kv_heads=8, feed_forward=feed_forward, precision=precision,
@@ -149,22 +155,22 @@ class _Said:
             batch, count, schedule, across, along, blocks, remat, zero, self._offload(), selective=mode == "selective"
         )
 
-    def _replicas(self, num_devices: int, each: int) -> tuple[int, int]:
+    def _replicas(self, num_devices: int, per_replica: int) -> tuple[int, int]:
         """How many copies of the parameters there are, and how many devices share each."""
         copies = self._number("parallelism", "data_parallel_replicate_degree", 1)
         key = "data_parallel_shard_degree"
         shares = self._number("parallelism", key, -1)
         if shares < 0:
-            shares = num_devices // (each * copies)
-        if each * copies * shares != num_devices or not shares:
+            shares = num_devices // (per_replica * copies)
+        if per_replica * copies * shares != num_devices or not shares:
             raise self._wrong(
-                "parallelism", key, f"the degrees' product is {each * copies * shares}, but must be the {num_devices} "
-                "devices of the cluster; give the cluster that it runs on, by --cluster and --hosts",
+                "parallelism", key, f"the degrees' product is {per_replica * copies * shares}, but must be the "
+                f"{num_devices} devices of the cluster; give the cluster that it runs on, by --cluster and --hosts",
             )  # fmt: skip
         if copies > 1 and shares > 1:
             key = "data_parallel_replicate_degree"
-            said = f"{key} is {copies} beside shares of {shares}, which isn't planned; make one of them 1"
-            raise self._wrong("parallelism", key, said)
+            why = f"{key} is {copies} beside shares of {shares}, which isn't planned; make one of them 1"
+            raise self._wrong("parallelism", key, why)
         return copies, shares
 
     def _level(self, ranks: int) -> int:
@@ -172,8 +178,8 @@ class _Said:
         value = self._get("parallelism", key, "default")
         levels = {"always": 3, "never": 2, "default": 3 if ranks == 1 else 2}
         if not isinstance(value, str) or value not in levels:
-            said = f"{key} is {short(value)}, but must be default, always or never; mend it"
-            raise self._wrong("parallelism", key, said)
+            why = f"{key} is {short(value)}, but must be default, always or never; mend it"
+            raise self._wrong("parallelism", key, why)
         return levels[value]
 
     def _blocks(self, num_blocks: int, ranks: int) -> tuple[int, ...]:
@@ -202,9 +208,9 @@ class _Said:
             for end in ("first", "last")
         )
         whole = num_blocks + before + behind
-        each = self._number("parallelism", "pipeline_parallel_layers_per_stage", 0)
+        per_stage = self._number("parallelism", "pipeline_parallel_layers_per_stage", 0)
         single = self._get("parallelism", "pipeline_parallel_schedule", "1F1B") in ("1F1B", "GPipe")
-        stages = -(-whole // each) if each else ranks * (1 if single else 2)
+        stages = -(-whole // per_stage) if per_stage else ranks * (1 if single else 2)
         if stages > whole:
             return ()
         equal, more = divmod(whole, stages)
@@ -220,12 +226,12 @@ class _Said:
             return self._loaded(str(loaded), stages, count)
         names = {other: schedule for schedule, other in NAMES.items()}
         if not isinstance(name, str) or name not in names:
-            said = f"{key} is {short(name)}, but must be one of {', '.join(names)}; change it"
-            raise self._wrong("parallelism", key, said)
+            why = f"{key} is {short(name)}, but must be one of {', '.join(names)}; change it"
+            raise self._wrong("parallelism", key, why)
         wanted = {"Interleaved1F1B": range(2, 10**6), "ZBVZeroBubble": (2,), "DualPipeV": (2,)}.get(name, (1,))
         if chunks not in wanted:
-            said = f"{key} is {name}, which can't have {chunks} stages on each rank; change the stages or the schedule"
-            raise self._wrong("parallelism", key, said)
+            why = f"{key} is {name}, which can't have {chunks} stages on each rank; change the stages or the schedule"
+            raise self._wrong("parallelism", key, why)
         return f"interleaved_{chunks}" if name == "Interleaved1F1B" and chunks > 2 else names[name]
 
     def _loaded(self, csv: str, stages: int, count: int) -> str:
@@ -252,8 +258,8 @@ class _Said:
         if mode == "selective" and option == "1":  # of every first block
             return "full"
         if mode == "selective" and option != "op":
-            said = f"{section}.{key} is {short(option)}, but must be 'op' to be planned; write it out, or another mode"
-            raise self._wrong(section, key, said)
+            why = f"{section}.{key} is {short(option)}, but must be 'op' to be planned; write it out, or another mode"
+            raise self._wrong(section, key, why)
         return str(mode)
 
     def _offload(self) -> Offload:
@@ -274,16 +280,16 @@ class _Said:
         value = self._get(section, key, default)
         right = isinstance(value, int) and not isinstance(value, bool) and (least <= value < _MOST or value == default)
         if not right:
-            said = f"{section}.{key} is {short(value)}, but must be a whole number of at least {least}; mend it"
-            raise self._wrong(section, key, said)
+            why = f"{section}.{key} is {short(value)}, but must be a whole number of at least {least}; mend it"
+            raise self._wrong(section, key, why)
         return int(value)
 
-    def _wrong(self, section: str, key: str, said: str) -> ValueError:
-        return self._settings.wrong(section, key, said)
+    def _wrong(self, section: str, key: str, why: str) -> ValueError:
+        return self._settings.wrong(section, key, why)
 
 
 def _is_one_of(value: Any, usual: tuple[Any, ...]) -> bool:
-    return any(type(value) is type(one) and value == one for one in usual)
+    return any(type(value) is type(other) and value == other for other in usual)
 
 
 def _blocks_of_parts(parts: Any, num_blocks: int) -> tuple[int, ...]:
@@ -297,7 +303,7 @@ def _blocks_of_parts(parts: Any, num_blocks: int) -> tuple[int, ...]:
 
 def _blocks_of_splits(splits: Any, num_blocks: int) -> tuple[int, ...]:
     names = splits.split(",") if isinstance(splits, str) else splits if isinstance(splits, list) else [""]
-    found = [_SPLIT.fullmatch(str(name).strip()) for name in names]
-    ends = [0, *(int(one[1]) for one in found if one is not None), num_blocks]
+    matches = [_SPLIT.fullmatch(str(name).strip()) for name in names]
+    ends = [0, *(int(match[1]) for match in matches if match is not None), num_blocks]
     blocks = tuple(b - a for a, b in itertools.pairwise(ends))
-    return blocks if None not in found and min(blocks[1:]) > 0 else ()
+    return blocks if None not in matches and min(blocks[1:]) > 0 else ()

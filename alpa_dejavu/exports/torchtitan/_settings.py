@@ -48,10 +48,10 @@ class Settings:
     sections: Mapping[str, Mapping[str, Any]]
     lines: Mapping[tuple[str, str], int]
 
-    def wrong(self, section: str, key: str, said: str) -> ValueError:
+    def wrong(self, section: str, key: str, why: str) -> ValueError:
         """Returns the error that says what is wrong with a setting, with its line."""
         line = self.lines.get((section, key), self.lines.get((section, "")))
-        return ValueError(f"{self.path}{'' if line is None else f', line {line}'}: {said}")
+        return ValueError(f"{self.path}{'' if line is None else f', line {line}'}: {why}")
 
 
 def read_settings(path: pathlib.Path) -> Settings:
@@ -127,8 +127,8 @@ class _Module:
     def settings(self) -> Settings:
         configs = [value for value in self._returned.values() if _called(value) == "Trainer.Config"]
         if len(configs) != 1:
-            said = f"{self._path} has {len(configs)} functions that return a Trainer.Config, but must have one"
-            raise ValueError(f"{said}; {REMEDY}")
+            why = f"{self._path} has {len(configs)} functions that return a Trainer.Config, but must have one"
+            raise ValueError(f"{why}; {REMEDY}")
         sections = {}
         for name, value in self._arguments(configs[0], ""):
             if name not in _OWN:
@@ -138,11 +138,11 @@ class _Module:
 
     def _arguments(self, call: ast.expr, section: str) -> list[tuple[str, ast.expr]]:
         assert isinstance(call, ast.Call), "its name was asked for"
-        if call.args or any(each.arg is None for each in call.keywords):
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
             raise self._wrong(call, "it has arguments without names; name them")
-        for each in call.keywords:
-            self._lines[section, each.arg or ""] = each.value.lineno
-        return [(each.arg or "", each.value) for each in call.keywords]
+        for keyword in call.keywords:
+            self._lines[section, keyword.arg or ""] = keyword.value.lineno
+        return [(keyword.arg or "", keyword.value) for keyword in call.keywords]
 
     def _section(self, name: str, value: ast.expr) -> dict[str, Any]:
         if isinstance(value, ast.Constant) and value.value is None and name == "activation_checkpoint":
@@ -164,8 +164,8 @@ class _Module:
         except ValueError:
             raise self._wrong(node, f"{ast.unparse(node)[:60]!r} is decided as it runs; write it out") from None
 
-    def _wrong(self, node: ast.expr | ast.stmt, said: str) -> ValueError:
-        return ValueError(f"{self._path}, line {node.lineno}: {said}")
+    def _wrong(self, node: ast.expr | ast.stmt, why: str) -> ValueError:
+        return ValueError(f"{self._path}, line {node.lineno}: {why}")
 
 
 def _called(node: ast.expr) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pprint
 from collections.abc import Sequence
 
-from alpa_dejavu.exports._outline import Outline, commented, heading
+from alpa_dejavu.exports._outline import Outline, commented, filled, heading
 from alpa_dejavu.exports._target import Files
 from alpa_dejavu.layers.models import Transformer
 from alpa_dejavu.problem import Plan
@@ -41,7 +41,7 @@ def module_names(blocks: Sequence[int]) -> list[list[str]]:
 
 
 def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
-    known = (
+    is_llama = (
         sizes.gated and sizes.rotary and sizes.rms_norm and sizes.biases == "none" and not sizes.qk_norm
         and not sizes.num_experts and not sizes.latent_rank and sizes.head_size * sizes.num_heads == sizes.hidden
     )  # fmt: skip
@@ -50,10 +50,11 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         "Run it with this folder on PYTHONPATH and one process for each device:",
         f"  NGPU={plan.num_devices} MODULE=torchtitan_plan CONFIG=config ./run_train.sh",
     ]  # fmt: skip
-    if not known:
+    if not is_llama:
         lines += ["torchtitan 0.3.0 has no model of this kind: register yours, and have model_spec() return it."]
-    return commented(lines) + _CODE.format(
-        spec=_spec(sizes) if known else _OWN_SPEC,
+    return commented(lines) + filled(
+        "torchtitan_plan",
+        spec=_spec(sizes) if is_llama else filled("torchtitan_own_model"),
         parallelism=_parallelism(outline),
         passes=", in one pass through the pipeline" if outline.pipeline > 1 else "",
         local_batch=_local_batch(outline),
@@ -64,53 +65,6 @@ def _module(plan: Plan, outline: Outline, sizes: Transformer) -> str:
         checkpoint="FullAC.Config()" if outline.remat[0] else "None",
         compiled=_is_compiled(plan),
     )
-
-
-_CODE = """
-import pathlib
-
-from torchtitan.components.checkpoint import CheckpointManager
-from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
-from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
-from torchtitan.models.common.config_utils import decoder_vocab_size
-from torchtitan.trainer import Trainer
-
-{spec}
-{parallelism}
-
-def config() -> Trainer.Config:
-    spec = model_spec()
-    return Trainer.Config(
-        model_spec=spec,
-        loss=ChunkedLossWrapper.Config(
-            loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)),
-        ),
-        parallelism=parallelism(),
-        training=TrainingConfig(
-            # The plan's batch over its replicas{passes}.
-            local_batch_size={local_batch},
-            global_batch_size={batch},
-            seq_len={sequence},
-            steps=100,
-            # The dtype of the model's products.
-            mixed_precision_param="{precision}",
-            # Whether parameters, gradients and optimizer's state are in the memory of hosts: the plan's offload.
-            enable_cpu_offload={offload},
-        ),
-        # The plan's remat, which torchtitan has alike in all stages.
-        activation_checkpoint={checkpoint},
-        # Whether models are compiled in the runtime that the plan was priced for.
-        compile=CompileConfig(enable={compiled}),
-        # Yours: what follows is for a trial.
-        hf_assets_path="./tests/assets/tokenizer",
-        optimizer=default_adamw(lr=3e-4),
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
-        checkpoint=CheckpointManager.Config(interval=500),
-    )
-"""
 
 
 def _is_compiled(plan: Plan) -> bool:
@@ -165,59 +119,6 @@ def _listed(names: list[str]) -> str:
     return "\n            ".join(pprint.pformat(names, width=96, compact=True).splitlines())
 
 
-_OWN_SPEC = """
-def model_spec():
-    raise NotImplementedError("return the ModelSpec of your model, whose modules are named as in parallelism()")
-"""
-
-
 def _spec(sizes: Transformer) -> str:
     scaling = f', scaling="llama", scaling_factor={sizes.rotary_scaling}' if sizes.rotary_scaling > 1 else ""
-    return f"""from torchtitan.distributed.pipeline_parallel import pipeline_llm
-from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
-from torchtitan.models.llama3 import (  # names with an underscore are of 0.3.0
-    _EMBEDDING_INIT,
-    _NORM_INIT,
-    Llama3Model,
-    _build_llama3_layers,
-    _output_linear_init,
-    parallelize_llama,
-)
-from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
-from torchtitan.protocols.model_spec import ModelSpec
-
-
-def model_spec() -> ModelSpec:
-    # The sizes that were planned for.
-    hidden, vocabulary, heads = {sizes.hidden}, {sizes.vocabulary}, {sizes.num_heads}
-    model = Llama3Model.Config(
-        dim=hidden,
-        vocab_size=vocabulary,
-        enable_weight_tying={sizes.tied},
-        tok_embeddings=Embedding.Config(
-            num_embeddings=vocabulary, embedding_dim=hidden, param_init=_EMBEDDING_INIT
-        ),
-        norm=RMSNorm.Config(normalized_shape=hidden, param_init=_NORM_INIT),
-        lm_head=Linear.Config(in_features=hidden, out_features=vocabulary, param_init=_output_linear_init(hidden)),
-        layers=_build_llama3_layers(
-            n_layers={sizes.num_blocks},
-            dim=hidden,
-            n_heads=heads,
-            n_kv_heads={sizes.kv_heads},
-            hidden_dim={sizes.feed_forward},
-            rope=ComplexRoPE.Config(
-                dim={sizes.head_size}, max_seq_len={sizes.sequence}, theta={sizes.rotary_base}{scaling}
-            ),
-            attn_backend="flex",
-        ),
-    )
-    return ModelSpec(
-        name="llama3",
-        flavor="planned",
-        model=model,
-        parallelize_fn=parallelize_llama,
-        pipelining_fn=pipeline_llm,
-        post_optimizer_build_fn=None,
-        state_dict_adapter=Llama3StateDictAdapter,
-    )
-"""
+    return filled("torchtitan_llama3", sizes=sizes, scaling=scaling)
