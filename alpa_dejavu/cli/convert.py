@@ -120,7 +120,7 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
     """
     from alpa_dejavu.calibration.database import read_database
 
-    database = read_database(pathlib.Path(choice))
+    database_data = read_database(pathlib.Path(choice))
     to = console()
     to.print(f"converted from {database_data['origin']}")
     to.print(database_table(database_data))

@@ -100,11 +100,7 @@ def profile(
         to.wrote(write_output(html_path, html_report(planned, measured.timeline)))
 
 
-<<<<<<< HEAD
-def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: MeasuredPlan) -> Table:
-=======
-def measured_table(plan: Plan, predicted: Sequence[StageTimes], measured: Measured) -> Table:
->>>>>>> h-e
+def measured_table(plan: Plan, predicted: Sequence[StageTimes], measured: MeasuredPlan) -> Table:
     """Returns a table of predicted and measured seconds, for a micro-batch and once a step, with a row for each stage
     of a plan.
 
@@ -119,11 +115,7 @@ def measured_table(plan: Plan, predicted: Sequence[StageTimes], measured: Measur
     return stage_table(PROFILED, rows)
 
 
-<<<<<<< HEAD
-def measured_facts(given: Plan, plan: Plan, found: MeasuredPlan) -> list[tuple[str, str]]:
-=======
-def measured_facts(in_file: Plan, plan: Plan, measured: Measured) -> list[tuple[str, str]]:
->>>>>>> h-e
+def measured_facts(in_file: Plan, plan: Plan, measured: MeasuredPlan) -> list[tuple[str, str]]:
     """Returns a step's time as it was measured, as it was predicted, and as it is simulated from the measured stages,
     each with its name.
     """
