@@ -22,7 +22,7 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, config_of_stage
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
-from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, Seconds
+from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, WorkSeconds
 from alpa_dejavu.planning.search.uncertainty._spreads import link_class
 from alpa_dejavu.planning.search.uncertainty._steps import meet_plan
 from alpa_dejavu.problem import NoShardingError, SearchSpace, StagePlan
@@ -75,7 +75,9 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
     return drawn.with_transfer(table.transfer.scaled(within, between), space)
 
 
-def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:
+def _ranges(
+    part: WorkSeconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None
+) -> FloatArray:
     """Returns the seconds of layers i..j, by factors where they are given; shape (L, L)."""
     rows = part.of_variants if variants is None else part.of_variants * variants
     seconds = stage_sum(rows.sum(axis=1), resolved.of_stages)
