@@ -70,7 +70,6 @@ class Costs:
 
     @cached_property
     def problem(self) -> SlicingProblem:
-        """Returns the problem of cutting the layers into stages by these costs, as a slicer takes it."""
         return self.table.slicing_problem(self.cluster, self.space, self.run)
 
     def on(self, part: Cluster) -> Costs | None:
@@ -271,7 +270,6 @@ class Candidate:
 
     @property
     def num_devices(self) -> int:
-        """Returns the number of devices that all stages of the candidate plan take together."""
         return sum(self.space.submeshes[stage.submesh].num_devices for stage in self.slicing.stages)
 
     @property

@@ -201,7 +201,6 @@ def with_remedies(
 
 
 def _may_offload(cluster: Cluster) -> bool:
-    """Whether enough is known of the hosts' memory."""
     try:
         check_offload("cpu", cluster)
     except ValueError:

@@ -81,7 +81,6 @@ def _exchanged(candidate: Candidate) -> Iterator[tuple[StageChoice, ...]]:
 
 
 def _orders(count: int) -> Iterator[Sequence[int]]:
-    """Yields which host takes the place of each of so many hosts."""
     if count <= _ALL_ORDERS:
         yield from itertools.permutations(range(count))
         return
@@ -155,9 +154,7 @@ def under_others(candidates: Sequence[Candidate], schedules: Sequence[str]) -> l
 
 
 def under(candidate: Candidate, schedule: str) -> Candidate | None:
-    """Returns a candidate plan's submeshes and micro-batches under another schedule, simulated; None if that isn't
-    possible there, or doesn't fit into memory.
-    """
+    """Returns a candidate plan's submeshes and micro-batches under another schedule, simulated, if possible."""
     return _fitting(_unsimulated(candidate, schedule))
 
 

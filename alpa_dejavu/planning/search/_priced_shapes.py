@@ -217,7 +217,6 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
 
 
 def _choices(space: SearchSpace) -> dict[tuple[int, int], tuple[Submesh, tuple[int, ...], MeshConfig]]:
-    """Returns the submesh, its hosts (none where hosts are alike) and the config of each entry of a space."""
     hosts = space.hosts or [()] * len(space.submeshes)
     return {
         (s, c): (space.submeshes[s], hosts[s], config)

@@ -66,7 +66,6 @@ class Searched(Chooser):
         one_of("searched", "hosts", self.hosts, ("all", "any", "each"))
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """Returns the candidate plans that are worth comparing, the one with the shortest step first."""
         best = self._under_all_schedules(task, clock)
         rules = task.space
         if not best and isinstance(rules, SpaceRules) and rules.offload != "none":
@@ -275,7 +274,6 @@ def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
 
 
 def _left(whole: Sequence[int], order: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yields the numbers of hosts that are left as one host after the other is left out, kind by kind."""
     left = list(whole)
     for kind in order:
         for _ in range(whole[kind]):

@@ -99,7 +99,6 @@ class Resolver:
 
     @property
     def num_own(self) -> int:
-        """Returns how many prediction errors that only one kind of layer has were met in the cost tables so far."""
         return len(self._own)
 
     @property
@@ -116,7 +115,6 @@ class Resolver:
 
     @property
     def source(self) -> str:
-        """Returns in words which models the spreads of prediction errors are from."""
         return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
     def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
