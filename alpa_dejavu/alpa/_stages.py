@@ -28,7 +28,7 @@ from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside, takes_pa
 from alpa_dejavu.clusters.space import submeshes
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.exports.alpa_code import alpa_options
-from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
+from alpa_dejavu.planning import Decisive, PlanningTask, Searched, plan
 from alpa_dejavu.planning.changed.deviation import learned_correction
 from alpa_dejavu.planning.given.other_schedules import with_better_schedules
 from alpa_dejavu.planning.result import OURS
@@ -157,11 +157,11 @@ def _chooser(option: DejavuStageOption, bench: StageBench, mesh: Any, cluster: C
         probed_s: the seconds in which the cluster was looked at, which count as measuring.
     """
     if option.profile == "decisive":
-        return Measured(bench.measured, option.measuring_s)
+        return Decisive(bench.measured, option.measuring_s)
     # Alpa slices submeshes for measuring by their size alone: where stages are on named hosts that may be another one.
     if option.profile != "auto" or not _connected(mesh) or by_sites(cluster) or slow_inside(cluster):
         return Searched()
-    return Measured(bench.measured, option.measuring_s, _SHARE, _SURE, probed_s)
+    return Decisive(bench.measured, option.measuring_s, _SHARE, _SURE, probed_s)
 
 
 def _runner(mesh: Any, cluster: Cluster) -> StageRunner:

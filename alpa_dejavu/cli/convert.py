@@ -130,5 +130,5 @@ def show_database(choice: str, plots: pathlib.Path | None) -> None:
         with working(f"fitting, and drawing into {plots}"):
             from alpa_dejavu.calibration.database_plots import draw_database
 
-            written = draw_database(database, plots)
+            written = draw_database(database_data, plots)
         to.wrote(written)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.given._estimate import estimate
     from alpa_dejavu.planning.planner import plan
     from alpa_dejavu.planning.result import PlanningResult, RunnerUp
-    from alpa_dejavu.planning.search._active_profiling import Measured
+    from alpa_dejavu.planning.search._decisive import Decisive
     from alpa_dejavu.planning.search._searched import Searched
     from alpa_dejavu.planning.search.given_stages import GivenStage, GivenStages, given_stages, meant_stages
     from alpa_dejavu.planning.task import PlanningTask
 
 __all__ = [
+    "Decisive",
     "GivenStage",
     "GivenStages",
-    "Measured",
     "PlanningResult",
     "PlanningTask",
     "RunnerUp",
@@ -46,7 +46,7 @@ _HOME = {
     "GivenStages": "search.given_stages",
     "given_stages": "search.given_stages",
     "meant_stages": "search.given_stages",
-    "Measured": "search._active_profiling",
+    "Decisive": "search._decisive",
     "plan_model": "by_name",
     "PlanningResult": "result",
     "RunnerUp": "result",

@@ -84,7 +84,6 @@ def plan_for(
 
 
 def _best(tasks: Sequence[PlanningTask], clock: Clock, note: Annotation) -> PlanningResult:
-    """The fastest of the best plans for some tasks."""
     results, none = [], NoPlanError("there are no tasks")
     for task in tasks:
         try:

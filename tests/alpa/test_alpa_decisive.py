@@ -20,7 +20,7 @@ import unlike
 from alpa_dejavu import DejavuStageOption
 from alpa_dejavu.alpa import _stages
 from alpa_dejavu.alpa._stage_runners import AlpaWorkers, CpuProcess, Program, StageRunner, Taken
-from alpa_dejavu.planning import Measured, Searched
+from alpa_dejavu.planning import Decisive, Searched
 from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_dejavu.testing import example_cluster
 from planned_alpa import PlannedError, stopped_after_planning
@@ -142,7 +142,7 @@ def test_by_default_nothing_is_measured_where_no_devices_are_connected_or_hosts_
     mesh, cluster = VirtualPhysicalMesh([0], [info], 4), slow(4)
     monkeypatch.setattr(device_mesh, "global_cluster", SimpleNamespace(host_info=[info]))
     bench = SimpleNamespace(measured=None)
-    assert isinstance(_stages._chooser(DejavuStageOption(), bench, mesh, cluster, 0.0), Measured)
+    assert isinstance(_stages._chooser(DejavuStageOption(), bench, mesh, cluster, 0.0), Decisive)
     assert isinstance(_stages._chooser(DejavuStageOption(), bench, mesh, unlike.two_and_two(), 0.0), Searched)
     assert isinstance(_stages._chooser(never(), bench, mesh, cluster, 0.0), Searched)
 

@@ -6,7 +6,7 @@ from alpa_dejavu.costs.measured_memory import StageMeasurement
 from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning import Measured
+from alpa_dejavu.planning import Decisive
 from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.testing import example_cluster
 from models import chain, planned, space
@@ -28,7 +28,7 @@ def counted_bytes(table, stage, in_flight=1):
 
 
 def decided(measure, cluster=ROOMY, margin=COUNTED):
-    chooser = Measured(measure, 60.0, seconds=lambda: 0.0)
+    chooser = Decisive(measure, 60.0, seconds=lambda: 0.0)
     return planned(MODEL, cluster, SPACE, RUN, chooser=chooser, margin=margin).plan
 
 

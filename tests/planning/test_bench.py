@@ -13,7 +13,7 @@ from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
-from alpa_dejavu.planning.search._bench import Bench, _scaling_errors
+from alpa_dejavu.planning.search._priced_shapes import PricedShapes, _scaling_errors
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
@@ -63,7 +63,7 @@ def test_meshes_that_cannot_divide_the_model_are_not_offered():
 def test_the_best_plan_is_priced_at_its_own_micro_batch():
     source = TracedModel(jax_models.trained, 16)
     asked = task_of(source)
-    bench = Bench(asked, Clock())
+    bench = PricedShapes(asked, Clock())
     found = bench.searched(ShapeSearch(asked.layers, asked.micro_batches))
     best = min(found, key=lambda one: one.step_s)
     assert best.costs.exact
@@ -72,18 +72,18 @@ def test_the_best_plan_is_priced_at_its_own_micro_batch():
 
 
 def test_layers_that_were_given_stay_scaled():
-    found = Bench(task_of(GivenModel(MODEL, 2)), Clock()).searched(ShapeSearch([4], [1, 2, 4, 8], thorough=True))
+    found = PricedShapes(task_of(GivenModel(MODEL, 2)), Clock()).searched(ShapeSearch([4], [1, 2, 4, 8], thorough=True))
     assert {one.run.num_micro_batches for one in found if one.costs.exact} == {8}
 
 
 def test_costs_on_fewer_alike_hosts_are_those_that_are_known():
     asked = task_of(GivenModel(MODEL, 2), cluster=example_cluster(4, 2, 2.0**34))
-    bench = Bench(asked, Clock())
+    bench = PricedShapes(asked, Clock())
     bench.searched(ShapeSearch([4], [8]))
     names = [host.name for host in asked.cluster.hosts]
     part = asked.cluster.part([0, 1])
-    (known,) = Bench(asked.on(part), Clock(), bench.priced).priced
-    fresh = Bench(asked.on(part), Clock()).costs(4, 8)
+    (known,) = PricedShapes(asked.on(part), Clock(), bench.priced).priced
+    fresh = PricedShapes(asked.on(part), Clock()).costs(4, 8)
     assert [host.name for host in known.cluster.hosts] == names[:2]
     for s, submesh in enumerate(known.space.submeshes):
         n = fresh.space.submeshes.index(submesh)
@@ -120,7 +120,7 @@ def test_what_a_scaled_model_has_too_little_memory_for_is_priced_at_its_own_micr
     cluster = example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**33)
     source = GrowsSlowly(share)
     asked = dataclasses.replace(task_of(source, cluster=cluster), space=SpaceRules(remat=("none",)))
-    found = Bench(asked, Clock()).searched(ShapeSearch([4], asked.micro_batches, thorough=True))
+    found = PricedShapes(asked, Clock()).searched(ShapeSearch([4], asked.micro_batches, thorough=True))
     assert found[0].run.num_micro_batches == best
     assert found[0].costs.exact
 
@@ -138,7 +138,7 @@ class CutsDiffer(GrowsSlowly):
 def test_models_of_other_layers_than_the_best_are_priced_at_their_own_micro_batch_too():
     cluster = example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**33)
     asked = task_of(CutsDiffer(0.0), cluster=cluster, layers=(4, 5))
-    bench = Bench(dataclasses.replace(asked, space=SpaceRules(remat=("none",))), Clock())
+    bench = PricedShapes(dataclasses.replace(asked, space=SpaceRules(remat=("none",))), Clock())
     assert bench.candidate(Shape(5, 1)) is None
     best = bench.searched(ShapeSearch(asked.layers, asked.micro_batches))[0]
     assert (best.model.num_layers, best.run.num_micro_batches) == (5, 1)
@@ -149,7 +149,7 @@ def test_scaling_is_judged_by_the_same_hosts():
     asked = task_of(
         GrowsSlowly(1.0), cluster=unlike.cluster([unlike.host("a", devices=1), unlike.host("b", 0.25e12, devices=1)])
     )
-    bench = Bench(asked, Clock())
+    bench = PricedShapes(asked, Clock())
     scaled = bench.costs(4, 4)
     exact = bench.costs(4, 4, exactly=True)
     found = bench.candidate(Shape(4, 4, 2))
@@ -158,7 +158,7 @@ def test_scaling_is_judged_by_the_same_hosts():
 
 
 def test_stages_on_submeshes_that_partial_costs_lack_say_nothing_of_scaling():
-    bench = Bench(task_of(GrowsSlowly(0.5)), Clock())
+    bench = PricedShapes(task_of(GrowsSlowly(0.5)), Clock())
     scaled, found = bench.costs(4, 4), bench.candidate(Shape(4, 4))
     used = {stage.submesh for stage in found.stages}
     others = [s for s in range(len(scaled.space.submeshes)) if s not in used]

@@ -8,8 +8,7 @@ import pytest
 
 from alpa_dejavu.calibration.history import PastRun, Store
 from alpa_dejavu.calibration.measurement import MeasuredPlan, Note, StageNotes, StepNotes, measured
-from alpa_dejavu.planning import GivenStage, GivenStages, estimate, given_stages, plan
-from alpa_dejavu.planning import Measured as Decisive
+from alpa_dejavu.planning import Decisive, GivenStage, GivenStages, estimate, given_stages, plan
 from alpa_dejavu.planning.changed.deviation import deviation, is_off, learned_correction, measured_run
 from alpa_dejavu.planning.search._stage_times import stage_times, timeline_of
 from alpa_dejavu.problem import Run, StageChoice

@@ -111,11 +111,7 @@ def test_a_slicing_that_leaves_gaps_is_no_answer():
 
 @pytest.mark.parametrize(
     "cluster",
-    [
-        example_cluster(1, 4),
-        example_cluster(4, 1),
-        dataclasses.replace(CLUSTER, cores=2),
-    ],
+    [example_cluster(1, 4), example_cluster(4, 1), dataclasses.replace(CLUSTER, cores=2)],
     ids=["one host", "one device each", "one CPU"],
 )
 def test_where_there_are_no_hosts_to_fill_there_is_no_such_problem(cluster):

@@ -14,7 +14,7 @@ from alpa_dejavu.costs.latency import AnalyticLatency, KernelLatency, Latency, L
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning.search.uncertainty import CLASSES, Errors, Factors, Resolver, entry_seconds, meet, redrawn
-from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Seconds
+from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, WorkSeconds
 from alpa_dejavu.planning.search.uncertainty._spreads import (
     ALPHA_BETA,
     DIVIDED,
@@ -237,7 +237,7 @@ def one_layer(products=1.0, launches=0.0):
     """A stage of one layer, all of it products and launches."""
     row, ranges = np.zeros((1, len(CLASSES))), {LAUNCHES: np.full((1, 1), launches)}
     row[0, PRODUCTS] = products
-    seconds = Seconds(row, ranges)
+    seconds = WorkSeconds(row, ranges)
     return Resolved(np.array([[0, 1]]), None, seconds, seconds)
 
 

@@ -12,7 +12,7 @@ from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.costs.runtime import CostModels
 from alpa_dejavu.costs.table import cost_table
-from alpa_dejavu.planning import Measured
+from alpa_dejavu.planning import Decisive
 from alpa_dejavu.planning import plan as plan_of
 from alpa_dejavu.planning.search.uncertainty import confidence
 from alpa_dejavu.planning.search.uncertainty._confidence import gain_s, most_worthwhile
@@ -75,7 +75,7 @@ def truth(factors):
 
 
 def decided(measure, budget_s=60.0, model=MODEL):
-    chooser = Measured(measure, budget_s, seconds=lambda: 0.0)
+    chooser = Decisive(measure, budget_s, seconds=lambda: 0.0)
     return planned(model, CLUSTER, SPACE, RUN, chooser=chooser, margin=COUNTED).plan
 
 
@@ -147,7 +147,7 @@ def test_a_stage_on_several_nodes_of_one_cpu_is_not_measured_in_one_process(core
     def measure(stage):
         asked.add(offered.submeshes[stage.submesh].num_hosts)
 
-    planned(MODEL, cluster, offered, RUN, chooser=Measured(measure, 60.0, seconds=lambda: 0.0), margin=COUNTED)
+    planned(MODEL, cluster, offered, RUN, chooser=Decisive(measure, 60.0, seconds=lambda: 0.0), margin=COUNTED)
     assert (2 in asked) is (cores is None)
     assert asked
 
@@ -159,7 +159,7 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
     model, offered = chain(6, flop=1e8, activation_bytes=1e6), GivenSpace(space(hosts=4, devices=2), by_kinds=sites)
     task = dataclasses.replace(task_of(model, hosts, 4, RUN, communication="links"), space=offered)
     same = plan_of(task).plan
-    plan = plan_of(dataclasses.replace(task, chooser=Measured(lambda stage: None, 0.0))).plan
+    plan = plan_of(dataclasses.replace(task, chooser=Decisive(lambda stage: None, 0.0))).plan
     if sites:
         assert without_draws(plan) == without_draws(same)
         assert plan.step_s == pytest.approx(same.step_s)

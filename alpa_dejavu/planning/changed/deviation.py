@@ -18,7 +18,7 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.planning.changed.state_migration import layer_state, moves
 from alpa_dejavu.planning.planner import plan as best_plan
-from alpa_dejavu.planning.search._active_profiling import MeasuredPlan as Decisive
+from alpa_dejavu.planning.search._decisive import Decisive
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search._stage_times import timeline_alone
 from alpa_dejavu.planning.search.given_stages import GivenStages, given_stages

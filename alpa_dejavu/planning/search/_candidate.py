@@ -70,7 +70,6 @@ class Costs:
 
     @cached_property
     def problem(self) -> SlicingProblem:
-        """Returns the problem of cutting the layers into stages by these costs, as a slicer takes it."""
         return self.table.slicing_problem(self.cluster, self.space, self.run)
 
     def on(self, part: Cluster) -> Costs | None:
@@ -271,7 +270,6 @@ class Candidate:
 
     @property
     def num_devices(self) -> int:
-        """Returns the number of devices that all stages of the candidate plan take together."""
         return sum(self.space.submeshes[stage.submesh].num_devices for stage in self.slicing.stages)
 
     @property
@@ -325,18 +323,18 @@ def _by_rule(candidate: Candidate) -> Candidate:
     return candidate
 
 
-def fitting(candidate: Candidate) -> Candidate | None:
+def fitting(candidate: Candidate, elsewhere_cut: bool = False) -> Candidate | None:
     """Returns a candidate plan with the timeline of its step; None if its run's schedule isn't possible on its
     submeshes, or takes more memory than they have.
 
-    Slicers count the memory of Alpa's schedules as it is, and of others too little.
+    Slicers count the memory of Alpa's schedules as it is, and of others too little; so under Alpa's it is checked only
+    where layers weren't cut by what the schedule keeps.
     """
-    if candidate.run.schedule in ALPA_SCHEDULES:
-        return simulated(candidate)
-    if len(candidate.slicing.stages) not in candidate.costs.possible:
+    in_alpa = candidate.run.schedule in ALPA_SCHEDULES
+    if not in_alpa and len(candidate.slicing.stages) not in candidate.costs.possible:
         return None
     timed = simulated(candidate)
-    return timed if fits(timed) else None
+    return timed if (in_alpa and not elsewhere_cut) or fits(timed) else None
 
 
 def fits(candidate: Candidate) -> bool:

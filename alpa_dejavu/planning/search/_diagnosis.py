@@ -13,8 +13,8 @@ from alpa_dejavu._util.phases import phase
 from alpa_dejavu.clusters.changed_cluster import with_hosts
 from alpa_dejavu.clusters.offload_choices import check_offload
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search._bench import Bench
 from alpa_dejavu.planning.search._candidate import Costs
+from alpa_dejavu.planning.search._priced_shapes import PricedShapes
 from alpa_dejavu.planning.search._shapes import Shape
 from alpa_dejavu.planning.search._stage_times import impossible
 from alpa_dejavu.planning.task import Clock, GivenSpace, PlanningTask, SpaceRules
@@ -32,10 +32,10 @@ def nothing_fits(task: PlanningTask) -> NoPlanError:
     """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches that
     stages can have: it says whether memory, the search space or the slicer is at fault, and what would help.
     """
-    bench, none = Bench(task, Clock()), NoPlanError("there is no number of micro-batches")
+    shapes, none = PricedShapes(task, Clock()), NoPlanError("there is no number of micro-batches")
     for count in reversed(task.micro_batches):
         try:
-            costs = bench.costs(task.layers[0], count)
+            costs = shapes.costs(task.layers[0], count)
         except NoPlanError as error:  # no submesh is for such micro-batches
             none = error
             continue
@@ -201,7 +201,6 @@ def with_remedies(
 
 
 def _may_offload(cluster: Cluster) -> bool:
-    """Whether enough is known of the hosts' memory."""
     try:
         check_offload("cpu", cluster)
     except ValueError:
@@ -240,11 +239,11 @@ def _more_hosts(task: PlanningTask) -> str | None:
 def _fits(task: PlanningTask) -> bool:
     """Whether there is a plan with the most layers, and the smallest micro-batches or those that a host can share."""
     phase(f"whether it fits on {units.counted(len(task.cluster.hosts), 'host')}")
-    bench, devices = Bench(task, Clock()), task.cluster.hosts[0].num_devices
+    shapes, devices = PricedShapes(task, Clock()), task.cluster.hosts[0].num_devices
     shared = [count for count in task.micro_batches if task.micro_batch(count) >= devices]
     for count in dict.fromkeys((task.micro_batches[-1], *shared[-1:])):
         try:
-            if bench.candidate(Shape(task.layers[-1], count)) is not None:
+            if shapes.candidate(Shape(task.layers[-1], count)) is not None:
                 return True
         except NoPlanError:  # no submesh is for such micro-batches
             continue

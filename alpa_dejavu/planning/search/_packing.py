@@ -204,7 +204,6 @@ def _beginnings(cluster: Cluster, space: SearchSpace) -> list[tuple[int, int]]:
 
 
 def _devices(cluster: Cluster, space: SearchSpace, submesh: int) -> int:
-    """Returns how many devices each host of a submesh has at least."""
     return min(cluster.hosts[host].num_devices for host in ((0,) if space.hosts is None else space.hosts[submesh]))
 
 

@@ -81,7 +81,6 @@ def _exchanged(candidate: Candidate) -> Iterator[tuple[StageChoice, ...]]:
 
 
 def _orders(count: int) -> Iterator[Sequence[int]]:
-    """Yields which host takes the place of each of so many hosts."""
     if count <= _ALL_ORDERS:
         yield from itertools.permutations(range(count))
         return
@@ -150,21 +149,13 @@ def under_others(candidates: Sequence[Candidate], schedules: Sequence[str]) -> l
     pairs = itertools.product(list(shapes.values())[:_SHAPES], schedules)
     others = [other for plan, schedule in pairs if _identity(other := _unsimulated(plan, schedule)) not in before]
     close = [other for _, other in ordered(_roughly(others), key=lambda pair: pair[0])[:_CLOSE]]
-    first = best_first(map(_fitting, close))
+    first = best_first(fitting(other, elsewhere_cut=True) for other in close)
     return best_first([*map(polished, first[:_POLISHED]), *first[_POLISHED:]])
 
 
 def under(candidate: Candidate, schedule: str) -> Candidate | None:
-    """Returns a candidate plan's submeshes and micro-batches under another schedule, simulated; None if that isn't
-    possible there, or doesn't fit into memory.
-    """
-    return _fitting(_unsimulated(candidate, schedule))
-
-
-def _fitting(candidate: Candidate) -> Candidate | None:
-    """The candidate simulated, if it fits: its layers weren't cut by what its own schedule keeps in memory."""
-    timed = fitting(candidate)
-    return timed if timed is not None and fits(timed) else None
+    """Returns a candidate plan's submeshes and micro-batches under another schedule, simulated, if possible."""
+    return fitting(_unsimulated(candidate, schedule), elsewhere_cut=True)
 
 
 def _unsimulated(candidate: Candidate, schedule: str) -> Candidate:
@@ -180,12 +171,12 @@ def _roughly(candidates: Sequence[Candidate]) -> Iterator[tuple[float, Candidate
     for candidate in candidates:
         few, count = 2 * len(candidate.slicing.stages), candidate.run.num_micro_batches
         if count <= 2 * few:
-            if (whole := _fitting(candidate)) is not None:
+            if (whole := fitting(candidate, elsewhere_cut=True)) is not None:
                 yield whole.step_s, candidate
             continue
         runs = (dataclasses.replace(candidate.run, num_micro_batches=number) for number in (few, 2 * few))
         costs = (dataclasses.replace(candidate.costs, run=run) for run in runs)
-        some, more = (_fitting(dataclasses.replace(candidate, costs=fewer)) for fewer in costs)
+        some, more = (fitting(dataclasses.replace(candidate, costs=fewer), elsewhere_cut=True) for fewer in costs)
         if some is not None and more is not None:
             yield more.step_s + (count - 2 * few) / few * (more.step_s - some.step_s), candidate
 

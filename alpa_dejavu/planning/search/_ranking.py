@@ -109,9 +109,7 @@ def ranked(task: PlanningTask, search: Found, clock: Clock) -> list[Ranked]:
 
 
 def contenders(ranking: Sequence[Ranked], search: Found, most: int) -> list[Ranked]:
-    """Returns the ranked plans that are worth trying on the devices beside the first one; `most` plans together with
-    it.
-    """
+    """Returns the ranked plans that are worth trying on the devices beside the first one, `most` together with it."""
     if most == 1:
         return []
     from alpa_dejavu.planning.search.uncertainty import drawn_steps, most_useful
@@ -280,7 +278,6 @@ def _combined_s(candidate: Candidate, costs: StageCostModel, stage: StageChoice)
 
 
 def _splits(candidate: Candidate, costs: StageCostModel, stage: StageChoice) -> Iterator[ReductionSplit]:
-    """Yields how a stage's gradients are split in each group of its devices."""
     devices, config = candidate.table.devices[stage.submesh], candidate.space.config(stage)
     for collectives in costs.division(config).combined("step"):
         if collectives.kind == "all_reduce":

@@ -14,9 +14,9 @@ from typing import final
 from alpa_dejavu._util.ties import least
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.clusters.offload_choices import with_all_shares
-from alpa_dejavu.planning.search._bench import Bench, is_small
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, host_names, priced
 from alpa_dejavu.planning.search._polish import under_others
+from alpa_dejavu.planning.search._priced_shapes import PricedShapes, is_small
 from alpa_dejavu.planning.search._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.search.given_stages import on_used_hosts, part_of, used_configs
 from alpa_dejavu.planning.search.uncertainty import errors_of
@@ -66,7 +66,6 @@ class Searched(Chooser):
         one_of("searched", "hosts", self.hosts, ("all", "any", "each"))
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """Returns the candidate plans that are worth comparing, the one with the shortest step first."""
         best = self._under_all_schedules(task, clock)
         rules = task.space
         if not best and isinstance(rules, SpaceRules) and rules.offload != "none":
@@ -85,9 +84,9 @@ class Searched(Chooser):
         The search begins at that plan's number of micro-batches, and goes on as long as steps get shorter.
         """
         task = task.under(candidates[0].run.schedule)
-        bench = Bench(task, clock, [candidate.costs for candidate in candidates])
+        shapes = PricedShapes(task, clock, [candidate.costs for candidate in candidates])
         search = ShapeSearch(task.layers, task.micro_batches, _shape(candidates[0]))
-        best = best_first(bench.searched(search, exactly=False))
+        best = best_first(shapes.searched(search, exactly=False))
         return _placed(task, best[0]) if best else None
 
     def _under_all_schedules(self, task: PlanningTask, clock: Clock) -> list[Candidate]:
@@ -99,34 +98,34 @@ class Searched(Chooser):
         for schedule in (task.schedule, *(name for name in (*_GUIDES, *_LEAN) if name in task.other_schedules)):
             if best and schedule in _LEAN:
                 break
-            bench = Bench(task.under(schedule), clock, costs)
-            own = bench.searched(self._search(task) if is_small(task) else self._near(task, schedule, best))
+            shapes = PricedShapes(task.under(schedule), clock, costs)
+            own = shapes.searched(self._search(task) if is_small(task) else self._near(task, schedule, best))
             rival_s = min((candidate.step_s for candidate in best), default=math.inf)
-            best = best_first([*best, *own, *_on_all_devices(bench, own)])
+            best = best_first([*best, *own, *_on_all_devices(shapes, own)])
             if not own or own[0].step_s <= _RIVAL * rival_s:
-                best += self._on_fewer_hosts(bench, best)
-            costs = bench.priced
+                best += self._on_fewer_hosts(shapes, best)
+            costs = shapes.priced
         if task.other_schedules:
             best = best_first([*best, *under_others(best_first(best), (task.schedule, *task.other_schedules))])
             clock.lap("schedules")
             schedule = best[0].run.schedule if best else task.schedule
             if schedule not in (task.schedule, *_GUIDES):
-                bench = Bench(task.under(schedule), clock, costs)
-                best += bench.searched(_near_the_best(bench, best[0]))
+                shapes = PricedShapes(task.under(schedule), clock, costs)
+                best += shapes.searched(_near_the_best(shapes, best[0]))
         return best_first(best)
 
-    def _on_fewer_hosts(self, bench: Bench, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+    def _on_fewer_hosts(self, shapes: PricedShapes, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Plans that leave hosts out, where a bound doesn't tell that none of them is as good."""
         if self.hosts == "all":
             return
-        task, every = bench.task, self.hosts == "each"
+        task, every = shapes.task, self.hosts == "each"
         best = best_first(candidates)[0] if candidates else None
         parts = fewer_hosts(task.cluster, every)
         for part in parts:
-            if best is not None and not every and bench.least_work_s / part.num_devices > best.step_s:
+            if best is not None and not every and shapes.least_work_s / part.num_devices > best.step_s:
                 continue
             thorough = best is None or is_small(task)
-            smaller = Bench(task.on(part), bench.clock, () if thorough else bench.priced)
+            smaller = PricedShapes(task.on(part), shapes.clock, () if thorough else shapes.priced)
             plans: list[Candidate] = []
             if best is not None and not thorough:
                 plans = best_first(smaller.searched(_near_the_best(smaller, best), exactly=every))
@@ -152,12 +151,12 @@ class Searched(Chooser):
         return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=is_small(task))
 
 
-def _on_all_devices(bench: Bench, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _on_all_devices(shapes: PricedShapes, candidates: Sequence[Candidate]) -> list[Candidate]:
     """The best plan on all devices, of the best one's shape, where slicers were free to leave some out and did."""
-    if not candidates or any(plan.num_devices == bench.task.cluster.num_devices for plan in candidates):
+    if not candidates or any(plan.num_devices == shapes.task.cluster.num_devices for plan in candidates):
         return []
     shape = _shape(best_first(candidates)[0])
-    whole = bench.costs(shape.layers, shape.micro_batches).sliced(bench.task.slicer, devices="exactly")
+    whole = shapes.costs(shape.layers, shape.micro_batches).sliced(shapes.task.slicer, devices="exactly")
     return [] if whole is None else [whole]
 
 
@@ -165,12 +164,12 @@ def _shape(best: Candidate) -> Shape:
     return Shape(best.model.num_layers, best.run.num_micro_batches)
 
 
-def _near_the_best(bench: Bench, best: Candidate) -> ShapeSearch:
+def _near_the_best(shapes: PricedShapes, best: Candidate) -> ShapeSearch:
     """Returns a search at the best plan's number of layers, over the numbers of micro-batches whose costs are known."""
     layers = best.model.num_layers
-    counts = sorted(costs.run.num_micro_batches for costs in bench.priced if costs.model.num_layers == layers)
+    counts = sorted(costs.run.num_micro_batches for costs in shapes.priced if costs.model.num_layers == layers)
     if not counts:
-        return ShapeSearch(bench.task.layers, bench.task.micro_batches, _shape(best))
+        return ShapeSearch(shapes.task.layers, shapes.task.micro_batches, _shape(best))
     return ShapeSearch([layers], counts)
 
 
@@ -275,7 +274,6 @@ def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
 
 
 def _left(whole: Sequence[int], order: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yields the numbers of hosts that are left as one host after the other is left out, kind by kind."""
     left = list(whole)
     for kind in order:
         for _ in range(whole[kind]):

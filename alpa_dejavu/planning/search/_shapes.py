@@ -189,7 +189,6 @@ class ShapeSearch:
         return [shape.micro_batches for shape in self._best(layers)[:_COUNTS] if self.told[shape] <= far]
 
     def _best(self, layers: int | None = None) -> list[Shape]:
-        """The shapes that fit with any number of stages, and with so many layers, the best first."""
         fitting = [
             shape
             for shape, step_s in self.told.items()

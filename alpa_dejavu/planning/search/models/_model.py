@@ -40,7 +40,6 @@ class Numbered:
 
 
 def model_data(model: Model) -> Data:
-    """Returns a model's layers and tensors as JSON data, without its sharding."""
     operators, records = Numbered(), Numbered()
     layers = [
         {
@@ -148,6 +147,5 @@ def packed(array: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> dict[str,
 
 
 def unpacked(data: Mapping[str, Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
-    """Returns the array that `packed` made JSON data of."""
     content = base64.b64decode(data["numbers"], validate=True)
     return np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).reshape(data["shape"])

@@ -181,7 +181,6 @@ def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], mode
 
 
 def _check_of_layer(sharding: LayerSharding, layer: Layer) -> None:
-    """Raises ValueError where a sharding is of another layer's operators."""
     for phase in (*_PASSES, "step"):
         shape, wanted = sharding.cuts(phase).shape, (len(layer.operators(phase)), len(sharding.mesh_shape))
         if shape != wanted:

@@ -23,13 +23,7 @@ from alpa_dejavu.planning.search.uncertainty._steps import (
     resolved_stage,
     step_draws,
 )
-from alpa_dejavu.planning.search.uncertainty._table_draws import (
-    errors_after,
-    errors_of,
-    meet,
-    redrawn,
-    with_past_runs,
-)
+from alpa_dejavu.planning.search.uncertainty._table_draws import errors_after, errors_of, meet, redrawn, with_past_runs
 
 __all__ = [
     "CLASSES", "Errors", "Factors", "KnowsInterval", "Resolver", "StageDraws", "assumed_spread", "closed_form",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, Seconds
+from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, WorkSeconds
 from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, COMPUTE, DOUBLINGS, RUNTIME, Spreads
 
 __all__ = ["Errors", "Factors", "entry_seconds", "layer_seconds"]
@@ -95,7 +95,7 @@ class Errors:
         return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
 
     def measured(
-        self, seconds: Seconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
+        self, seconds: WorkSeconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
     ) -> Errors:
         """Returns the distribution of prediction errors after a stage was measured, which took `ratio` times as long as
         predicted.
@@ -128,7 +128,7 @@ class Errors:
         return dataclasses.replace(self, mean=mean, root=kept)
 
     def _log_and_slope(
-        self, seconds: Seconds, resolved: Resolved, first: int, last: int, at: FloatArray
+        self, seconds: WorkSeconds, resolved: Resolved, first: int, last: int, at: FloatArray
     ) -> tuple[float, FloatArray]:
         """Returns the logarithm of a stage's seconds, and its derivative by each error."""
         factors, slope = self._factors(at[None]), np.zeros_like(at)
@@ -153,7 +153,7 @@ class Errors:
         return Factors(np.exp(common * self.spreads.common), np.exp(own[:, :, None] * sizes), weights)
 
 
-def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
+def entry_seconds(seconds: WorkSeconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
     """Returns the seconds that a stage of layers first..last (inclusive) takes in each of K draws of prediction errors,
     shape (K,).
 
@@ -174,7 +174,7 @@ def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, f
     return total * factors.divided(resolved)
 
 
-def layer_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
+def layer_seconds(seconds: WorkSeconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
     """Returns the seconds of each of the layers first..last (inclusive) of a stage in each of K draws of prediction
     errors, shape (K, layers); in each draw they add up to `entry_seconds`.
 

@@ -30,12 +30,12 @@ from alpa_dejavu.planning.search.uncertainty._spreads import (
 )
 from alpa_dejavu.problem import PHASES, AxisCollectives, Device, MeshConfig, Operators
 
-__all__ = ["Resolved", "Resolver", "Seconds"]
+__all__ = ["Resolved", "Resolver", "WorkSeconds"]
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Seconds:
+class WorkSeconds:
     """The seconds of stages of any range of L layers, by class of work (matrix products, collectives of a kind, ...).
 
     Attributes:
@@ -67,8 +67,8 @@ class Resolved:
 
     own: NDArray[np.intp]
     of_stages: NDArray[np.intp] | None
-    micro_batch: Seconds
-    step: Seconds
+    micro_batch: WorkSeconds
+    step: WorkSeconds
     doublings: float = 0.0
 
 
@@ -99,7 +99,6 @@ class Resolver:
 
     @property
     def num_own(self) -> int:
-        """Returns how many prediction errors that only one kind of layer has were met in the cost tables so far."""
         return len(self._own)
 
     @property
@@ -116,7 +115,6 @@ class Resolver:
 
     @property
     def source(self) -> str:
-        """Returns in words which models the spreads of prediction errors are from."""
         return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
     def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
@@ -154,7 +152,7 @@ class Resolver:
             self._note_exchange(costs, Group(costs.cluster, ends), largest, seconds)
         return link_class("send", ends)
 
-    def _micro_batch(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+    def _micro_batch(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> WorkSeconds:
         device = devices.kinds[0]
         forward = self._layers(costs, devices, config, "forward")
         of_variants, phases = forward, ["forward"]
@@ -164,12 +162,12 @@ class Resolver:
             phases.append("backward")
         launches = len(phases) * costs.models.runtime.dispatch_s(device)
         ranges = self._ranges(costs, devices, config, phases, launches, "dispatch_s", slice(2))
-        return Seconds(of_variants, ranges)
+        return WorkSeconds(of_variants, ranges)
 
-    def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+    def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> WorkSeconds:
         launches = costs.models.runtime.started_step_s(devices.kinds[0])
         computed = self._computed(costs, devices, config, "step") * (1 - config.offload.optimizer)
-        return Seconds(computed, self._ranges(costs, devices, config, ["step"], launches, "step_s", slice(2, 3)))
+        return WorkSeconds(computed, self._ranges(costs, devices, config, ["step"], launches, "step_s", slice(2, 3)))
 
     def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of operators and collectives of each variant by class, shape (V, N)."""

@@ -161,7 +161,6 @@ def link_class(collective: str, hosts: tuple[int, ...]) -> int:
 
 
 def said_by(model: LatencyModel | CommunicationModel) -> str:
-    """Returns in words what a cost model knows the spread of its prediction errors from."""
     return str(getattr(model, "spread_from", "the models"))
 
 

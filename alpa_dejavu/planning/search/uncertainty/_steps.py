@@ -12,7 +12,6 @@ import numpy as np
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.costs.stage_devices import StageDevices
-from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors, entry_seconds, layer_seconds
 from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver
@@ -77,9 +76,7 @@ def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver)
 
 
 def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
-    """Has a resolver number the prediction errors of a candidate plan's stages and interstage transfers, so that these
-    errors can be drawn jointly.
-    """
+    """Has a resolver number the prediction errors of a candidate plan's stages and interstage transfers."""
     for stage in candidate.stages:
         resolved_stage(candidate, stage, resolver)
     if candidate.table.interstage is not None:
@@ -94,27 +91,18 @@ def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> Float
         resolved = resolved_stage(candidate, stage, resolver)
         for kind, seconds in ((0, resolved.micro_batch), (2, resolved.step)):
             parts[kind, :, n] = entry_seconds(seconds, resolved, stage.first, stage.last, factors)
-    submesh_of = np.array(candidate.submesh_of)
+    submesh_of, between = np.array(candidate.submesh_of), candidate.table.interstage
     for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
-        if submesh_of[n - 1] != submesh_of[n]:
-            parts[1, :, n] = _transfer_s(candidate.table, before, stage, resolver, factors)
+        if submesh_of[n - 1] != submesh_of[n] and between is not None:
+            ahead, back = between.seconds(stage.first, before.submesh, stage.submesh)
+            number = resolver.sent(candidate.table, int(between.links[before.submesh, stage.submesh]))
+            parts[1, :, n] = (ahead + back) * factors.common[:, number]
     submeshes = candidate.slicing.stages
     if candidate.chunks:
         parts = np.stack([parts[..., submesh_of == n].sum(axis=-1) for n in range(len(submeshes))], axis=-1)
     sizes = np.array([candidate.space.submeshes[stage.submesh].num_devices for stage in submeshes])
     shares = sizes / cluster.num_devices if cluster.shared else None
     return closed_form(parts[0], parts[1], parts[2], candidate.run, shares)
-
-
-def _transfer_s(
-    table: CostTable, before: StageChoice, stage: StageChoice, resolver: Resolver, factors: Factors
-) -> FloatArray:
-    """Returns the seconds from one stage to the next and back in each draw, shape (K,)."""
-    if table.interstage is None:
-        return np.zeros(len(factors))
-    ahead, back = table.interstage.seconds(stage.first, before.submesh, stage.submesh)
-    number = resolver.sent(table, int(table.interstage.links[before.submesh, stage.submesh]))
-    return np.asarray((ahead + back) * factors.common[:, number])
 
 
 def layer_draws(candidate: Candidate, errors: Errors, factors: Factors) -> list[FloatArray]:

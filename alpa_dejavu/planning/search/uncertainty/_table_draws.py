@@ -22,8 +22,8 @@ from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, config_of_stage
 from alpa_dejavu.planning.search.uncertainty._errors import Errors, Factors
-from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, Seconds
-from alpa_dejavu.planning.search.uncertainty._spreads import link_class
+from alpa_dejavu.planning.search.uncertainty._resolved import Resolved, Resolver, WorkSeconds
+from alpa_dejavu.planning.search.uncertainty._spreads import CLASSES, link_class
 from alpa_dejavu.planning.search.uncertainty._steps import meet_plan
 from alpa_dejavu.problem import NoShardingError, SearchSpace, StagePlan
 
@@ -42,9 +42,7 @@ _DRAWN = (
 
 
 def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
-    """Has a resolver number the prediction errors of every entry of a cost table (a stage on a submesh) and of its
-    interstage transfers, so that these errors can be drawn jointly.
-    """
+    """Has a resolver number the prediction errors of every entry of a cost table and of its interstage transfers."""
     for _ in _configs(table, space, resolver):
         pass
     for link in range(0 if table.interstage is None else len(table.interstage.ends)):
@@ -62,7 +60,7 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
     for s, c, resolved in _configs(table, space, resolver):
         variants, divided = factors.of_variants(resolved, draw), float(factors.divided(resolved)[draw])
         for n, part in enumerate((resolved.micro_batch, resolved.step)):
-            before = _ranges(part, resolved, None, None)
+            before = _ranges(part, resolved, 1.0, np.ones(len(CLASSES)))
             after = _ranges(part, resolved, variants, factors.common[draw]) * divided
             np.divide(after, before, out=ratios[n, :, :, s, c], where=before > 0)
     columns: dict[str, Any] = {
@@ -75,12 +73,11 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
     return drawn.with_transfer(table.transfer.scaled(within, between), space)
 
 
-def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:
-    """Returns the seconds of layers i..j, by factors where they are given; shape (L, L)."""
-    rows = part.of_variants if variants is None else part.of_variants * variants
-    seconds = stage_sum(rows.sum(axis=1), resolved.of_stages)
+def _ranges(part: WorkSeconds, resolved: Resolved, variants: FloatArray | float, common: FloatArray) -> FloatArray:
+    """Returns the seconds of layers i..j times the factors of variants and of classes; shape (L, L)."""
+    seconds = stage_sum((part.of_variants * variants).sum(axis=1), resolved.of_stages)
     for number, ranges in part.of_ranges.items():
-        seconds = seconds + ranges * (1.0 if common is None else common[number])
+        seconds = seconds + ranges * common[number]
     return seconds
 
 

@@ -15,8 +15,8 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.table import CostTable
-from alpa_dejavu.planning.search._bench import Bench
 from alpa_dejavu.planning.search._candidate import Candidate, Costs, best_first, simulated
+from alpa_dejavu.planning.search._priced_shapes import PricedShapes
 from alpa_dejavu.planning.search._searched import Searched
 from alpa_dejavu.planning.search.uncertainty import (
     Errors,
@@ -35,7 +35,7 @@ from alpa_dejavu.planning.task import Chooser, Clock, Found, PlanningTask
 from alpa_dejavu.problem import StageChoice
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Measure", "Measured"]
+__all__ = ["Decisive", "Measure"]
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class _Session:
         resolved = resolved_stage(candidate, stage, self.errors.resolver)
         return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
 
-    def measure_next(self, candidates: Sequence[Candidate], by: Measured, left_s: float) -> bool:
+    def measure_next(self, candidates: Sequence[Candidate], by: Decisive, left_s: float) -> bool:
         """Measures the stage that is most worth it, and returns True; False if none is."""
         stages = {stage: candidate for candidate in candidates for stage in candidate.stages}
         self.seen |= dict.fromkeys(stages)
@@ -193,7 +193,7 @@ class _Session:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Measured(Chooser):
+class Decisive(Chooser):
     """A chooser of plans that first measures those stages whose prediction errors, once known, could change the choice.
 
     Attributes:
@@ -220,7 +220,7 @@ class Measured(Chooser):
         """Returns the seconds that measurements may take where this many stages are offered, each of which takes
         `stage_s` seconds to be measured.
 
-        >>> Measured(lambda stage: None, budget_s=20.0, share=0.05).within_s(60, 3.0)
+        >>> Decisive(lambda stage: None, budget_s=20.0, share=0.05).within_s(60, 3.0)
         9.0
         """
         return self.budget_s if self.share is None else min(self.budget_s, self.share * num_offered * stage_s)
@@ -232,7 +232,7 @@ class Measured(Chooser):
             if len(predicted.candidates) < 2 or self._is_sure(predicted.candidates):
                 return predicted
         (layers,), (count,) = task.layers, task.micro_batches
-        costs = Bench(dataclasses.replace(task, learned=()), clock).costs(layers, count)
+        costs = PricedShapes(dataclasses.replace(task, learned=()), clock).costs(layers, count)
         resolver = Resolver()
         meet(costs.table, costs.space, resolver)
         session = _Session(costs, costs.table, task.slicer, errors_after(costs, task.learned, resolver))

@@ -31,7 +31,7 @@ from alpa_dejavu.problem.run import ALPA_SCHEDULES
 from alpa_dejavu.simulation.breakdown import AS_FAST
 from alpa_dejavu.slicing import Dynamic
 
-__all__ = ["Bench", "is_small"]
+__all__ = ["PricedShapes", "is_small"]
 
 _SURE, _DOUBT = 3.0, 3e-3
 """Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, and at least
@@ -46,7 +46,7 @@ _POLISHED = 3
 
 
 @final
-class Bench:
+class PricedShapes:
     """A store of stage costs and best plans on one cluster, by numbers of layers, micro-batches and stages.
 
     It begins with costs that are known for other schedules, or on a larger cluster, where they hold here, too.
@@ -217,7 +217,6 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
 
 
 def _choices(space: SearchSpace) -> dict[tuple[int, int], tuple[Submesh, tuple[int, ...], MeshConfig]]:
-    """Returns the submesh, its hosts (none where hosts are alike) and the config of each entry of a space."""
     hosts = space.hosts or [()] * len(space.submeshes)
     return {
         (s, c): (space.submeshes[s], hosts[s], config)
