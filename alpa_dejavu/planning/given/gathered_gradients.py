@@ -36,9 +36,7 @@ class TolerantPlan:
     def no_worse(self, other: TolerantPlan) -> bool:
         """Returns whether this plan is as fast, as cheap and as tolerant as another one."""
         most = 1 + ties.TOLERANCE
-        return (
-            self.step_s <= other.step_s * most and self.price <= other.price * most and self.wrong >= other.wrong
-        )
+        return self.step_s <= other.step_s * most and self.price <= other.price * most and self.wrong >= other.wrong
 
 
 def gathering_step_s(plan: Plan) -> float:
@@ -71,13 +69,13 @@ def tolerant_front(fronts: Mapping[int, Sequence[PricedPlan]]) -> tuple[Tolerant
         fronts: by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
             stage as it needs, each with its price.
     """
-    found = list[TolerantPlan]()
+    front = list[TolerantPlan]()
     for wrong in sorted(fronts, reverse=True):
-        made = []
-        for one in fronts[wrong]:
-            step_s = gathering_step_s(one.plan) if wrong else one.plan.step_s
-            made.append(TolerantPlan(one, wrong, step_s, one.price * step_s / one.plan.step_s))
-        for each in ties.ordered(ties.ordered(made, key=lambda plan: plan.price), key=lambda plan: plan.step_s):
-            if not any(other.no_worse(each) for other in found):
-                found.append(each)
-    return tuple(sorted(found, key=lambda each: each.wrong))
+        plans = []
+        for priced in fronts[wrong]:
+            step_s = gathering_step_s(priced.plan) if wrong else priced.plan.step_s
+            plans.append(TolerantPlan(priced, wrong, step_s, priced.price * step_s / priced.plan.step_s))
+        for tolerant in ties.ordered(ties.ordered(plans, key=lambda plan: plan.price), key=lambda plan: plan.step_s):
+            if not any(other.no_worse(tolerant) for other in front):
+                front.append(tolerant)
+    return tuple(sorted(front, key=lambda tolerant: tolerant.wrong))

@@ -21,7 +21,7 @@ from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.fits import PRICED_OPTIONS
 from alpa_dejavu.planning.search.models.model_source import ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
-from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
+from alpa_dejavu.problem import Cluster, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
 
@@ -74,7 +74,7 @@ class PlanEstimator:
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
         chosen = model if isinstance(model, ModelSource) else trusted_model(plan, model, trust_model)
-        given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
+        on = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
         if cluster is None and calibration is None and (latency, communication) == ("auto", "auto"):
             latency, communication = models_of(plan.priced_by)
@@ -83,7 +83,7 @@ class PlanEstimator:
         ):
             communication = by.communication
         profile = runtime_profile(by.runtime if runtime is None else runtime, overlap)
-        self.prices = prices(given, calibration, latency, communication, profile)
+        self.prices = prices(on, calibration, latency, communication, profile)
         self.cluster = self.prices.cluster
         self._clock = Clock()
         self._attention = by.attention if attention is None else attention
@@ -106,38 +106,36 @@ class PlanEstimator:
                 f"the plan's batch is {plan.batch}, which {plan.num_micro_batches} micro-batches don't divide; give a "
                 "batch and a number of micro-batches that fit"
             )
-        micro_batch = plan.batch // plan.num_micro_batches
-        made = estimate(
-            self._model(plan.num_layers, micro_batch),
-            self.cluster,
-            Run(plan.num_micro_batches, plan.schedule),
-            given_stages(plan),
-            name=self._source.name,
-            batch=plan.batch,
-            latency=self.prices.models.latency,
-            communication=self.prices.models.communication,
-            runtime=self.prices.models.runtime,
-        )
+        model, models = self._source.exact(plan.num_layers, plan.batch // plan.num_micro_batches), self.prices.models
+        if model.num_layers != plan.num_layers:
+            raise ValueError(
+                f"the plan has {plan.num_layers} layers, but the model can be cut into {model.num_layers} only"
+            )
+        result = estimate(
+            model, self.cluster, Run(plan.num_micro_batches, plan.schedule), given_stages(plan),
+            name=self._source.name, batch=plan.batch, latency=models.latency, communication=models.communication,
+            runtime=models.runtime,
+        )  # fmt: skip
         self._source.keep()
-        known = dataclasses.replace(
-            made.plan,
+        estimated = dataclasses.replace(
+            result.plan,
             layer_option=plan.layer_option,
             priced_by=dataclasses.replace(self.prices.named(plan.priced_by), attention=self._attention),
-            notes=(*self._otherwise(plan), *made.plan.notes),
+            notes=(*self._otherwise(plan), *result.plan.notes),
         ).after(self._clock.seconds)
-        return dataclasses.replace(made, plan=known)
+        return dataclasses.replace(result, plan=estimated)
 
     def _otherwise(self, plan: Plan) -> Iterator[str]:
         """Yields sentences that say how this estimate differs from the plan's pricing, or what isn't known of that."""
-        here = summary_of(self.cluster)
+        own = summary_of(self.cluster)
         if plan.hardware is None:
             yield (
                 "the plan is from before plans held their cluster: of its hosts only those are known that its stages "
-                f"name, and this estimate is for {here.text}"
+                f"name, and this estimate is for {own.text}"
             )
-        elif plan.hardware.text != here.text:
-            yield f"the plan was made for {plan.hardware.text}, this estimate is for {here.text}"
-        names, hosts = [*plan.devices_of_hosts], [host.name for host in here.hosts]
+        elif plan.hardware.text != own.text:
+            yield f"the plan was made for {plan.hardware.text}, this estimate is for {own.text}"
+        names, hosts = [*plan.devices_of_hosts], [host.name for host in own.hosts]
         if not set(names) & set(hosts):
             more = ", and so on" if len(names) > 1 else ""
             yield f"the plan's hosts have other names here: {names[0]} is taken to be {hosts[0]}{more}"
@@ -151,17 +149,11 @@ class PlanEstimator:
         for what in ("latency", "communication", "calibration", "runtime"):
             then, now = getattr(plan.priced_by, what), getattr(by, what)
             if then != now:
-                own = f"this estimate's is {now}" if now else f"this estimate has no {what}"
-                yield f"the plan's {what} was {then or 'not known'}, {own}"
-        then, now = (one or "as the runtime has it" for one in (plan.priced_by.attention, self._attention))
+                other = f"this estimate's is {now}" if now else f"this estimate has no {what}"
+                yield f"the plan's {what} was {then or 'not known'}, {other}"
+        then, now = (name or "as the runtime has it" for name in (plan.priced_by.attention, self._attention))
         if then != now:
             yield f"the plan's attention was {then}, this estimate's is {now}"
-
-    def _model(self, num_layers: int, micro_batch: int) -> Model:
-        found = self._source.exact(num_layers, micro_batch)
-        if found.num_layers != num_layers:
-            raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
-        return found
 
 
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
@@ -180,10 +172,9 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     """
     from alpa_dejavu.clusters import named_cluster
 
-    taken = plan.devices_of_hosts
     if machine is not None and machine.endswith(".json"):
         listed = named_cluster(machine)
-        if len(listed.hosts) > 1 and taken.keys() <= {host.name for host in listed.hosts}:
+        if len(listed.hosts) > 1 and plan.devices_of_hosts.keys() <= {host.name for host in listed.hosts}:
             return listed
     hardware = plan.hardware or hosts_by_names(plan)
     own = hardware.machine_file or hardware.machine
@@ -209,11 +200,8 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
             f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
             "cluster, or plan for this one"
         )
-    return _as_planned_for(cluster, hardware) if machine in (None, own) else cluster
-
-
-def _as_planned_for(cluster: Cluster, hardware: ClusterSummary) -> Cluster:
-    """Returns a cluster whose hosts have the names that they had when it was planned for, and are as slow."""
+    if machine not in (None, own):
+        return cluster
     named = zip(cluster.hosts, hardware.hosts, strict=True)
     cluster = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(a, name=b.name) for a, b in named))
     for host in hardware.hosts:

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from alpa_dejavu.planning.inference._decoder import Decoder, decoder
     from alpa_dejavu.planning.inference._lengths import Lengths
     from alpa_dejavu.planning.inference._serve import serve_plan
-    from alpa_dejavu.planning.inference.serving_plan import read_serving_plan, write_serving_plan
-    from alpa_dejavu.planning.inference.serving_plan import OBJECTIVES, Phase, ServingMemory, ServingPlan
+    from alpa_dejavu.planning.inference.serving_plan import (
+        OBJECTIVES,
+        Phase,
+        ServingMemory,
+        ServingPlan,
+        read_serving_plan,
+        write_serving_plan,
+    )
 
 __all__ = [
     "OBJECTIVES", "Decoder", "Lengths", "Phase", "ServingMemory", "ServingPlan", "decoder", "read_serving_plan",

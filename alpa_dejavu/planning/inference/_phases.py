@@ -15,7 +15,7 @@ from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.planning.inference._decoder import HALF, Decoder
 from alpa_dejavu.planning.inference._shapes import ServingShape
 from alpa_dejavu.planning.inference.serving_plan import Phase
-from alpa_dejavu.problem import Device, Host, MeshConfig, Submesh
+from alpa_dejavu.problem import Host, MeshConfig, Submesh
 
 __all__ = ["PassCosts", "Pricer", "decoding_s", "phase_of", "prefill_s"]
 
@@ -60,7 +60,7 @@ class Pricer:
 
     def __init__(self, decoder: Decoder, prices: Prices) -> None:
         self._decoder, self._prices = decoder, prices
-        self._known: dict[tuple[int, int, int, bool], StageCostModel] = {}
+        self._stage_costs: dict[tuple[int, int, int, bool], StageCostModel] = {}
 
     @property
     def left(self) -> Sequence[Host]:
@@ -73,8 +73,8 @@ class Pricer:
         """
         if not self._decoder.engine_fits(1, tokens, shape.stages):
             return False
-        for each in (tokens, 1):  # a device keeps the same weights in prefill and in decoding
-            engine, even = (self.passed(shape, 1, each, by_engine) for by_engine in (True, False))
+        for length in (tokens, 1):  # a device keeps the same weights in prefill and in decoding
+            engine, even = (self.passed(shape, 1, length, by_engine) for by_engine in (True, False))
             if (engine.weights_bytes > _DIVIDED * even.weights_bytes).any():
                 return False
         return True
@@ -92,7 +92,8 @@ class Pricer:
             context: the tokens before, whose keys and values are read from the cache; 0 in prefill.
         """
         by_engine = by_engine and self._decoder.engine_fits(sequences, tokens, shape.stages)
-        costs, config = self._costs(sequences, tokens, shape.stages, by_engine), _config(shape)
+        costs = self._costs(sequences, tokens, shape.stages, by_engine)
+        config = MeshConfig((1, shape.tensor_parallel), 1, shape.tensor_parallel)
         devices = costs.places.on_submesh(Submesh(1, shape.tensor_parallel))
         seconds, memory = costs.seconds(devices, config), costs.memory(config)
         device, weights = devices.kinds[0], memory.resident.diagonal()
@@ -103,7 +104,8 @@ class Pricer:
             devices,
             config,
             computing_s=seconds[0].diagonal(),
-            cache_s=attention_s(cached, device),
+            # Attention reads each key and value, and multiplies and adds it once: whichever takes longer.
+            cache_s=np.maximum(cached / device.memory_bytes_per_s, cached / device.rate(HALF)),
             collectives_s=seconds[2].diagonal(),
             transfers_s=np.array([_sent_s(costs, shape, n) for n in range(shape.stages)]),
             hidden_s=costs.hidden_s(devices, config)[0].diagonal(),
@@ -114,17 +116,10 @@ class Pricer:
 
     def _costs(self, sequences: int, tokens: int, stages: int, by_engine: bool) -> StageCostModel:
         key = sequences, tokens, stages, by_engine
-        if key not in self._known:
+        if key not in self._stage_costs:
             model = self._decoder.model(*key)
-            self._known[key] = StageCostModel(model, self._prices.cluster, self._prices.models)
-        return self._known[key]
-
-
-def attention_s(cached_bytes: FloatArray, device: Device) -> FloatArray:
-    """Returns the seconds in which attention reads keys and values of a cache, and multiplies and adds each element
-    once: whichever takes longer.
-    """
-    return np.maximum(cached_bytes / device.memory_bytes_per_s, cached_bytes / device.rate(HALF))
+            self._stage_costs[key] = StageCostModel(model, self._prices.cluster, self._prices.models)
+        return self._stage_costs[key]
 
 
 def _sent_s(costs: StageCostModel, shape: ServingShape, stage: int) -> float:
@@ -133,10 +128,6 @@ def _sent_s(costs: StageCostModel, shape: ServingShape, stage: int) -> float:
         return 0.0
     before, after = ([shape.host_of(n)] * shape.tensor_parallel for n in (stage, stage + 1))
     return costs.interstage.between(stage + 1, before, after)[0]
-
-
-def _config(shape: ServingShape) -> MeshConfig:
-    return MeshConfig((1, shape.tensor_parallel), 1, shape.tensor_parallel)
 
 
 def prefill_s(stage_s: FloatArray, passes: int) -> FloatArray:
@@ -168,13 +159,7 @@ def decoding_s(stage_s: FloatArray, micro_batches: int) -> FloatArray:
 
 def phase_of(passed: PassCosts, seconds: float, interval_s: tuple[float, float]) -> Phase:
     """Returns the parts of a phase that takes so many seconds: one micro-batch's pass, and waiting for the others."""
-    return Phase(
-        computing_s=float(passed.computing_s.sum()),
-        cache_s=float(passed.cache_s.sum()),
-        collectives_s=float(passed.collectives_s.sum()),
-        transfers_s=float(passed.transfers_s.sum()),
-        waiting_s=max(seconds - float(passed.stage_s.sum()), 0.0),
-        hidden_s=float(passed.hidden_s.sum()),
-        weights_s=float(passed.weights_s.sum()),
-        interval_s=interval_s,
-    )
+    summed = ("computing_s", "cache_s", "collectives_s", "transfers_s", "hidden_s", "weights_s")
+    parts = {name: float(getattr(passed, name).sum()) for name in summed}
+    waiting_s = max(seconds - float(passed.stage_s.sum()), 0.0)
+    return Phase(**parts, waiting_s=waiting_s, interval_s=interval_s)

@@ -63,9 +63,7 @@ class Phase:
     waiting_s: Seconds
     hidden_s: Seconds
     weights_s: Seconds
-    interval_s: Annotated[
-        tuple[Seconds, Seconds], listed("the two ends of an interval", min_length=2, max_length=2)
-    ]
+    interval_s: Annotated[tuple[Seconds, Seconds], listed("the two ends of an interval", min_length=2, max_length=2)]
 
     @property
     def seconds(self) -> float:
@@ -231,4 +229,3 @@ def plan_facts(plan: ServingPlan) -> list[tuple[str, str]]:
         ("cache", f"{units.size(plan.cache_bytes_per_token)} a token, {plan.reserved_tokens} tokens of each sequence"),
         *(("note", note) for note in plan.notes),
     ]
-

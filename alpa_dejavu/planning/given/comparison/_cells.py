@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import final
+from typing import TYPE_CHECKING, Annotated, final
 
 from alpa_dejavu.planning.given.footing import footings
 from alpa_dejavu.planning.given.whole_run import WholeRun, whole_run
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
 
-__all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "figures", "used_savings"]
+if TYPE_CHECKING:
+    from alpa_dejavu._util.format_fields import (
+        Bytes,
+        Count,
+        Names,
+        NotNegative,
+        Price,
+        SecondsAboveZero,
+        Share,
+        Text,
+        Words,
+        listed,
+        said,
+    )
+
+__all__ = ["SAVINGS", "Cell", "Figures", "RestsOn", "Saving", "figures"]
 
 
 @final
@@ -51,14 +66,6 @@ SAVINGS = (
 """No saving; each alone; and the two among which `plan` chooses by itself."""
 
 
-def used_savings(plan: Plan) -> tuple[str, ...]:
-    """Returns what a plan's stages do to keep less, each once."""
-    stages = plan.stages
-    zero = [f"ZeRO-{level}" for level in sorted({stage.zero for stage in stages} - {0})]
-    remat = ["remat"] if any(stage.remat != "none" for stage in stages) else []
-    return (*remat, *zero, *(["offload"] if any(stage.offloaded.any for stage in stages) else []))
-
-
 @final
 @dataclasses.dataclass(frozen=True)
 class RestsOn:
@@ -70,9 +77,9 @@ class RestsOn:
         spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones.
     """
 
-    rests_on: str
-    share: float
-    spread: float
+    rests_on: Text
+    share: Share
+    spread: NotNegative
 
 
 @final
@@ -93,17 +100,24 @@ class Figures:
         training: what a training of so many steps takes; None: it wasn't asked.
     """
 
-    step_s: float
-    expected_step_s: float
-    interval_s: tuple[float, float] | None
-    price: float | None
-    memory_bytes: float
-    stages: int
-    micro_batches: int
-    uses: tuple[str, ...]
-    calibration: str
-    footings: tuple[RestsOn, ...]
-    training: WholeRun | None = None
+    step_s: SecondsAboveZero
+    expected_step_s: SecondsAboveZero
+    interval_s: Annotated[
+        Annotated[
+            tuple[SecondsAboveZero, SecondsAboveZero],
+            listed("the two ends of an interval", min_length=2, max_length=2),
+        ]
+        | None,
+        said("the two ends of the 90 % interval, or null"),
+    ]
+    price: Price
+    memory_bytes: Bytes
+    stages: Count
+    micro_batches: Count
+    uses: Names
+    calibration: Words
+    footings: Annotated[tuple[RestsOn, ...], listed("a list of what seconds rest on")]
+    training: Annotated[WholeRun | None, said("an object: a training of `steps` steps, or null")] = None
 
 
 @final
@@ -121,13 +135,13 @@ class Cell:
         remedies: where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
     """
 
-    cluster: str
-    saving: str
-    flags: str
-    figures: Figures | None
-    why_not: str = ""
-    fits: bool = True
-    remedies: tuple[str, ...] = ()
+    cluster: Text
+    saving: Text
+    flags: Words
+    figures: Annotated[Figures | None, said("an object: the figures of the plan, or null")]
+    why_not: Words = ""
+    fits: Annotated[bool, said("true or false")] = True
+    remedies: Names = ()
 
     @property
     def place(self) -> tuple[str, str]:
@@ -137,26 +151,30 @@ class Cell:
 
 def figures(planned: PlanningResult, steps: int | None) -> Figures:
     """Returns the figures of a plan, and with a number of steps those of a training."""
-    plan, known = planned.plan, planned.confidence
+    plan, sure = planned.plan, planned.confidence
+    shares, weighted = collections.defaultdict[str, float](float), collections.defaultdict[str, float](float)
+    for footing in footings(planned.table, planned.space, planned.choices, planned.run):
+        shares[footing.rests_on] += footing.share
+        weighted[footing.rests_on] += footing.share * footing.spread
+    largest_first = sorted(shares.items(), key=lambda item: -item[1])
     return Figures(
         step_s=plan.step_s,
         expected_step_s=plan.expected_s,
-        interval_s=None if known is None else known.interval_s,
+        interval_s=None if sure is None else sure.interval_s,
         price=planned.price_per_step,
         memory_bytes=max(stage.memory_bytes for stage in plan.stages),
         stages=len(plan.stages),
         micro_batches=plan.num_micro_batches,
-        uses=used_savings(plan),
+        uses=_used_savings(plan),
         calibration="" if plan.priced_by is None else plan.priced_by.calibration,
-        footings=_footings(planned),
+        footings=tuple(RestsOn(name, share, weighted[name] / share) for name, share in largest_first),
         training=None if steps is None else whole_run(planned, steps),
     )
 
 
-def _footings(planned: PlanningResult) -> tuple[RestsOn, ...]:
-    shares, weighted = collections.defaultdict[str, float](float), collections.defaultdict[str, float](float)
-    for one in footings(planned.table, planned.space, planned.choices, planned.run):
-        shares[one.rests_on] += one.share
-        weighted[one.rests_on] += one.share * one.spread
-    largest_first = sorted(shares.items(), key=lambda one: -one[1])
-    return tuple(RestsOn(name, share, weighted[name] / share) for name, share in largest_first)
+def _used_savings(plan: Plan) -> tuple[str, ...]:
+    """Returns what a plan's stages do to keep less, once for each way."""
+    stages = plan.stages
+    zero = [f"ZeRO-{level}" for level in sorted({stage.zero for stage in stages} - {0})]
+    remat = ["remat"] if any(stage.remat != "none" for stage in stages) else []
+    return (*remat, *zero, *(["offload"] if any(stage.offloaded.any for stage in stages) else []))

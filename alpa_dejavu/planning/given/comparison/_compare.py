@@ -8,10 +8,11 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 from alpa_dejavu._util.phases import phases_of
+from alpa_dejavu._util.record_format import data_type
 from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.by_name import plan_model
@@ -29,14 +30,16 @@ from alpa_dejavu.planning.given.whole_run import WholeRun
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate
 from alpa_dejavu.planning.search._shapes import micro_batch_counts
-from alpa_dejavu.planning.search.models.model_source import ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
 from alpa_dejavu.planning.search.models.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, NoPlanError
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
 
-__all__ = ["Comparison", "compare", "comparison_text"]
+if TYPE_CHECKING:
+    from alpa_dejavu._util.format_fields import Count, Text, Words, listed, said
+
+__all__ = ["Comparison", "compare", "comparison_text", "comparison_type"]
 
 
 @final
@@ -54,13 +57,13 @@ class Comparison:
         orders: the order of the clusters by seconds and by price, with each saving.
     """
 
-    model: str
-    batch: int
-    steps: int | None
-    clusters: tuple[str, ...]
-    savings: tuple[Saving, ...]
-    cells: tuple[Cell, ...]
-    orders: tuple[Order, ...]
+    model: Words
+    batch: Count
+    steps: Annotated[Count | None, said("a whole number of at least 1, or null")]
+    clusters: Annotated[tuple[Text, ...], listed("a list of names")]
+    savings: Annotated[tuple[Saving, ...], listed("a list of ways to keep less in memory")]
+    cells: Annotated[tuple[Cell, ...], listed("a list of cells")]
+    orders: Annotated[tuple[Order, ...], listed("a list of orders")]
 
     def cell(self, cluster: str, saving: str) -> Cell:
         """Returns the cell of a cluster and a saving, by their names.
@@ -80,8 +83,7 @@ class Comparison:
 
     def changes(self, measure: str = "seconds") -> tuple[Change, ...]:
         """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving."""
-        found = [order for order in self.orders if order.measure == measure]
-        return tuple(changes(found, self.clusters))
+        return tuple(changes([order for order in self.orders if order.measure == measure], self.clusters))
 
 
 def compare(
@@ -142,7 +144,17 @@ def compare(
         plan_model, batch=batch, micro_batches=micro_batches, layers=layers, objective=objective,
         communication=communication, calibration=calibration, runtime=runtime, overlap=overlap, attention=attention,
     )  # fmt: skip
-    cells, plans = _grid(sources, named, flags, savings, ask, steps)
+    cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
+    for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
+        empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
+        own = sources[cluster.name]
+        alone = own.anew() if isinstance(own, TracedModel) else own
+        choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
+        with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
+            cell, plan = _filled(empty, functools.partial(ask, alone, cluster, **choices), steps)
+        cells.append(cell)
+        if plan is not None:
+            plans[cell.place] = plan
     hindered = [cell.why_not for cell in cells if cell.figures is None and cell.fits]
     if len(hindered) == len(cells):
         raise ValueError(hindered[0])
@@ -151,25 +163,6 @@ def compare(
         source.name, batch, steps, tuple(cluster.name for cluster in named), tuple(savings), tuple(cells),
         tuple(orders(cells, joint_draws(plans, rest_on))),
     )  # fmt: skip
-
-
-def _grid(
-    sources: Mapping[str, ModelSource], named: Sequence[Cluster], flags: Mapping[str, str], savings: Sequence[Saving],
-    ask: Callable[..., PlanningResult], steps: int | None,
-) -> tuple[list[Cell], dict[tuple[str, str], Candidate]]:  # fmt: skip
-    """Returns the cells of all clusters and savings, and the plans of those that have one."""
-    cells, plans = list[Cell](), dict[tuple[str, str], Candidate]()
-    for n, (saving, cluster) in enumerate(itertools.product(savings, named), 1):
-        empty = Cell(cluster.name, saving.name, f"{flags[cluster.name]} {saving.flags}".strip(), None)
-        source = sources[cluster.name]
-        alone = source.anew() if isinstance(source, TracedModel) else source
-        choices = {"remat": saving.remat, "zero": saving.zero, "offload": saving.offload}
-        with phases_of(f"{n} of {len(savings) * len(named)} ({saving.name} on {cluster.name})"):
-            cell, plan = _filled(empty, functools.partial(ask, alone, cluster, **choices), steps)
-        cells.append(cell)
-        if plan is not None:
-            plans[cell.place] = plan
-    return cells, plans
 
 
 def _filled(cell: Cell, ask: Callable[[], PlanningResult], steps: int | None) -> tuple[Cell, Candidate | None]:
@@ -190,35 +183,57 @@ def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Clus
         ValueError: there are fewer than two, one of them twice, or what is wrong with a name or a file.
     """
     if len(clusters) < 2:
-        given = ", ".join(one if isinstance(one, str) else one.name for one in clusters) or "not given"
-        raise ValueError(f"cluster is {given}, but must be two at least, to be compared; name another one as well")
+        names = ", ".join(item if isinstance(item, str) else item.name for item in clusters) or "not given"
+        raise ValueError(f"cluster is {names}, but must be two at least, to be compared; name another one as well")
     flags, named = dict[str, str](), list[Cluster]()
-    for one in clusters:
-        cluster = named_cluster(one) if isinstance(one, str) else one
+    for item in clusters:
+        cluster = named_cluster(item) if isinstance(item, str) else item
         if cluster.name in flags:
             raise ValueError(
                 f"cluster is {cluster.name!r} twice, but must be another each time; leave one out, give another number "
                 "of machines, or another name in its file"
             )
-        flags[cluster.name] = f"--cluster {shlex.quote(one)}" if isinstance(one, str) else ""
+        flags[cluster.name] = f"--cluster {shlex.quote(item)}" if isinstance(item, str) else ""
         named.append(cluster)
     return flags, named
 
 
 _VERSION = 1
-_OF_TRAINING = ("seconds", "deviation_s", "device_s", "price")
 
 
-def comparison_text(found: Comparison) -> str:
+@functools.cache
+def comparison_type() -> Any:
+    """Returns the declared type of a comparison's JSON data, version 1."""
+    from typing_extensions import TypedDict
+
+    from alpa_dejavu._util import format_fields as fields
+
+    saving: Any = TypedDict("SavingData", {"name": fields.Text, "flags": fields.Words})
+    training: Any = TypedDict(
+        "TrainingData",
+        {
+            "seconds": fields.SecondsAboveZero,
+            "deviation_s": Annotated[fields.Seconds | None, fields.said("seconds of at least 0, or null")],
+            "device_s": fields.SecondsAboveZero,
+            "price": fields.Price,
+        },
+    )
+    version = fields.said("1, the version of comparisons that this release writes")
+    more = {
+        "version": Annotated[Literal[1], version, fields.WHOLE],
+        "changes": Annotated[list[data_type(Change, {})], fields.listed("a list of changes")],  # type: ignore[misc]
+    }
+    return data_type(Comparison, more, {Saving: saving, WholeRun: training})
+
+
+def comparison_text(comparison: Comparison) -> str:
     """Returns the JSON text of a comparison."""
-    data = dataclasses.asdict(found)
-    for cell, data_of_cell in zip(found.cells, data["cells"], strict=True):
-        if cell.figures is not None and cell.figures.training is not None:
-            data_of_cell["figures"]["training"] = _training(cell.figures.training)
-    data["savings"] = [{"name": one.name, "flags": one.flags} for one in found.savings]
-    data["changes"] = [dataclasses.asdict(one) for measure in MEASURES for one in found.changes(measure)]
+    data = dataclasses.asdict(comparison)
+    for cell in data["cells"]:
+        training = (cell["figures"] or {}).get("training")
+        if training is not None:
+            told = ("seconds", "deviation_s", "device_s", "price")
+            cell["figures"]["training"] = {name: training[name] for name in told}
+    data["savings"] = [{"name": saving.name, "flags": saving.flags} for saving in comparison.savings]
+    data["changes"] = [dataclasses.asdict(change) for measure in MEASURES for change in comparison.changes(measure)]
     return json.dumps({"version": _VERSION, **data}, indent=1) + "\n"
-
-
-def _training(run: WholeRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _OF_TRAINING}
