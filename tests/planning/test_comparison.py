@@ -11,9 +11,16 @@ import pytest
 from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning.given.comparison import MEASURES, SAVINGS, Order, Saving, compare, comparison_text
-from alpa_dejavu.planning.given.comparison._compare import comparison_type
-from alpa_dejavu.planning.given.comparison._orders import changes
+from alpa_dejavu.planning.given._orders import changes
+from alpa_dejavu.planning.given.comparison import (
+    MEASURES,
+    SAVINGS,
+    Order,
+    Saving,
+    compare,
+    comparison_text,
+    comparison_type,
+)
 from alpa_dejavu.planning.given.whole_run import whole_run
 from alpa_dejavu.problem import NoPlanError
 from jax_models import trained

@@ -24,8 +24,7 @@ from alpa_dejavu.planning.rivals import (
 )
 from alpa_dejavu.planning.rivals._exchange import exchanges
 from alpa_dejavu.planning.rivals._orders import groupings, hosts_of
-from alpa_dejavu.planning.rivals._pipelines import _as_one
-from alpa_dejavu.planning.rivals._shares import shared, with_layers_moved
+from alpa_dejavu.planning.rivals._pipelines import _as_one, shared, with_layers_moved
 from alpa_dejavu.planning.rivals.stages import Pipeline, PlacedStage, as_one, config_of, cut_alike
 from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.given_stages import given_candidate, given_stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
 from alpa_dejavu.calibration import NONE, Calibration, models_of, prices
@@ -13,17 +13,70 @@ from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.costs.overlap import Overlap
-from alpa_dejavu.costs.runtime import RuntimeProfile, runtime_profile
+from alpa_dejavu.costs.runtime import ALPA, RuntimeProfile, runtime_profile
 from alpa_dejavu.layers.trusted_model import trusted_model
-from alpa_dejavu.planning import PlanningResult, estimate, given_stages
+from alpa_dejavu.planning.given._annotations import with_confidence, with_unmeasured
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._clock import Clock
 from alpa_dejavu.planning.search.fits import PRICED_OPTIONS
-from alpa_dejavu.planning.search.models.model_source import ModelSource
+from alpa_dejavu.planning.search.given_stages import GivenStage, GivenStages, given_stages
+from alpa_dejavu.planning.search.models.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.search.models.named_model import attention_on, model_source
-from alpa_dejavu.problem import Cluster, Plan, PricedBy, Run
+from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
-__all__ = ["PlanEstimator", "cluster_of_plan"]
+__all__ = ["PlanEstimator", "cluster_of_plan", "estimate"]
+
+
+def estimate(
+    model: Model,
+    cluster: Cluster,
+    run: Run,
+    stages: Sequence[GivenStage],
+    *,
+    name: str = "",
+    batch: int | None = None,
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+    runtime: str | RuntimeProfile = ALPA,
+) -> PlanningResult:
+    """Returns the plan that given stages make, costed as if the planner had made it, with the interval of its step; a
+    stage may exceed the memory.
+
+    Args:
+        model: the model's layers, for a micro-batch of the run.
+        cluster: the cluster that the plan is for.
+        run: the number of micro-batches, and the schedule.
+        stages: the stages, in the order of the layers. If all of them name their hosts, they are costed on only those.
+        name: the model's name.
+        batch: samples of a step.
+        latency: a latency model or its name; "auto": as for `plan_model`.
+        communication: a communication model or its name; "auto": as for `plan_model`.
+        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
+        runtime: a runtime profile or its name: the training framework that runs the plan.
+
+    Raises:
+        ValueError: stages that don't cover the layers one after the other, or name hosts that the cluster hasn't, or
+            take more devices of them than they have.
+        NoPlanError: the stages' submeshes don't fill the hosts.
+    """
+    priced = prices(cluster, calibration, latency, communication, runtime)
+    task = PlanningTask(
+        source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
+        prices=priced,
+        batch=batch,
+        layers=(model.num_layers,),
+        micro_batches=(run.num_micro_batches,),
+        schedule=run.schedule,
+        chooser=GivenStages(tuple(stages)),
+        margin=COUNTED,
+        priced_by=priced.named(),
+    )
+    return plan(task, annotations=(with_confidence, with_unmeasured))
 
 
 @final

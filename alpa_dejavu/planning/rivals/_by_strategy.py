@@ -117,8 +117,8 @@ def as_planned(
     runtime: str | RuntimeProfile = ALPA,
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """Returns the plan that a strategy (a planner such as AMP) has answered with as a planning result, its stages costed as the
-    stages of any other plan.
+    """Returns the plan that a strategy (a planner such as AMP) has answered with as a planning result, its stages
+    costed as the stages of any other plan.
 
     The step of a plan that Alpa can run takes as long as a simulation of its stages says. The step of one that it can't
     run takes as long as `StrategyPlan.step_s` says; its stages and timeline are those of the same division with

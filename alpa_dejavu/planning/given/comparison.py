@@ -1,4 +1,11 @@
-"""Plans one model on several clusters, by each saving: the flow of a comparison."""
+"""Compares clusters for one model: what a step takes and costs on each, by each way to keep less in memory.
+
+    from alpa_dejavu.planning.given.comparison import compare
+    compare("gpt-1.3b", ["2 x p3.16xlarge", "p4d.24xlarge"], batch=256).changes("seconds")
+
+In: a model, a batch, and clusters. Out: a `Comparison`: a `Cell` for each cluster and `Saving`, which is the plan that
+`plan_model` finds there, or why there is none; the order of the clusters, with how sure it is; and where it changes.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +23,8 @@ from alpa_dejavu._util.record_format import data_type
 from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning.by_name import plan_model
-from alpa_dejavu.planning.given.comparison._cells import SAVINGS, Cell, Saving, figures
-from alpa_dejavu.planning.given.comparison._orders import (
+from alpa_dejavu.planning.given._cells import SAVINGS, Cell, Figures, Saving, figures
+from alpa_dejavu.planning.given._orders import (
     MEASURES,
     Change,
     Order,
@@ -39,7 +46,10 @@ from alpa_dejavu.problem.limits import check_sizes
 if TYPE_CHECKING:
     from alpa_dejavu._util.format_fields import Count, Text, Words, listed, said
 
-__all__ = ["Comparison", "compare", "comparison_text", "comparison_type"]
+__all__ = [
+    "MEASURES", "SAVINGS", "Cell", "Change", "Comparison", "Figures", "Order", "Saving", "compare", "comparison_text",
+    "comparison_type",
+]  # fmt: skip
 
 
 @final

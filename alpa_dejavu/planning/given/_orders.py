@@ -11,7 +11,7 @@ import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import ordered
-from alpa_dejavu.planning.given.comparison._cells import Cell
+from alpa_dejavu.planning.given._cells import Cell
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.search._candidate import Candidate, Costs
 from alpa_dejavu.planning.search.uncertainty import drawn_steps
