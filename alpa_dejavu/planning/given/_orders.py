@@ -98,11 +98,8 @@ def changes(orders: Sequence[Order], clusters: Sequence[str]) -> Iterator[Change
 
 
 def orders(cells: Sequence[Cell], draws: Mapping[Place, FloatArray]) -> Iterator[Order]:
-    """Yields the order of the clusters for each measure and saving.
-
-    Args:
-        cells: those of all clusters and savings.
-        draws: the seconds of a step of each cell that has figures, in joint draws of the errors of predictions.
+    """Yields the order of the clusters for each measure and saving, by the seconds of a step of each cell that has
+    figures in joint draws of the errors of predictions.
     """
     for measure, saving in itertools.product(MEASURES, dict.fromkeys(cell.saving for cell in cells)):
         own = [cell for cell in cells if cell.saving == saving]
@@ -147,12 +144,8 @@ def stages_alone(planned: PlanningResult) -> Candidate:
 def joint_draws(plans: Mapping[Place, Candidate], rest_on: Mapping[Place, str]) -> dict[Place, FloatArray]:
     """Returns the seconds of the step of each cell's plan in joint draws of how far off predictions may be.
 
-    Plans on the same devices that are predicted by the same calibration err together. On unlike devices, or by unlike
-    calibrations, errors are drawn independently.
-
-    Args:
-        plans: the plans, by the names of cluster and saving.
-        rest_on: the name of the calibration of each.
+    Plans on the same devices that are predicted by the same calibration, which `rest_on` names, err together. On unlike
+    devices, or by unlike calibrations, errors are drawn independently.
     """
     alike: dict[Hashable, list[Place]] = {}
     for place, plan in plans.items():

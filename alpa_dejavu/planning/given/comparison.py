@@ -123,15 +123,8 @@ def compare(
         batch: samples of a step.
         savings: the ways to keep less that are compared.
         steps: so many steps are a training, whose hours and price are told; None: only those of a step are.
-        layers: how many layers the model is cut into; None chooses.
-        micro_batches: how many micro-batches the batch is cut into; None chooses.
         objective: "time" or "price": what each plan makes least.
-        communication: a communication model's name, as `plan_model` takes it.
-        calibration: measured figures of devices and links, as `plan_model` takes them, for all clusters.
-        runtime: the training framework that plans are for, by its name, as `plan_model` takes it.
-        overlap: whether devices communicate while they compute, by its name, as `plan_model` takes it.
-        attention: how attention is priced and kept, "fused" or "plain", as `plan_model` takes it.
-        cache: the folder of a cache of traced models; None: the user's own; False: none is read or written.
+        layers, micro_batches, communication, calibration, runtime, overlap, attention, cache: as for `plan_model`.
 
     Raises:
         ValueError: fewer than two clusters, one that is given twice, an unknown name, a broken file, sizes that can't

@@ -63,12 +63,6 @@ def footings(table: CostTable, space: SearchSpace, stages: Sequence[StageChoice]
     """Returns what the predicted seconds of a plan's stages rest on, the largest part first.
 
     Transfers between stages are left out, and so are the starts of programs.
-
-    Args:
-        table: the costs by which the plan was found.
-        space: the submeshes and configs of the table.
-        stages: the plan's stages.
-        run: the number of micro-batches.
     """
     costs, total = table.stage_costs, _Sum(lambda: np.zeros(2))
     assert costs is not None, "a table that was priced keeps its prices"

@@ -45,9 +45,6 @@ def gathering_step_s(plan: Plan) -> float:
     Each of N data-parallel devices then takes in N - 1 times the bytes of its gradients, in place of 2 (N - 1) / N
     times those by a ring: N / 2 times as many. What the rule itself computes, and more forward passes for Zeno, aren't
     in it.
-
-    Args:
-        plan: the plan; the first length of a stage's logical mesh is its number of replicas.
     """
     times = [
         dataclasses.replace(
@@ -65,9 +62,8 @@ def tolerant_front(fronts: Mapping[int, Sequence[PricedPlan]]) -> tuple[Tolerant
     """Returns the Pareto front of plans by step time, price per step and tolerated wrong replicas: those that tolerate
     fewest first, and of these the fastest.
 
-    Args:
-        fronts: by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
-            stage as it needs, each with its price.
+    `fronts` has, by the number of wrong replicas that a rule tolerates on them, the plans with as many replicas of each
+    stage as it needs.
     """
     front = list[TolerantPlan]()
     for wrong in sorted(fronts, reverse=True):

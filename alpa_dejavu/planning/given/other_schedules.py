@@ -65,9 +65,6 @@ def other_schedules(planned: PlanningResult) -> list[OtherSchedule]:
     cut so that no chunk takes much longer than others, and then moved one by one as long as that makes the simulated
     step shorter.
 
-    Args:
-        planned: the plan with the costs that it was made from; its schedule must train.
-
     Raises:
         ValueError: the plan only infers.
     """
@@ -141,9 +138,6 @@ def improved_order(planned: PlanningResult) -> ImprovedSchedule:
 
     The search begins with the plan's schedule and with those that have the same stages on each submesh, and splits
     backward passes. Stages, submeshes and micro-batches stay as they are.
-
-    Args:
-        planned: the plan with the costs that it was made from; its step must train, with devices of its own.
 
     Raises:
         ValueError: the plan only infers, updates the weights after each micro-batch, or its devices share one CPU.

@@ -90,14 +90,11 @@ class PlanEstimator:
             known name.
         cluster: a cluster, the name of a machine type or the path of its file, of which as many hosts are taken as the
             plan is for; None: the plan's cluster.
-        latency: a latency model or its name; "auto": the plan's, if its name is enough to make it and nothing else is
-            given; else as for `plan_model`.
-        communication: a communication model or its name; "auto": likewise.
-        calibration: a file's path, or a `Calibration`; "none": data sheets; None: none.
-        runtime: a runtime profile or its name; None: the plan's.
+        latency, communication: models or their names; "auto": the plan's, if its name is enough to make it and nothing
+            else is given; else as for `plan_model`.
+        calibration, cache: as for `plan_model`.
+        runtime, attention: as for `plan_model`; None: the plan's.
         overlap: what devices do at the same time, by its name or as an `Overlap`; None: as the runtime's name says.
-        attention: how attention is priced and kept, "fused" or "plain"; None: as the plan has it.
-        cache: the folder of the cache of traced models; None: the user's own; False: no cache.
         trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
     Attributes:

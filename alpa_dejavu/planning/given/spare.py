@@ -36,11 +36,7 @@ class Spare:
 
 
 def spare(plan: Plan, cluster: Cluster) -> Spare:
-    """Returns the devices and seconds that a plan leaves idle on a cluster.
-
-    Args:
-        plan: a plan whose stages are on hosts of the cluster.
-        cluster: the cluster that the plan was made for.
+    """Returns the devices and seconds that a plan leaves idle on the cluster that it was made for.
 
     Raises:
         ValueError: stages are on hosts that the cluster hasn't, or take more devices of one than it has.

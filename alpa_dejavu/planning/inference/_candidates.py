@@ -80,14 +80,7 @@ class Serving:
 
 @final
 class Search:
-    """A search of ways to serve requests of given lengths, which says of each whether it fits into memory.
-
-    Args:
-        decoder: the model.
-        pricer: what prices its passes on a cluster.
-        lengths: the lengths of the requests.
-        margin: how much memory is left free.
-    """
+    """A search of ways to serve requests of given lengths, which says of each whether it fits into memory."""
 
     def __init__(self, decoder: Decoder, pricer: Pricer, lengths: Lengths, margin: MemoryMargin) -> None:
         self._decoder, self._pricer, self.lengths, self._margin = decoder, pricer, lengths, margin

@@ -72,18 +72,12 @@ class Decoder:
         return tuple((count + (n < more)) / self.num_blocks for n in range(stages))
 
     def model(self, batch: int, tokens: int, stages: int, by_engine: bool) -> Model:
-        """Returns the layers of a forward step of so many sequences and tokens each, a layer for each stage.
+        """Returns the layers of a forward step of so many sequences, of which so many tokens each are read at a time,
+        cut into a layer for each stage; divided among devices by the auto-sharding engine, or evenly as in Megatron-LM.
 
         The engine divides operators as it does for a single token, or for three, which leaves nothing to divide evenly
         but weights and heads: of more tokens or sequences it would give each device some, and all of the weights. So a
         device keeps the same weights in prefill and in decoding.
-
-        Args:
-            batch: the sequences.
-            tokens: the tokens of each that are read at a time; 1 in decoding.
-            stages: into how many layers the step is cut.
-            by_engine: whether the auto-sharding engine divides operators among devices; if not, they are divided evenly
-                as in Megatron-LM.
 
         Raises:
             ValueError: the step takes gradients, or can't be cut into so many layers.

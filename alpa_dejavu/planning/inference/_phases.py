@@ -82,14 +82,9 @@ class Pricer:
     def passed(
         self, shape: ServingShape, sequences: int, tokens: int, by_engine: bool, context: float = 0.0
     ) -> PassCosts:
-        """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time.
-
-        Args:
-            shape: the devices and stages of a replica.
-            sequences: the sequences of the micro-batch.
-            tokens: the length of prompts in prefill; 1 in decoding.
-            by_engine: whether the auto-sharding engine divides operators.
-            context: the tokens before, whose keys and values are read from the cache; 0 in prefill.
+        """Returns the costs of a pass of so many sequences, with so many tokens of each read at a time: a prompt's in
+        prefill, 1 in decoding. `context` is the number of tokens before, whose keys and values are read from the cache;
+        0 in prefill.
         """
         by_engine = by_engine and self._decoder.engine_fits(sequences, tokens, shape.stages)
         costs = self._costs(sequences, tokens, shape.stages, by_engine)
@@ -131,11 +126,8 @@ def _sent_s(costs: StageCostModel, shape: ServingShape, stage: int) -> float:
 
 
 def prefill_s(stage_s: FloatArray, passes: int) -> FloatArray:
-    """Returns the seconds until the last of some micro-batches has passed all stages, each behind the one before.
-
-    Args:
-        stage_s: the seconds of each stage, shape (..., P).
-        passes: the number of micro-batches.
+    """Returns the seconds until the last of some micro-batches has passed all stages, each behind the one before;
+    `stage_s` has the seconds of each stage, shape (..., P).
 
     >>> float(prefill_s(np.array([2.0, 3.0]), 4))
     14.0
@@ -145,11 +137,7 @@ def prefill_s(stage_s: FloatArray, passes: int) -> FloatArray:
 
 def decoding_s(stage_s: FloatArray, micro_batches: int) -> FloatArray:
     """Returns the seconds from one token of a sequence to the next, where micro-batches go round and round: as long as
-    one takes through all stages, or the slowest stage for all of them.
-
-    Args:
-        stage_s: the seconds of each stage, shape (..., P).
-        micro_batches: how many go round.
+    one takes through all stages, or the slowest stage for all of them; `stage_s` has shape (..., P).
 
     >>> [float(decoding_s(np.array([2.0, 3.0]), n)) for n in (1, 2)]
     [5.0, 6.0]

@@ -65,25 +65,17 @@ def serve_plan(
         model: the name of a known language model, or the sizes of a Kraken or standard transformer; a function of a
             batch size and a number of tokens that returns a step without gradients, or its "module:function"; or a
             `Decoder`.
-        cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
+        cluster, hosts: a machine type's name or a file's path, and how many such machines; or a `Cluster`.
         lengths: the lengths of prompts and outputs.
-        hosts: how many machines of that type.
         objective: "latency": the first token comes soonest, and then each next one; "throughput": the most output
             tokens per second.
         batch: the sequences that each replica decodes together; None: 1 for "latency", and for "throughput" the power
             of two with the most tokens per second.
         latency_limit_s: the longest time from one output token to the next; None: any.
         first_token_limit_s: the longest time until 95 % of the prompts have their first token; None: any.
-        tensor_parallel: the devices of a stage; None chooses.
-        stages: the stages of a replica; None chooses.
+        tensor_parallel, stages: the devices of a stage, and the stages of a replica; None chooses.
         cache_bytes_per_token: for a function: the bytes of the keys and values of one token in all layers.
-        latency: a latency model or its name, as for `plan_model`.
-        communication: a communication model or its name, as for `plan_model`.
-        risk: the probability of running out of memory that a plan may have, if measured peaks of memory are known.
-        memory_margin: the share of the memory that is left free without measured peaks; None: each host's own.
-        calibration: a file's path, or a `Calibration`, as for `plan_model`.
-        runtime: a runtime profile or its name: what a framework adds to the work of the model.
-        overlap: what devices do at the same time: "none", "streams" or an `Overlap`; None: as the runtime's name says.
+        latency, communication, risk, memory_margin, calibration, runtime, overlap: as for `plan_model`.
 
     Raises:
         NoPlanError: nothing fits into memory, or is within the limits; says what would.
@@ -204,9 +196,8 @@ def _notes(best: Serving, cluster: Cluster, source: str) -> list[str]:
 
 
 def _intervals(chosen: Serving) -> tuple[tuple[float, float], tuple[float, float], str]:
-    """Returns the 90 % intervals of the seconds to the first token and of each next one, and where they are from.
-
-    Operators, collectives, transfers and reads of memory err as they do in the intervals of training steps.
+    """Returns the 90 % intervals of the seconds to the first token and of each next one, which err as those of training
+    steps do, and where they are from.
     """
     passes = chosen.prefill, chosen.decoding
     draws = StageDraws([(costs.costs, costs.devices, costs.config) for costs in passes])

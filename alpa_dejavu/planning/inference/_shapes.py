@@ -33,13 +33,9 @@ class ServingShape:
 
 
 def shapes(decoder: Decoder, cluster: Cluster, tensor_parallel: int | None, stages: int | None) -> list[ServingShape]:
-    """Returns all ways to divide a model on a cluster, those with fewer devices for a replica first.
-
-    Args:
-        decoder: the model.
-        cluster: the cluster; of unlike hosts as many devices are taken as the smallest has.
-        tensor_parallel: the devices of a stage; None: all numbers that divide the model's heads or ways.
-        stages: the stages of a replica; None: all powers of two.
+    """Returns all ways to divide a model on a cluster, those with fewer devices for a replica first; of unlike hosts as
+    many devices are taken as the smallest has. Without a number of devices or stages all are tried: those that divide
+    the heads or ways, and powers of two.
 
     Raises:
         ValueError: the devices of a stage don't divide the heads or ways, or aren't on one host; or there are too few
