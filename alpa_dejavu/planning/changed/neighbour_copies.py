@@ -22,14 +22,9 @@ _VERSIONS = 2
 @final
 @dataclasses.dataclass(frozen=True)
 class HostCopy:
-    """The copy of one host's training state.
-
-    Attributes:
-        host: the name of the host.
-        neighbour: the name of the host that keeps the copy; empty: what it has, other hosts of its stages have anyway.
-        sent_bytes: the bytes that go to the neighbour.
-        memory_bytes: the bytes of the host's memory that its own state and its neighbours' take, this copy and the
-            last.
+    """The copy of one host's training state: the bytes that go to a neighbour (empty: what the host has, other hosts of
+    its stages have anyway), and those that its own state and its neighbours' take in its memory, this copy and the
+    last.
     """
 
     host: str

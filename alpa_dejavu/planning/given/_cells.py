@@ -69,13 +69,7 @@ SAVINGS = (
 @final
 @dataclasses.dataclass(frozen=True)
 class RestsOn:
-    """A part of a plan's predicted work by what it rests on.
-
-    Attributes:
-        rests_on: "measured", "fitted to" something else or "data sheet", as `given.footing.Footing` has it.
-        share: its share of the stages' work.
-        spread: how far off its seconds may be: the standard deviation of the logarithm of actual over predicted ones.
-    """
+    """A part of a plan's predicted work by what it rests on, of which `given.footing.Footing` says more."""
 
     rests_on: Text
     share: Share
@@ -96,8 +90,7 @@ class Figures:
         stages, micro_batches: how many of them the plan has.
         uses: what its stages do to keep less: "remat", "ZeRO-2", "ZeRO-3", "offload".
         calibration: the calibration that its seconds are predicted by; empty: none, but data sheets.
-        footings: what its seconds rest on, the largest part first.
-        training: what a training of so many steps takes; None: it wasn't asked.
+        footings, training: what its seconds rest on, the largest part first; and what a training takes, if asked.
     """
 
     step_s: SecondsAboveZero
@@ -123,14 +116,11 @@ class Figures:
 @final
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell of a comparison: one cluster with one saving.
+    """A cell of a comparison: one cluster with one saving, by their names.
 
     Attributes:
-        cluster: the cluster's name.
-        saving: the saving's name.
         flags: the options of `alpa-dejavu plan` that find the same plan, beside those that all cells share.
-        figures: those of the best plan; None: there is none.
-        why_not: why there is no plan, as `plan` says it; empty: there is one.
+        figures, why_not: those of the best plan; or None and why there is no plan, as `plan` says it.
         fits: whether something fits, as far as that was found out.
         remedies: where nothing fits, the smallest changes that were tried and are enough, as flags of `plan`.
     """

@@ -68,13 +68,10 @@ class Order:
 @final
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Two clusters whose order is another with some savings than with others.
+    """Two clusters whose order by "seconds" or "price" is another with some savings than with others.
 
     Attributes:
-        measure: "seconds" or "price".
-        one, other: the clusters' names.
-        before: the names of the savings with which `one` is before `other`.
-        behind: those with which it is behind it.
+        before, behind: the names of the savings with which `one` is before `other`, and of those with which it isn't.
         sure: whether both orders are sure; else they are those that are predicted.
     """
 

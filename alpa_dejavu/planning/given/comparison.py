@@ -58,10 +58,9 @@ class Comparison:
     """A comparison of clusters for one model, by ways to keep less in memory.
 
     Attributes:
-        model: the model's name.
+        model, clusters: their names, as they were given.
         batch: the samples of a step.
         steps: for so many steps cells say what a training takes; None: they don't.
-        clusters: the clusters' names, as they were given.
         savings: the ways to keep less.
         cells: a cell for each saving and cluster, all clusters of the first saving first.
         orders: the order of the clusters by seconds and by price, with each saving.
@@ -180,11 +179,7 @@ def _filled(cell: Cell, ask: Callable[[], PlanningResult], steps: int | None) ->
 
 
 def _named(clusters: Sequence[str | Cluster]) -> tuple[dict[str, str], list[Cluster]]:
-    """Returns the flags by which `plan` names each cluster, and the clusters.
-
-    Raises:
-        ValueError: there are fewer than two, one of them twice, or what is wrong with a name or a file.
-    """
+    """Returns the flags by which `plan` names each cluster, and the clusters."""
     if len(clusters) < 2:
         names = ", ".join(item if isinstance(item, str) else item.name for item in clusters) or "not given"
         raise ValueError(f"cluster is {names}, but must be two at least, to be compared; name another one as well")

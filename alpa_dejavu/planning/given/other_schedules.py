@@ -37,11 +37,10 @@ class OtherSchedule:
 
     Attributes:
         name, chunks: the schedule, and the stages of each submesh.
-        step_s: the seconds of its simulated step; None where it can't be had.
-        memory_bytes: the largest peak of memory of a device; None likewise.
+        step_s, memory_bytes: the seconds of its simulated step, and the largest peak of memory of a device; None where
+            it can't be had.
         fits: whether every device's peak leaves free what the plan's memory margin asks for.
-        layers: the first and the last layer of each stage, in order.
-        submesh_of: the number of each stage's submesh among the plan's.
+        layers, submesh_of: the first and the last layer of each stage, and the number of its submesh among the plan's.
         runtimes: who can run the schedule, by name.
         why: what stands against it, in a few words; empty if nothing does.
     """

@@ -16,7 +16,8 @@ __all__ = ["Spare", "spare"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Spare:
-    """The devices and seconds that one plan leaves idle on one cluster.
+    """The devices and seconds that one plan leaves idle on one cluster. On a cluster whose devices are parts of one CPU
+    all of the seconds are 0, since the others use what one device leaves idle.
 
     Attributes:
         devices: how many devices no stage is on, by the host's name; hosts without such devices are left out.
@@ -24,9 +25,6 @@ class Spare:
         bubble_s: for each submesh, the seconds of a step in which its devices wait for others; transfers that hold
             a device up aren't counted.
         bubble_device_s: the device-seconds of a step in all bubbles.
-
-    On a cluster whose devices are parts of one CPU all of the seconds are 0, since the others use what one device
-    leaves idle.
     """
 
     devices: Mapping[str, int] = dataclasses.field(hash=False)

@@ -104,16 +104,13 @@ class ServingPlan:
     sequences of their own where it has too few.
 
     Attributes:
-        model, cluster: their names.
+        model, cluster, latency, communication, calibration, runtime: names; `calibration` may be empty.
         objective: what it was chosen for, one of `OBJECTIVES`.
         prompt_tokens, output_tokens: the mean lengths of prompts and outputs.
         high_prompt_tokens: the length that 95 % of the prompts don't exceed.
         reserved_tokens: the tokens of each sequence that the cache has room for: 95 % of the requests need no more.
-        tensor_parallel: the devices of a stage.
-        stages: the stages of a replica.
-        replicas: how often the model is on the cluster.
-        batch: the sequences that a replica decodes together.
-        prefill_batch: the prompts that a stage reads at a time.
+        batch, prefill_batch: the sequences that a replica decodes together, and the prompts that a stage reads at a
+            time.
         division: who divides operators among the devices of a stage: "engine", the auto-sharding engine, as it does for
             a single token; "even", as Megatron-LM does, which is taken where the engine copies weights or is slower.
         first_token: prefill: the time until all prompts of a batch have their first token.
@@ -123,7 +120,6 @@ class ServingPlan:
         cache_bytes_per_token: keys and values of one token in all layers, on all devices of a replica together.
         memory: the bytes on the fullest device.
         latency_limit_s, first_token_limit_s: the limits on the time of an output token and of the first one, or None.
-        latency, communication, calibration, runtime: the names of what it is priced by; `calibration` may be empty.
         notes: sentences on what the figures rest on.
     """
 

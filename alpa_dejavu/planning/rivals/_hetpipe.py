@@ -42,12 +42,8 @@ class HetPipe(Strategy):
     parameters through servers on all hosts; here the devices that hold a layer sum up its gradients.
 
     Attributes:
-        allocation: which devices make a virtual worker: "np", those of one host; "ed", one of every host; "hd", half of
-            the devices of two hosts.
+        allocation: which devices make a virtual worker, as `virtual_workers` says it.
         staleness: how many waves a virtual worker may be ahead of another; 0: all wait for each wave's sum.
-
-    Raises ValueError for another allocation, a negative staleness and, when planning, for hosts that the allocation
-    can't be made of, a batch that can't be shared equally, and fewer layers than stages.
 
     References:
         Park et al., HetPipe: Enabling Large DNN Training on (Whimpy) Heterogeneous GPU Clusters through Integration of
