@@ -44,7 +44,7 @@ def data_type(record: type, more: Mapping[str, Any], instead: Mapping[type, Any]
         if dataclasses.is_dataclass(hint):
             return of_record(typing.cast("type", hint), {})
         if typing.get_origin(hint) is Annotated:
-            return Annotated[(of_hint(inside[0]), *inside[1:])]
+            return Annotated.__class_getitem__((of_hint(inside[0]), *inside[1:]))
         if typing.get_origin(hint) is tuple:
             return list[of_hint(inside[0])]  # type: ignore[misc]
         if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -56,7 +56,9 @@ def data_type(record: type, more: Mapping[str, Any], instead: Mapping[type, Any]
 
 def record_of(kind: type[_Record], data: Mapping[str, Any]) -> _Record:
     """Returns the dataclass that data describe which were checked against `data_type`."""
-    return kind(**{name: _value(hint, data[name]) for name, hint in _hints(kind).items()})
+    declared: Any = kind  # types can be keys of a cache, which mypy doesn't know of declared ones
+    record: _Record = declared(**{name: _value(hint, data[name]) for name, hint in _hints(declared).items()})
+    return record
 
 
 def _value(hint: Any, value: Any) -> Any:

@@ -24,7 +24,7 @@ __all__ = ["MEASURES", "SURE", "Change", "Order", "changes", "joint_draws", "ord
 
 Place = tuple[str, str]
 """The names of a cell's cluster and saving."""
-MEASURES = ("seconds", "price")
+MEASURES: tuple[Literal["seconds", "price"], ...] = ("seconds", "price")
 """Clusters are ordered by a step's seconds, and by its price where that is known."""
 SURE = 0.9
 """One cluster is before another for sure if it is so in this share of the draws."""

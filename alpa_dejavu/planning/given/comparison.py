@@ -88,7 +88,8 @@ class Comparison:
         Raises:
             KeyError: there is none.
         """
-        return {(order.saving, order.measure): order for order in self.orders}[saving, measure]
+        orders: dict[tuple[str, str], Order] = {(order.saving, order.measure): order for order in self.orders}
+        return orders[saving, measure]
 
     def changes(self, measure: str = "seconds") -> tuple[Change, ...]:
         """Returns the pairs of clusters whose order, by "seconds" or "price", changes with the saving."""
@@ -206,8 +207,8 @@ def comparison_type() -> Any:
 
     from alpa_dejavu._util import format_fields as fields
 
-    saving: Any = TypedDict("SavingData", {"name": fields.Text, "flags": fields.Words})
-    training: Any = TypedDict(
+    SavingData: Any = TypedDict("SavingData", {"name": fields.Text, "flags": fields.Words})
+    TrainingData: Any = TypedDict(
         "TrainingData",
         {
             "seconds": fields.SecondsAboveZero,
@@ -221,7 +222,7 @@ def comparison_type() -> Any:
         "version": Annotated[Literal[1], version, fields.WHOLE],
         "changes": Annotated[list[data_type(Change, {})], fields.listed("a list of changes")],  # type: ignore[misc]
     }
-    return data_type(Comparison, more, {Saving: saving, WholeRun: training})
+    return data_type(Comparison, more, {Saving: SavingData, WholeRun: TrainingData})
 
 
 def comparison_text(comparison: Comparison) -> str:

@@ -118,8 +118,9 @@ def _computed(costs: StageCostModel, operators: Operators, device: Device) -> _S
     convolution = np.array([record.kind == "conv" for record in operators.records], dtype=np.bool_)
     work = np.where(convolution, "convolutions", np.where(operators.is_product, "products", "other operators"))
     model, unknown = costs.models.latency, _MEASURED if costs.cluster.shared else _SHEET
-    says = isinstance(model, SaysFooting)
-    rests_on = model.footing(operators, device) if says else np.full(len(operators), unknown)
+    rests_on = np.full(len(operators), unknown)
+    if isinstance(model, SaysFooting):
+        rests_on = model.footing(operators, device)
     relative = np.divide(latency.spread_s, latency.mean_s, out=np.zeros(len(work)), where=latency.mean_s > 0)
     assumed = np.where(operators.is_product, assumed_spread("products"), assumed_spread("other operators"))
     sigma = np.where(relative > 0, np.log1p(relative), assumed)

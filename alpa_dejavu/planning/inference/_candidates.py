@@ -138,7 +138,8 @@ class Search:
         needed = [self._margin.needed(StageMemory(part, np.zeros_like(part), temporary)) for part in (weights, cached)]
         parts = needed[0].resident, needed[1].resident, needed[0].temporary
         fullest = int(np.argmax(sum(parts[1:], parts[0])))
-        return ServingMemory(*(float(part[fullest]) for part in parts), self.limit_bytes)
+        weights_bytes, cache_bytes, temporary_bytes = (float(part[fullest]) for part in parts)
+        return ServingMemory(weights_bytes, cache_bytes, temporary_bytes, self.limit_bytes)
 
     def lacking(self, shape: ServingShape, batch: int) -> tuple[float, float, ServingMemory]:
         """Returns about how many sequences of these lengths would fit on a shape, how many tokens of each of a batch,

